@@ -1,0 +1,59 @@
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+PG ?= 18
+
+.PHONY: help
+help:  ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+.PHONY: demo
+demo: java venv  ## Run the bank demo, about 3 minutes (CHAOS=1: kill a run in the middle)
+	@CHAOS="$(CHAOS)" $(PYTHON) -m demo
+
+.PHONY: dev
+dev: java venv  ## Run the demo with live load and the Dagster UI until Ctrl-C
+	@$(PYTHON) -m demo --interactive
+
+.PHONY: test
+test: java venv  ## Run the tests (PG=16 or PG=18: on that PostgreSQL; ARGS=...: options of pytest)
+	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: venv  ## Check style, types, import arrows and the SQL rules
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+	@.venv/bin/lint-imports
+	@$(PYTHON) build/assemble.py --check
+	@$(PYTHON) build/check_sql.py
+
+.PHONY: format
+format: venv  ## Format the code and repair what ruff can
+	@$(PYTHON) -m ruff check --fix .
+	@$(PYTHON) -m ruff format .
+
+.PHONY: sql
+sql: venv  ## Assemble sql/pgque.sql from the files of build/manifest.txt
+	@$(PYTHON) build/assemble.py
+
+.PHONY: bench
+bench: java venv  ## Run the benchmarks
+	@$(PYTHON) benchmarks/run.py
+
+.PHONY: clean
+clean:  ## Remove data, caches and build results
+	@rm -rf .pgque .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
+	@rm -rf build/lib build/bdist.* dist spark-warehouse ./*.egg-info
+	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean  ## Remove .venv too
+	@rm -rf .venv
+
+.PHONY: venv
+venv:
+	@sh build/bootstrap.sh venv
+
+.PHONY: java
+java:
+	@sh build/bootstrap.sh java

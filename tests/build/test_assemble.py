@@ -1,0 +1,95 @@
+"""The assembler: the manifest's files, in their order, in one transaction."""
+
+from pathlib import Path
+
+import assemble
+import pytest
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for folder in ("build", "sql/schema", "sql/ops"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "pgque-dagster"\nversion = "7.8.9"\nlicense = "Apache-2.0"\n'
+    )
+    (tmp_path / "sql/schema/b.sql").write_text("select 'b @VERSION@';\n")
+    (tmp_path / "sql/schema/a.sql").write_text("select 'a';\n\n\n")
+    (tmp_path / "sql/ops/drop.sql").write_text("drop schema pgque;\n")
+    write_manifest(tmp_path, "schema/b.sql", "", "# why", "schema/a.sql  # last")
+    return tmp_path
+
+
+def write_manifest(root: Path, *lines: str, uninstall: str = "ops/drop.sql") -> None:
+    text = "\n".join([*lines, "[uninstall]", uninstall])
+    (root / "build/manifest.txt").write_text(text + "\n")
+
+
+def test_files_stand_in_the_order_of_the_manifest(root: Path) -> None:
+    assert assemble.main([], root) == 0
+    text = (root / "sql/pgque.sql").read_text()
+    marks = ["begin;\n", "===== schema/b.sql", "select 'b", "===== schema/a.sql", "select 'a';\n"]
+    places = [text.index(mark) for mark in [*marks, "commit;\n"]]
+    assert places == sorted(places)
+
+
+def test_the_version_is_that_of_the_project(root: Path) -> None:
+    assemble.main([], root)
+    text = (root / "sql/pgque.sql").read_text()
+    assert "select 'b 7.8.9';" in text
+    assert "Version 7.8.9" in text
+    assert "GENERATED" in text
+    assert "@VERSION@" not in text
+
+
+def test_the_uninstall_script_is_its_own_file(root: Path) -> None:
+    assemble.main([], root)
+    assert "drop schema" not in (root / "sql/pgque.sql").read_text()
+    assert "drop schema pgque;" in (root / "sql/pgque_uninstall.sql").read_text()
+
+
+def test_check_accepts_what_was_just_written(root: Path) -> None:
+    assemble.main([], root)
+    assert assemble.main(["--check"], root) == 0
+
+
+def test_check_refuses_a_file_edited_by_hand(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assemble.main([], root)
+    (root / "sql/pgque.sql").write_text("edited")
+    assert assemble.main(["--check"], root) == 1
+    assert "sql/pgque.sql is not up to date: run make sql" in capsys.readouterr().err
+    assert (root / "sql/pgque.sql").read_text() == "edited"
+
+
+def test_check_refuses_a_file_that_the_manifest_lacks(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assemble.main([], root)
+    (root / "sql/schema/new.sql").write_text("select 1;")
+    assert assemble.main(["--check"], root) == 1
+    assert "sql/schema/new.sql is not in build/manifest.txt: add it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["schema/none.sql"], "build/manifest.txt:1: there is no file sql/schema/none.sql"),
+        (["schema/a.sql", "schema/a.sql"], "build/manifest.txt:2: schema/a.sql is listed twice"),
+        (["[other]"], "build/manifest.txt:1: unknown section [other]"),
+    ],
+)
+def test_a_wrong_manifest_is_named(
+    root: Path, capsys: pytest.CaptureFixture[str], lines: list[str], message: str
+) -> None:
+    write_manifest(root, *lines)
+    assert assemble.main([], root) == 1
+    assert capsys.readouterr().err.strip() == message
+
+
+def test_an_empty_manifest_makes_no_file(root: Path) -> None:
+    for path in (root / "sql").rglob("*.sql"):
+        path.unlink()
+    write_manifest(root, uninstall="")
+    assert assemble.main(["--check"], root) == 0
