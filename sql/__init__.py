@@ -1,0 +1,1 @@
+"""The generated SQL files, as data of the package."""

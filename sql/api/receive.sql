@@ -1,0 +1,82 @@
+-- PgQ's registration under the name that applications expect.
+-- locks: those of register_consumer. writes: the same.
+create or replace function pgque.subscribe(queue text, consumer text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer(queue, consumer);
+end;
+$$;
+
+-- Ends the registration.
+-- locks: those of unregister_consumer. writes: the same.
+create or replace function pgque.unsubscribe(queue text, consumer text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.unregister_consumer(queue, consumer);
+end;
+$$;
+
+-- The first messages of the consumer's open or next batch. ack finishes the whole batch, also
+-- messages that i_max_return left out; until then receive returns the same ones. A batch without
+-- an event is finished on the way.
+-- locks: those of open_batch and finish_batch. writes: the same.
+create or replace function pgque.receive(
+    i_queue text, i_consumer text, i_max_return integer default 100)
+returns setof pgque.message
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_batch bigint;
+begin
+    if i_max_return is null or i_max_return < 1 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no batch returns %s messages', coalesce(i_max_return::text, 'null')),
+            hint = 'Ask for 1 or more.';
+    end if;
+    loop
+        v_batch := pgque.next_batch(i_queue, i_consumer);
+        exit when v_batch is null;
+        return query execute format(  -- quoted: made by batch_event_sql
+            'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
+            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s limit $2) e',
+            pgque.batch_event_sql(v_batch))
+        using v_batch, i_max_return;
+        exit when found;
+        perform pgque.finish_batch(v_batch);
+    end loop;
+end;
+$$;
+
+-- Finishes a batch.
+-- locks: those of finish_batch. writes: the same.
+create or replace function pgque.ack(i_batch_id bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.finish_batch(i_batch_id);
+end;
+$$;
+
+-- One message again later, or to the dead letters when its retries are used up.
+-- locks: those of nack_batch. writes: the same.
+create or replace function pgque.nack(
+    i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',
+    i_reason text default null)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);
+end;
+$$;

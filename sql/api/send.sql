@@ -1,0 +1,116 @@
+-- Publishes one event. Text goes through as it is; jsonb, where the caller casts, is validated and
+-- stored in PostgreSQL's form. An untyped literal resolves to text. Flat like insert_event.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.send(queue_name text, type_name text, payload text)
+returns bigint
+language plpgsql security definer
+as $$
+declare
+    v_queue_id pg_catalog.int4;
+    v_id       pg_catalog.int8;
+begin
+    select q.queue_id into v_queue_id
+    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
+    if not found then
+        perform pgque.find_queue($1);
+    end if;
+    execute pg_catalog.format('select pgque.event_%s_insert($1, $2)', v_queue_id)  -- quoted: a number
+    into v_id using $2, $3;
+    return v_id;
+end;
+$$;
+
+-- Type "default".
+-- locks: those of the three-argument send. writes: the same.
+create or replace function pgque.send(queue_name text, payload text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send(queue_name, 'default', payload);
+end;
+$$;
+
+-- The jsonb form.
+-- locks: those of the text form. writes: the same.
+create or replace function pgque.send(queue_name text, type_name text, payload jsonb)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send(queue_name, type_name, payload::text);
+end;
+$$;
+
+-- The jsonb form with type "default".
+-- locks: those of the text form. writes: the same.
+create or replace function pgque.send(queue_name text, payload jsonb)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send(queue_name, 'default', payload::text);
+end;
+$$;
+
+-- Publishes many events of one type in one statement; returns their ids in the order given.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
+returns bigint[]
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(queue_name);
+    v_ids    bigint[];
+begin
+    if payloads is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the array of payloads is null',
+            hint = 'Pass an array; an empty one sends nothing.';
+    end if;
+    execute format('select pgque.%I($1, $2)', format('event_%s_insert_bulk', v_queue.queue_id))
+    into v_ids using type_name, payloads;
+    return coalesce(v_ids, '{}');
+end;
+$$;
+
+-- Type "default".
+-- locks: those of the three-argument send_batch. writes: the same.
+create or replace function pgque.send_batch(queue_name text, payloads text[])
+returns bigint[]
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, 'default', payloads);
+end;
+$$;
+
+-- The jsonb form.
+-- locks: those of the text form. writes: the same.
+create or replace function pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
+returns bigint[]
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, type_name, payloads::text[]);
+end;
+$$;
+
+-- The jsonb form with type "default".
+-- locks: those of the text form. writes: the same.
+create or replace function pgque.send_batch(queue_name text, payloads jsonb[])
+returns bigint[]
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, 'default', payloads::text[]);
+end;
+$$;

@@ -1,0 +1,112 @@
+-- What a batch consists of, as conditions on ev_txid: the transactions that finished between two
+-- snapshots are a range (those that began after the first) and a list (those in progress at the
+-- first). Literals, so that the planner sees them. in_range is cut down to a comparison where
+-- nothing was in progress at the second snapshot.
+-- locks: none. writes: nothing.
+create or replace function pgque.snapshot_conditions(
+    i_prev pg_snapshot, i_cur pg_snapshot,
+    out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
+returns record
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_list xid8[];
+begin
+    first_txid := pg_snapshot_xmax(i_prev);
+    end_txid := pg_snapshot_xmax(i_cur);
+    in_range := format('ev_txid >= %L and ev_txid < %L', first_txid, end_txid);
+    if pg_snapshot_xmin(i_cur) < end_txid then
+        in_range := format('%s and pg_visible_in_snapshot(ev_txid, %L)', in_range, i_cur);
+    end if;
+
+    select array_agg(x order by x) into v_list
+    from pg_snapshot_xip(i_prev) x
+    where pg_visible_in_snapshot(x, i_cur);
+    if v_list is not null then
+        in_list := format('ev_txid = any (%L::xid8[])', v_list);
+        first_txid := v_list[1];
+    end if;
+end;
+$$;
+
+-- An open batch with all that reading it takes: its two snapshots' conditions, its owner
+-- condition, and the event tables that hold transactions of it. The tables are found by looking,
+-- not by reasoning about rotation: an event is read wherever a producer with an old snapshot or
+-- an old table name has put it.
+-- locks: none. writes: nothing.
+create or replace function pgque.describe_batch(
+    i_batch_id bigint,
+    out in_range text, out in_list text, out is_owned text, out tables text[])
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
+    v_c    record;
+begin
+    v_c := pgque.snapshot_conditions(
+        (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
+        (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
+    in_range := v_c.in_range;
+    in_list := v_c.in_list;
+    is_owned := format('(ev_owner is null or ev_owner = %s)', v_sub.sub_id);
+    execute format('select array_agg(t order by t) from pgque.%I($1, $2) t',
+                   format('event_%s_tables', v_sub.sub_queue))
+    into tables using v_c.first_txid, v_c.end_txid;
+end;
+$$;
+
+-- The SELECT of a batch's events, in order of ev_id. Its rows are committed and fixed: the same on
+-- every connection and at every time until the batch is finished.
+-- locks: none. writes: nothing.
+create or replace function pgque.batch_event_sql(x_batch_id bigint)
+returns text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_b     record := pgque.describe_batch(x_batch_id);
+    v_sql   text;
+    v_head  constant text := 'select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, '
+                             'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from ';
+begin
+    select string_agg(concat(v_head, t, ' where ', c, ' and ', v_b.is_owned), ' union all ')
+    into v_sql
+    from unnest(coalesce(v_b.tables, '{pgque.event_template}')) t
+    cross join unnest(array[v_b.in_range, v_b.in_list]) c
+    where c is not null;
+    return v_sql || ' order by 1';
+end;
+$$;
+
+-- The event tables in which an open batch has, or may have, rows.
+-- locks: none. writes: nothing.
+create or replace function pgque.batch_event_tables(x_batch_id bigint)
+returns setof text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select unnest((pgque.describe_batch(x_batch_id)).tables);
+end;
+$$;
+
+-- The events of an open batch, in order of ev_id.
+-- locks: none. writes: nothing.
+create or replace function pgque.get_batch_events(
+    x_batch_id bigint,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
+    out ev_type text, out ev_data text,
+    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sql text := pgque.batch_event_sql(x_batch_id);
+begin
+    return query execute v_sql;
+end;
+$$;

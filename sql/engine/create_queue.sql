@@ -1,0 +1,139 @@
+-- Makes a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
+-- existed.
+-- locks: the new queue's row. writes: queue, tick, the catalog.
+create or replace function pgque.create_queue(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_id integer;
+begin
+    if coalesce(octet_length(i_queue_name), 0) not between 1 and 57 then
+        raise exception using
+            errcode = 'PQ005',
+            message = case
+                when i_queue_name is null then 'the queue name is null'
+                else format('a queue name has 1 to 57 bytes, "%s" has %s',
+                            i_queue_name, octet_length(i_queue_name)) end,
+            hint = 'The name is part of the notification channel pgque_<name>, '
+                   'which PostgreSQL limits to 63 bytes.';
+    end if;
+
+    v_id := nextval(pg_get_serial_sequence('pgque.queue', 'queue_id'));
+    insert into pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq)
+    values (v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id))
+    on conflict (queue_name) do nothing;
+    if not found then
+        return 0;
+    end if;
+
+    perform pgque.create_event_tables(v_id);
+    perform pgque.build_queue_functions(v_id);
+    insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+    values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
+    return 1;
+end;
+$$;
+
+-- Writers get no more than the columns that are theirs to fill, so that COPY into the current
+-- table cannot forge ids, times or transactions. Vacuum has no work in tables that TRUNCATE empties.
+-- locks: none. writes: the catalog.
+create or replace function pgque.create_event_tables(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_parent text := format('event_%s', i_queue_id);
+    v_seq    text := format('event_%s_id_seq', i_queue_id);
+    v_child  text;
+begin
+    execute format('create sequence pgque.%I', v_seq);
+    execute format('create table pgque.%I () inherits (pgque.event_template)', v_parent);
+    execute format('grant select on pgque.%I to pgque_reader', v_parent);
+    execute format('grant usage on sequence pgque.%I to pgque_writer', v_seq);
+
+    for v_nr in 0..2 loop
+        v_child := format('%s_%s', v_parent, v_nr);
+        execute format(
+            'create table pgque.%I () inherits (pgque.%I) '
+            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)',
+            v_child, v_parent);
+        execute format(
+            'alter table pgque.%I '
+            'alter column ev_id set default nextval(%L), '
+            'alter column ev_time set default now(), '
+            'alter column ev_txid set default pg_current_xact_id()',
+            v_child, format('pgque.%I', v_seq));
+        execute format('create index %I on pgque.%I (ev_txid)',
+                       format('%s_txid_idx', v_child), v_child);
+        execute format('grant select on pgque.%I to pgque_reader', v_child);
+        execute format(
+            'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+            'on pgque.%I to pgque_writer', v_child);
+    end loop;
+end;
+$$;
+
+-- Removes a queue with its events, retries and dead letters. Without force it refuses while
+-- consumers are registered. Its ticks and positions go at the next compaction.
+-- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
+create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue      pgque.queue;
+    v_consumers  text;
+begin
+    loop
+        v_queue := pgque.find_queue(x_queue_name);
+        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
+        exit when found;
+    end loop;
+
+    select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
+    from pgque.subscription_base s
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    where s.sub_queue = v_queue.queue_id;
+    if v_consumers is not null and x_force is not true then
+        raise exception using
+            errcode = 'PQ007',
+            message = format('queue "%s" still has consumers: %s', x_queue_name, v_consumers),
+            hint = format('Unregister them, or drop all with: select pgque.drop_queue(%L, true);',
+                          x_queue_name);
+    end if;
+
+    delete from pgque.retry_queue where ev_queue = v_queue.queue_id;
+    delete from pgque.dead_letter where dl_queue_id = v_queue.queue_id;
+    delete from pgque.subscription_base where sub_queue = v_queue.queue_id;
+    delete from pgque.queue where queue_id = v_queue.queue_id;
+
+    execute format('drop function pgque.%I(text, text, text, text, text, text)',
+                   format('event_%s_insert', v_queue.queue_id));
+    execute format('drop function pgque.%I(text, text[])',
+                   format('event_%s_insert_bulk', v_queue.queue_id));
+    execute format('drop function pgque.%I(xid8, xid8)',
+                   format('event_%s_tables', v_queue.queue_id));
+    for v_nr in 0..2 loop
+        execute format('drop table pgque.%I', format('event_%s_%s', v_queue.queue_id, v_nr));
+    end loop;
+    execute format('drop table pgque.%I', format('event_%s', v_queue.queue_id));
+    execute format('drop sequence pgque.%I', format('event_%s_id_seq', v_queue.queue_id));
+    return 1;
+end;
+$$;
+
+-- The careful form: refuses while consumers are registered.
+-- locks: those of drop_queue with force. writes: the same.
+create or replace function pgque.drop_queue(x_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.drop_queue(x_queue_name, false);
+end;
+$$;

@@ -1,0 +1,153 @@
+-- Each queue with its settings, the age of its last tick, and what is new since.
+-- locks: none. writes: nothing.
+create or replace function pgque.get_queue_info(
+    i_queue_name text,
+    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_queue_name is not null then
+        perform pgque.find_queue(i_queue_name);
+    end if;
+    return query
+    select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period,
+           q.queue_switch_time, q.queue_external_ticker, q.queue_ticker_paused,
+           q.queue_ticker_max_count, q.queue_ticker_max_lag, q.queue_ticker_idle_period,
+           clock_timestamp() - newest.tick_time,
+           ((newest.tick_event_seq - before.tick_event_seq)
+            / nullif(extract(epoch from newest.tick_time - before.tick_time), 0))::double precision,
+           coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0) - newest.tick_event_seq,
+           newest.tick_id
+    from pgque.queue q
+    cross join lateral (
+        select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
+    ) newest
+    left join lateral (
+        select * from pgque.tick t
+        where t.tick_queue = q.queue_id and t.tick_id < newest.tick_id
+        order by t.tick_id desc limit 1
+    ) before on true
+    where i_queue_name is null or q.queue_name = i_queue_name
+    order by q.queue_name;
+end;
+$$;
+
+-- The same for all queues.
+-- locks: none. writes: nothing.
+create or replace function pgque.get_queue_info(
+    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgque.get_queue_info(null);
+end;
+$$;
+
+-- Each consumer with its lag, its open batch, and the events between its position and the last
+-- tick (an upper estimate: a difference of event ids).
+-- locks: none. writes: nothing.
+create or replace function pgque.get_consumer_info(
+    i_queue_name text, i_consumer_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_consumer_name is not null then
+        perform pgque.find_subscription(i_queue_name, i_consumer_name);
+    elsif i_queue_name is not null then
+        perform pgque.find_queue(i_queue_name);
+    end if;
+    return query
+    select q.queue_name, c.co_name, clock_timestamp() - t.tick_time,
+           clock_timestamp() - s.sub_active, s.sub_last_tick, s.sub_batch, s.sub_next_tick,
+           newest.tick_event_seq - t.tick_event_seq
+    from pgque.subscription s
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    left join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+    left join lateral (
+        select n.tick_event_seq from pgque.tick n
+        where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
+    ) newest on true
+    where (i_queue_name is null or q.queue_name = i_queue_name)
+      and (i_consumer_name is null or c.co_name = i_consumer_name)
+    order by q.queue_name, c.co_name;
+end;
+$$;
+
+-- The same for one queue.
+-- locks: none. writes: nothing.
+create or replace function pgque.get_consumer_info(
+    i_queue_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgque.get_consumer_info(i_queue_name, null);
+end;
+$$;
+
+-- The same for all queues.
+-- locks: none. writes: nothing.
+create or replace function pgque.get_consumer_info(
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgque.get_consumer_info(null, null);
+end;
+$$;
+
+-- An open batch: whose it is and what it spans.
+-- locks: none. writes: nothing.
+create or replace function pgque.get_batch_info(
+    x_batch_id bigint,
+    out queue_name text, out consumer_name text,
+    out batch_start timestamptz, out batch_end timestamptz,
+    out prev_tick_id bigint, out tick_id bigint, out lag interval,
+    out seq_start bigint, out seq_end bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub   pgque.subscription := pgque.find_batch(x_batch_id);
+    v_prev  pgque.tick := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
+    v_cur   pgque.tick := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
+begin
+    select q.queue_name, c.co_name into queue_name, consumer_name
+    from pgque.queue q
+    cross join pgque.consumer c
+    where q.queue_id = v_sub.sub_queue and c.co_id = v_sub.sub_consumer;
+    batch_start := v_prev.tick_time;
+    batch_end := v_cur.tick_time;
+    prev_tick_id := v_prev.tick_id;
+    tick_id := v_cur.tick_id;
+    lag := clock_timestamp() - v_cur.tick_time;
+    seq_start := v_prev.tick_event_seq;
+    seq_end := v_cur.tick_event_seq;
+end;
+$$;

@@ -1,0 +1,89 @@
+-- insert_event and send find the queue's number and hand over to its generated insert function.
+-- They run on every event, so each is flat: no wrapper calls another, no SET clause, every name
+-- and operator qualified.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.insert_event(
+    queue_name text, ev_type text, ev_data text,
+    ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
+returns bigint
+language plpgsql security definer
+as $$
+declare
+    v_queue_id pg_catalog.int4;
+    v_id       pg_catalog.int8;
+begin
+    select q.queue_id into v_queue_id
+    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
+    if not found then
+        perform pgque.find_queue($1);
+    end if;
+    execute pg_catalog.format('select pgque.event_%s_insert($1, $2, $3, $4, $5, $6)',  -- quoted: a number
+                              v_queue_id)
+    into v_id using $2, $3, $4, $5, $6, $7;
+    return v_id;
+end;
+$$;
+
+-- PgQ's short form.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.insert_event(queue_name text, ev_type text, ev_data text)
+returns bigint
+language plpgsql security definer
+as $$
+declare
+    v_queue_id pg_catalog.int4;
+    v_id       pg_catalog.int8;
+begin
+    select q.queue_id into v_queue_id
+    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
+    if not found then
+        perform pgque.find_queue($1);
+    end if;
+    execute pg_catalog.format('select pgque.event_%s_insert($1, $2)', v_queue_id)  -- quoted: a number
+    into v_id using $2, $3;
+    return v_id;
+end;
+$$;
+
+-- An event with its id, time, owner and retry count given: how retries and replays come back.
+-- Not for applications.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.insert_event_raw(
+    queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
+    ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue($1);
+    v_id    bigint;
+begin
+    execute format(
+        'insert into %s as e (ev_id, ev_time, ev_owner, ev_retry, '  -- quoted: made of a number
+        'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'values (coalesce($1, nextval(%L)), coalesce($2, now()), $3, $4, $5, $6, $7, $8, $9, $10) '
+        'returning e.ev_id',
+        format('%s_%s', v_queue.queue_data_pfx, v_queue.queue_cur_table), v_queue.queue_event_seq)
+    into v_id using $2, $3, $4, $5, $6, $7, $8, $9, $10, $11;
+    return v_id;
+end;
+$$;
+
+-- The table to COPY into: columns ev_type, ev_data and ev_extra1 to 4 are the writer's. An old
+-- answer is safe to use: readers find events in whichever child they are.
+-- locks: none. writes: nothing.
+create or replace function pgque.current_event_table(x_queue_name text)
+returns text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(x_queue_name);
+begin
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
+    return format('%s_%s', v_queue.queue_data_pfx, v_queue.queue_cur_table);
+end;
+$$;

@@ -1,0 +1,129 @@
+-- The one place that turns a queue name into its row, or into an error that says what to do.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_queue(i_queue text)
+returns pgque.queue
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue;
+begin
+    if i_queue is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the queue name is null',
+            hint = 'Pass the name of a queue.';
+    end if;
+
+    select * into v_queue from pgque.queue q where q.queue_name = i_queue;
+    if not found then
+        raise exception using
+            errcode = 'PQ001',
+            message = format('queue "%s" does not exist', i_queue),
+            hint = format('Create it with: select pgque.create_queue(%L);', i_queue);
+    end if;
+    return v_queue;
+end;
+$$;
+
+-- A subscription with its newest position, by names; errors tell queue and consumer apart.
+-- Volatile, like all that reads the logs: its snapshot must be taken after it has the lock, or a
+-- compaction that it waited for would show it an empty log.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_subscription(i_queue text, i_consumer text)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue);
+    v_sub   pgque.subscription;
+begin
+    if i_consumer is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the consumer name is null',
+            hint = 'Pass the name of a registered consumer.';
+    end if;
+
+    select s.* into v_sub
+    from pgque.subscription s
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    where s.sub_queue = v_queue.queue_id
+      and c.co_name = i_consumer;
+    if not found then
+        perform pgque.check_positions_visible();
+        raise exception using
+            errcode = 'PQ002',
+            message = format('consumer "%s" is not registered on queue "%s"', i_consumer, i_queue),
+            hint = format('Register it with: select pgque.register_consumer(%L, %L);',
+                          i_queue, i_consumer);
+    end if;
+    return v_sub;
+end;
+$$;
+
+-- Tells a consumer or batch that is not there from one that this transaction cannot see: each
+-- registration has a position, unless the snapshot is older than a compaction.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_positions_visible()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from pgque.subscription_base s
+               where not exists (select from pgque.position_log p where p.sub_id = s.sub_id)) then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = 'the positions of consumers are not in this transaction''s snapshot',
+            hint = 'The transaction began before positions were compacted: roll back and try again.';
+    end if;
+end;
+$$;
+
+-- What truncates must see all that is committed, or it would lose what came after an old snapshot.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_read_committed(i_work text)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception using
+            errcode = 'PQ013',
+            message = format('%s cannot run in a %s transaction',
+                             i_work, current_setting('transaction_isolation')),
+            hint = 'Run it in a transaction of its own, begun with: begin isolation level read committed;';
+    end if;
+end;
+$$;
+
+-- The subscription whose open batch this is.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_batch(i_batch_id bigint)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    select s.* into v_sub
+    from pgque.position_log p
+    join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq
+    where p.sub_batch = i_batch_id
+    order by p.pos_seq desc
+    limit 1;
+    if not found then
+        perform pgque.check_positions_visible();
+        raise exception using
+            errcode = 'PQ003',
+            message = format('batch %s is not open', coalesce(i_batch_id::text, 'null')),
+            hint = 'It was finished already, taken back, or never existed; '
+                   'ask next_batch for the open one.';
+    end if;
+    return v_sub;
+end;
+$$;

@@ -1,0 +1,23 @@
+-- All maintenance in one call, for any scheduler: rotation, retries, compaction. Returns how many
+-- things it did. What it cannot lock it leaves for the next call. The logs come last, since their
+-- locks are kept until commit.
+-- locks: those of the functions it calls. writes: the same.
+create or replace function pgque.maint()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_done   integer;
+    v_queue  text;
+begin
+    v_done := pgque.maint_rotate_tables_step2();
+    for v_queue in select q.queue_name from pgque.queue q order by q.queue_id loop
+        v_done := v_done + pgque.maint_rotate_tables_step1(v_queue);
+    end loop;
+    v_done := v_done + pgque.maint_retry_events();
+    v_done := v_done + (pgque.maint_compact_positions() > 0)::integer;
+    v_done := v_done + (pgque.maint_compact_ticks() > 0)::integer;
+    return v_done;
+end;
+$$;

@@ -1,0 +1,253 @@
+-- The tick that ends the next batch after a given one, or null. The nearest tick that is older
+-- than the lag and meets the minimum count or the minimum interval; with a maximum count, the
+-- farthest one that stays within it. Counts are differences of event ids given out, so they are
+-- upper estimates where transactions rolled back.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_next_tick(
+    i_queue_id integer, i_last pgque.tick,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_newest  timestamptz := 'infinity';
+    v_near    pgque.tick;
+    v_far     pgque.tick;
+begin
+    if i_min_lag is not null then
+        v_newest := clock_timestamp() - i_min_lag;
+    end if;
+
+    select t.* into v_near
+    from pgque.tick t
+    where t.tick_queue = i_queue_id
+      and t.tick_id > i_last.tick_id
+      and t.tick_time <= v_newest
+      and (i_min_count is null and i_min_interval is null
+           or t.tick_event_seq >= i_last.tick_event_seq + i_min_count
+           or t.tick_time >= i_last.tick_time + i_min_interval)
+    order by t.tick_id
+    limit 1;
+    if not found or i_max_count is null then
+        return v_near;
+    end if;
+
+    select t.* into v_far
+    from pgque.tick t
+    where t.tick_queue = i_queue_id
+      and t.tick_event_seq <= i_last.tick_event_seq + i_max_count
+      and t.tick_id > v_near.tick_id
+      and t.tick_time <= v_newest
+    order by t.tick_event_seq desc, t.tick_id desc
+    limit 1;
+    return case when found then v_far else v_near end;
+end;
+$$;
+
+-- Returns a consumer's open batch, or opens the next one; with an owner, takes or takes over the
+-- lease on it under a new epoch. A batch id in i_only limits it to that open batch.
+-- locks: none; of two sessions at once the second waits for the first's commit, then sees its batch.
+-- writes: position_log, nothing when there is no batch.
+create or replace function pgque.open_batch(
+    i_queue text, i_consumer text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
+    i_owner text, i_ttl interval, i_only bigint)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub  pgque.subscription;
+begin
+    loop
+        v_sub := pgque.find_subscription(i_queue, i_consumer);
+        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+        if i_only is not null and v_sub.sub_batch is distinct from i_only then
+            raise exception using
+                errcode = 'PQ003',
+                message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
+                hint = 'It was finished already, or never was this consumer''s.';
+        end if;
+
+        if v_sub.sub_batch is null then
+            v_sub.sub_next_tick := (pgque.find_next_tick(
+                v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
+                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+            if v_sub.sub_next_tick is null then
+                return null;
+            end if;
+            v_sub.sub_batch := nextval('pgque.batch_id_seq');
+        elsif i_owner is null then
+            return v_sub;
+        end if;
+
+        v_sub.lease_owner := i_owner;
+        v_sub.lease_until := clock_timestamp() + i_ttl;
+        v_sub.lease_epoch := v_sub.lease_epoch + (i_owner is not null)::integer;
+        if pgque.append_position(v_sub) then
+            return v_sub;
+        end if;
+    end loop;
+end;
+$$;
+
+-- Refuses what only the holder of a live lease may do.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_not_leased(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_sub.sub_batch is not null
+       and i_sub.lease_until > clock_timestamp()
+       and i_sub.lease_owner is distinct from i_owner then
+        raise exception using
+            errcode = 'PQ004',
+            message = format('batch %s of %s/%s is leased by "%s" until %s', i_sub.sub_batch,
+                             i_queue, i_consumer, i_sub.lease_owner, i_sub.lease_until),
+            hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
+    end if;
+end;
+$$;
+
+-- Writes a subscription's next position: the given one, under the number after the one that it was
+-- read from. False when another session took that number first; then the caller must look again.
+-- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
+create or replace function pgque.append_position(i_sub pgque.subscription)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    insert into pgque.position_log (
+        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick,
+        lease_owner, lease_until, lease_epoch)
+    values (
+        i_sub.sub_id, i_sub.pos_seq + 1, i_sub.sub_last_tick, clock_timestamp(), i_sub.sub_batch,
+        i_sub.sub_next_tick,
+        case when i_sub.sub_batch is not null then i_sub.lease_owner end,
+        case when i_sub.sub_batch is not null then i_sub.lease_until end,
+        i_sub.lease_epoch)
+    on conflict (sub_id, pos_seq) do nothing;
+    return found;
+end;
+$$;
+
+-- A tick that must exist. Compaction keeps every tick that a consumer needs, so only a
+-- transaction whose snapshot is older than a compaction can miss one; it has to start again.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_tick pgque.tick;
+begin
+    select t.* into v_tick
+    from pgque.tick t
+    where t.tick_queue = i_queue_id and t.tick_id = i_tick_id;
+    if not found then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = format('tick %s is not in this transaction''s snapshot',
+                             coalesce(i_tick_id::text, 'of any number')),
+            hint = 'The transaction began before ticks were compacted: roll back and try again.';
+    end if;
+    return v_tick;
+end;
+$$;
+
+-- Opens the next batch, or returns the open one, with its ticks. See find_next_tick for the
+-- limits; null means none.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.next_batch_custom(
+    i_queue_name text, i_consumer_name text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub   pgque.subscription;
+    v_cur   pgque.tick;
+    v_prev  pgque.tick;
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    v_sub := pgque.open_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+                              i_min_interval, i_max_count, null, null, null);
+    if v_sub.sub_batch is null then
+        return;
+    end if;
+    v_cur := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
+    v_prev := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
+    batch_id := v_sub.sub_batch;
+    cur_tick_id := v_cur.tick_id;
+    cur_tick_time := v_cur.tick_time;
+    cur_tick_event_seq := v_cur.tick_event_seq;
+    prev_tick_id := v_prev.tick_id;
+    prev_tick_time := v_prev.tick_time;
+    prev_tick_event_seq := v_prev.tick_event_seq;
+end;
+$$;
+
+-- PgQ's form, without a maximum count.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.next_batch_custom(
+    i_queue_name text, i_consumer_name text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+                    cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+                                 i_min_interval, null) b;
+end;
+$$;
+
+-- Opens the next batch, or returns the open one; null when there is none.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (pgque.open_batch(i_queue_name, i_consumer_name, null, null, null, null,
+                             null, null, null)).sub_batch;
+end;
+$$;
+
+-- Refuses limits that no batch can meet.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_batch_limits(
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
+       or i_max_count < i_min_count then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no batch has min_lag %s, min_count %s, min_interval %s, max_count %s',
+                             coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
+                             coalesce(i_min_interval::text, 'null'),
+                             coalesce(i_max_count::text, 'null')),
+            hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
+    end if;
+end;
+$$;

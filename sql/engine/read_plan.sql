@@ -1,0 +1,87 @@
+-- Splits an open batch into slices that can be read side by side: ranges of blocks between the
+-- first and the last one that hold rows of the batch. Each slice is one SQL text that any
+-- connection with pgque_reader runs by itself; together they give each event of the batch once.
+-- At most max_slices, but at least one for each table that the batch is in; no row when the batch
+-- is empty. A slice fails with PQ008 when its table was truncated or rewritten after planning.
+-- locks: none. writes: nothing.
+create or replace function pgque.batch_read_plan(
+    i_batch_id bigint, i_max_slices integer,
+    out slice_nr integer, out slice_sql text, out batch_events bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_b        record := pgque.describe_batch(i_batch_id);
+    v_where    text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
+                              coalesce(v_b.in_list, 'false'));
+    v_extents  text;
+begin
+    if i_max_slices is null or i_max_slices < 1 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('there is no plan with %s slices', coalesce(i_max_slices::text, 'null')),
+            hint = 'Ask for 1 or more.';
+    end if;
+
+    select string_agg(format(
+        'select %L as tbl, %s as filenode, count(*) as events, '
+        '(min(ctid)::text::point)[0]::bigint as lo, (max(ctid)::text::point)[0]::bigint as hi '
+        'from %s where %s', t, pg_relation_filenode(t), t, v_where), ' union all ')
+    into v_extents
+    from unnest(v_b.tables) t;
+    if v_extents is null then
+        return;
+    end if;
+
+    -- Every table but one may add a slice that its last step does not fill.
+    return query execute format(  -- quoted: numbers, our table names, conditions of describe_batch
+        'with extent as materialized (select * from (%s) e where events > 0), '
+        'step as (select ceil(sum(hi - lo + 1) / greatest(1, $1 - count(*) + 1))::bigint as blocks '
+        '         from extent) '
+        'select (row_number() over (order by tbl, first))::integer, '
+        '       pgque.slice_sql(tbl, filenode, $2, first, least(first + blocks, hi + 1)), '
+        '       (select sum(events) from extent)::bigint '
+        'from extent, step, generate_series(lo, hi, blocks) first', v_extents)
+    using i_max_slices, v_where;
+end;
+$$;
+
+-- One slice. The batch's conditions stand in a CASE, which no index can serve, so that the planner
+-- reads the range of blocks and nothing else.
+-- locks: none. writes: nothing.
+create or replace function pgque.slice_sql(
+    i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return format(
+        'select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
+        'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from %s '
+        'where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
+        'and pgque.check_filenode(%L, %s)',
+        i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
+end;
+$$;
+
+-- True while a table is the one that a plan was made for. It stands in the slice's WHERE as a
+-- one-time filter: it runs once a read, when the table is locked and can change no more.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
+returns boolean
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
+        raise exception using
+            errcode = 'PQ008',
+            message = format('%s was truncated or rewritten after this read was planned', i_table),
+            hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM FULL, '
+                   'CLUSTER): plan the read again.';
+    end if;
+    return true;
+end;
+$$;

@@ -1,0 +1,115 @@
+-- Registers a consumer at a tick: it will get every event that this tick's snapshot did not see.
+-- Returns 1, or 0 if it was registered; then a given tick moves it there, and null leaves it.
+-- locks: tick, against compaction, and the queue's row, against rotation, until commit.
+-- writes: consumer, subscription_base, position_log.
+create or replace function pgque.register_consumer_at(
+    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue     pgque.queue := pgque.find_queue(x_queue_name);
+    v_consumer  integer;
+    v_sub_id    integer;
+    v_new       boolean;
+    v_tick      bigint;
+begin
+    if coalesce(x_consumer_name, '') = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the consumer name is null or empty',
+            hint = 'Pass a name, one for each independent reader of the queue.';
+    end if;
+
+    lock table pgque.tick in row share mode;
+    select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
+    select t.tick_id into v_tick
+    from pgque.tick t
+    where t.tick_queue = v_queue.queue_id
+      and (x_tick_pos is null or t.tick_id = x_tick_pos and t.tick_id >= v_queue.queue_first_tick)
+    order by t.tick_id desc
+    limit 1;
+    if not found then
+        if x_tick_pos is null then
+            perform pgque.find_tick(v_queue.queue_id, null);
+        end if;
+        raise exception using
+            errcode = 'PQ005',
+            message = format('queue "%s" has no tick %s any more, or not yet',
+                             x_queue_name, coalesce(x_tick_pos::text, 'at all')),
+            hint = format('Register at one of: select tick_id from pgque.tick where tick_queue = %s '
+                          'and tick_id >= %s;', v_queue.queue_id, v_queue.queue_first_tick);
+    end if;
+
+    insert into pgque.consumer (co_name) values (x_consumer_name) on conflict do nothing;
+    select c.co_id into v_consumer from pgque.consumer c where c.co_name = x_consumer_name;
+    insert into pgque.subscription_base (sub_queue, sub_consumer)
+    values (v_queue.queue_id, v_consumer)
+    on conflict do nothing
+    returning sub_id into v_sub_id;
+    v_new := found;
+
+    if v_new then
+        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+        values (v_sub_id, 1, v_tick, clock_timestamp(), 0);
+    elsif x_tick_pos is not null then
+        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
+    end if;
+    return v_new::integer;
+end;
+$$;
+
+-- Puts a registered consumer at another tick, taking back its open batch unless that is leased.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
+create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    loop
+        v_sub := pgque.find_subscription(i_queue, i_consumer);
+        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
+        v_sub.sub_last_tick := i_tick;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        exit when pgque.append_position(v_sub);
+    end loop;
+end;
+$$;
+
+-- Registers a consumer at the last tick: it gets what is not yet ticked, and all that follows.
+-- locks: those of register_consumer_at. writes: the same.
+create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
+end;
+$$;
+
+-- Ends a registration with its open batch, waiting retries and dead letters. Returns how many
+-- registrations ended.
+-- locks: none. writes: subscription_base, retry_queue, dead_letter.
+create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(x_queue_name, x_consumer_name);
+begin
+    delete from pgque.retry_queue r
+    where r.ev_owner = v_sub.sub_id;
+    delete from pgque.dead_letter d
+    where d.dl_queue_id = v_sub.sub_queue and d.dl_consumer_id = v_sub.sub_consumer;
+    delete from pgque.subscription_base s
+    where s.sub_id = v_sub.sub_id;
+    return 1;
+end;
+$$;

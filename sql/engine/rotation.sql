@@ -1,0 +1,98 @@
+-- The newest tick that every consumer of a queue has behind it, or the last tick where none is
+-- registered: what its snapshot sees is needed by nobody.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_floor_tick(i_queue_id integer)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_floor bigint;
+begin
+    select min(s.sub_last_tick) into v_floor
+    from pgque.subscription s
+    where s.sub_queue = i_queue_id;
+    if v_floor is null then
+        select max(t.tick_id) into v_floor from pgque.tick t where t.tick_queue = i_queue_id;
+    end if;
+    return pgque.find_tick(i_queue_id, v_floor);
+end;
+$$;
+
+-- Rotation, step 1: empties the oldest child of the queue's event table and makes it the current
+-- one. Returns 1, or 0 when it is too early, when step 2 of the last rotation is still to come,
+-- when somebody uses that child, or when it holds an event that the floor tick did not see, which
+-- is looked up under the exclusive lock: what is truncated was provably consumed.
+-- locks: the queue's row, so that no consumer registers meanwhile; the oldest child, exclusively.
+-- writes: queue; truncates the child.
+create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue   pgque.queue := pgque.find_queue(i_queue_name);
+    v_next    integer;
+    v_table   text;
+    v_floor   pgque.tick;
+    v_needed  boolean;
+begin
+    perform pgque.check_read_committed('rotation');
+    select q.* into v_queue
+    from pgque.queue q
+    where q.queue_id = v_queue.queue_id
+      and q.queue_switch_step2 is not null
+      and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+    for update skip locked;
+    if not found then
+        return 0;
+    end if;
+
+    v_next := (v_queue.queue_cur_table + 1) % v_queue.queue_ntables;
+    v_table := format('%s_%s', v_queue.queue_data_pfx, v_next);
+    v_floor := pgque.find_floor_tick(v_queue.queue_id);
+    begin
+        execute format('lock table %s in access exclusive mode nowait', v_table);  -- quoted: a number's
+    exception
+        when lock_not_available then
+            return 0;
+    end;
+
+    execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
+                   'and not pg_visible_in_snapshot(ev_txid, $2))', v_table)
+    into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
+    if v_needed then
+        return 0;
+    end if;
+
+    execute format('truncate %s', v_table);  -- quoted: a number's
+    update pgque.queue
+    set queue_cur_table = v_next,
+        queue_switch_step1 = pg_current_xact_id()::text::bigint,
+        queue_switch_step2 = null,
+        queue_switch_time = clock_timestamp(),
+        queue_first_tick = v_floor.tick_id
+    where queue_id = v_queue.queue_id;
+    return 1;
+end;
+$$;
+
+-- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, after
+-- which the next one may come. A crash between the steps only delays that.
+-- locks: rows of the queues it notes. writes: queue.
+create or replace function pgque.maint_rotate_tables_step2()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_noted integer;
+begin
+    update pgque.queue
+    set queue_switch_step2 = pg_current_xact_id()::text::bigint
+    where queue_switch_step2 is null
+      and queue_switch_step1 <> coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0);
+    get diagnostics v_noted = row_count;
+    return v_noted;
+end;
+$$;

@@ -1,0 +1,168 @@
+-- The snapshot that a tick stores. A transaction that already has an id counts as finished in its
+-- own snapshot, although it may still insert events; so the ticker's own id is put among those in
+-- progress, and its events come in a later batch, all of them.
+-- locks: none. writes: nothing.
+create or replace function pgque.tick_snapshot()
+returns pg_snapshot
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_snapshot  pg_snapshot := pg_current_snapshot();
+    v_own       xid8 := pg_current_xact_id_if_assigned();
+    v_running   text;
+begin
+    if v_own is null or v_own >= pg_snapshot_xmax(v_snapshot) then
+        return v_snapshot;
+    end if;
+
+    select string_agg(x::text, ',' order by x) into v_running
+    from (select pg_snapshot_xip(v_snapshot) union select v_own) running(x);
+    return format('%s:%s:%s', least(pg_snapshot_xmin(v_snapshot), v_own),
+                  pg_snapshot_xmax(v_snapshot), v_running)::pg_snapshot;
+end;
+$$;
+
+-- Queues whose next tick is due, with their last tick and the last event id given out: enough
+-- new events, or some and old enough, or none for the idle period, or asked for.
+create or replace view pgque.tick_due as
+select q.queue_id,
+       q.queue_name,
+       last_tick.tick_id as last_tick_id,
+       seq.last_event_id
+from pgque.queue q
+cross join lateral (
+    select t.tick_id, t.tick_time, t.tick_event_seq
+    from pgque.tick t
+    where t.tick_queue = q.queue_id
+    order by t.tick_id desc
+    limit 1
+) last_tick
+cross join lateral (
+    select coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0) as last_event_id
+) seq
+where not q.queue_external_ticker
+  and not q.queue_ticker_paused
+  and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
+       or seq.last_event_id > last_tick.tick_event_seq
+          and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
+       or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
+       or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
+
+-- Ticks every queue that is due, in one statement; returns how many. A queue that another
+-- transaction is ticking is left to it: the lock is only tried, so that a ticker inside somebody's
+-- long transaction holds up no other queue.
+-- locks: one advisory transaction lock a queue ticked. writes: tick, tick_request; notifies.
+create or replace function pgque.ticker()
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_ticked bigint;
+begin
+    with due as materialized (
+        select * from pgque.tick_due
+    ), ticked as (
+        insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+        select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
+               (select pgque.tick_snapshot()), d.last_event_id
+        from due d
+        where pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, d.queue_id)
+        on conflict (tick_queue, tick_id) do nothing
+        returning tick_queue, tick_id
+    ), answered as (
+        delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue
+    ), notified as (
+        select pg_notify('pgque_' || d.queue_name, t.tick_id::text)
+        from ticked t
+        join due d on d.queue_id = t.tick_queue
+    )
+    select count(*) into v_ticked from notified n;
+    return v_ticked;
+end;
+$$;
+
+-- Ticks one queue if it is due; returns the new tick's id, or null.
+-- locks: one advisory transaction lock. writes: tick, tick_request; notifies.
+create or replace function pgque.ticker(i_queue_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
+    v_tick   bigint;
+begin
+    with due as materialized (
+        select * from pgque.tick_due d where d.queue_id = v_queue.queue_id
+    ), ticked as (
+        insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+        select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
+               (select pgque.tick_snapshot()), d.last_event_id
+        from due d
+        where pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, d.queue_id)
+        on conflict (tick_queue, tick_id) do nothing
+        returning tick_queue, tick_id
+    ), answered as (
+        delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue
+    )
+    select t.tick_id into v_tick from ticked t;
+    if found then
+        perform pg_notify('pgque_' || i_queue_name, v_tick::text);
+    end if;
+    return v_tick;
+end;
+$$;
+
+-- Makes the next ticker run tick this queue whatever its thresholds say; returns the last tick id.
+-- locks: none. writes: tick_request.
+create or replace function pgque.force_next_tick(i_queue_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+begin
+    insert into pgque.tick_request (queue_id) values (v_queue.queue_id);
+    return (select max(t.tick_id) from pgque.tick t where t.tick_queue = v_queue.queue_id);
+end;
+$$;
+
+-- How often ticker_loop ticks, and for how long it runs.
+-- locks: none. writes: nothing.
+create or replace function pgque.ticker_pace(out tick_period interval, out ticker_slot interval)
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select make_interval(secs => c.tick_period_ms / 1000.0), c.ticker_slot
+    into tick_period, ticker_slot
+    from pgque.config c;
+end;
+$$;
+
+-- Fills one slot of a scheduler with ticks, each committed by itself, so that no tick waits for
+-- another and no snapshot is held longer than a period.
+-- locks: none between ticks. writes: what ticker writes.
+create or replace procedure pgque.ticker_loop()
+language plpgsql
+as $$
+declare
+    v_start   pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+    v_due     pg_catalog.timestamptz := v_start;
+    v_pace    record;
+begin
+    loop
+        perform pgque.ticker();
+        commit;
+        select * into v_pace from pgque.ticker_pace();
+        -- A late tick shifts the beat instead of being followed by a burst.
+        v_due := greatest(v_due operator(pg_catalog.+) v_pace.tick_period, pg_catalog.clock_timestamp());
+        exit when v_due operator(pg_catalog.>=) (v_start operator(pg_catalog.+) v_pace.ticker_slot);
+        perform pg_catalog.pg_sleep(
+            pg_catalog.date_part('epoch', v_due operator(pg_catalog.-) pg_catalog.clock_timestamp()));
+    end loop;
+end;
+$$;

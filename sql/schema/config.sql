@@ -1,0 +1,14 @@
+-- One row: what the scheduler of this database is told, and which version installed last.
+create table if not exists pgque.config (
+    singleton       boolean primary key default true check (singleton),
+    ticker_job_id   bigint,
+    maint_job_id    bigint,
+    scheduler       text,
+    tick_period_ms  integer not null default 100 check (tick_period_ms between 1 and 1000),
+    ticker_slot     interval not null default '1 second',
+    installed_at    timestamptz not null default clock_timestamp(),
+    schema_version  text not null
+);
+
+insert into pgque.config (schema_version) values ('@VERSION@')
+on conflict (singleton) do update set schema_version = excluded.schema_version;

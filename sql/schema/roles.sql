@@ -1,0 +1,32 @@
+-- Three roles: pgque_reader consumes, pgque_writer produces, pgque_admin does both and runs the queue.
+-- They belong to the cluster and outlive an uninstall.
+do $$
+declare
+    v_role text;
+begin
+    foreach v_role in array array['pgque_reader', 'pgque_writer', 'pgque_admin'] loop
+        continue when exists (select from pg_roles where rolname = v_role);
+        begin
+            execute format('create role %I nologin', v_role);
+        exception
+            when duplicate_object or unique_violation then
+                null;  -- an installation in another database was faster
+            when insufficient_privilege then
+                raise exception using
+                    errcode = 'insufficient_privilege',
+                    message = format('role %s does not exist and %s may not create it',
+                                     v_role, current_user),
+                    hint = 'Let an administrator run: create role pgque_reader nologin; '
+                           'create role pgque_writer nologin; create role pgque_admin nologin; '
+                           'grant pgque_reader, pgque_writer to pgque_admin; then install again.';
+        end;
+    end loop;
+
+    if not pg_has_role('pgque_admin', 'pgque_reader', 'member') then
+        grant pgque_reader to pgque_admin;
+    end if;
+    if not pg_has_role('pgque_admin', 'pgque_writer', 'member') then
+        grant pgque_writer to pgque_admin;
+    end if;
+end;
+$$;
