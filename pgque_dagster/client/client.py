@@ -1,0 +1,253 @@
+"""The client: a connection with the queue's operations on it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import psycopg
+
+from . import calls
+from .batch import Batch
+from .calls import Call, Payload
+from .connection import connect
+from .errors import PgqueError, UnsupportedServer, translated
+from .models import (
+    BatchInfo,
+    ConsumerInfo,
+    DeadLetter,
+    DeadLetterCount,
+    Lease,
+    LeaseInfo,
+    Limits,
+    Message,
+    QueueInfo,
+    ReadPlan,
+)
+
+T = TypeVar("T")
+
+NO_LIMITS = Limits()
+DEFAULT_TTL = timedelta(minutes=1)
+DEFAULT_RETRY_AFTER = timedelta(minutes=1)
+_OLDEST_SERVER = 140000
+
+
+class Client:
+    """One connection to a database with pgque. Use it as a context manager.
+
+    Each call is a transaction of its own, unless it stands in a `transaction()` block. A client
+    may be shared by threads; their calls follow one another.
+
+    Args:
+        url: a libpq connection string or URI; what it leaves out comes from the PG* environment.
+
+    Raises:
+        ConnectionFailed: if the server cannot be reached or refuses the connection.
+        UnsupportedServer: if it is older than PostgreSQL 14.
+
+    All methods raise the subclass of `PgqueError` that fits.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection = connect(url)
+        server = self._connection.info.server_version
+        if server < _OLDEST_SERVER:
+            self._connection.close()
+            raise UnsupportedServer(
+                f"pgque needs PostgreSQL 14 or newer, this server is {server // 10000}",
+                "Upgrade the server, or connect to another one.",
+            )
+
+    def __enter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Closes the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; an unfinished transaction is rolled back."""
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """Makes what happens inside one transaction, committed at the end or rolled back.
+
+        Yields:
+            The connection, for statements of the caller's own: results written on it and a batch
+            acked inside stand or fall together. What they raise comes out as it is.
+        """
+        callers: psycopg.Error | None = None
+        try:
+            with translated(), self._connection.transaction():
+                try:
+                    yield self._connection
+                except psycopg.Error as error:
+                    callers = error
+                    raise
+        except PgqueError as error:
+            if callers is not None and error.__cause__ is callers:
+                raise callers from callers.__cause__
+            raise
+
+    def run(self, call: Call[T]) -> T:
+        """Sends one call of `calls` and reads its answer."""
+        with translated():
+            return call.parse(self._connection.execute(call.sql, call.params).fetchall())
+
+    def version(self) -> str:
+        """Returns the version of the installed schema."""
+        return self.run(calls.version())
+
+    # Producing
+
+    def send(
+        self, queue: str, payload: Payload, *, type: str = "default", check_json: bool = False
+    ) -> int:
+        """Publishes one event.
+
+        Args:
+            queue: the queue's name.
+            payload: text, stored as it is, or lists and dicts, stored as JSON.
+            type: what kind of event it is.
+            check_json: whether the server refuses text that is not JSON.
+
+        Returns:
+            The event's id.
+        """
+        return self.run(calls.send(queue, payload, type, check_json))
+
+    def send_batch(
+        self, queue: str, payloads: Sequence[Payload], *, type: str = "default"
+    ) -> list[int]:
+        """Publishes many events of one type at once; returns their ids in the order given."""
+        return self.run(calls.send_batch(queue, payloads, type))
+
+    # Queues and consumers
+
+    def create_queue(self, queue: str) -> bool:
+        """Creates a queue (name of 1 to 57 bytes); returns False if it existed."""
+        return self.run(calls.create_queue(queue))
+
+    def drop_queue(self, queue: str, *, force: bool = False) -> None:
+        """Drops a queue with all its events; with consumers registered only by force."""
+        self.run(calls.drop_queue(queue, force))
+
+    def configure_queue(self, queue: str, **parameters: str | None) -> None:
+        """Sets parameters such as `ticker_max_lag="1 second"`, all or none; None resets one."""
+        with self.transaction():
+            for parameter, value in parameters.items():
+                self.run(calls.configure_queue(queue, parameter, value))
+
+    def register_consumer(self, queue: str, consumer: str) -> bool:
+        """Registers a consumer at the last tick; returns False if it was registered."""
+        return self.run(calls.register_consumer(queue, consumer))
+
+    def unregister_consumer(self, queue: str, consumer: str) -> None:
+        """Ends a registration, with the consumer's waiting retries and dead letters."""
+        self.run(calls.unregister_consumer(queue, consumer))
+
+    # Consuming
+
+    def next_batch(self, queue: str, consumer: str, limits: Limits = NO_LIMITS) -> int | None:
+        """Opens the next batch without a lease, or returns the open one; None if there is none."""
+        return self.run(calls.next_batch(queue, consumer, limits))
+
+    def claim(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        owner: str,
+        ttl: timedelta = DEFAULT_TTL,
+        limits: Limits = NO_LIMITS,
+        batch_id: int | None = None,
+    ) -> Batch | None:
+        """Opens the next batch under a lease, or takes over the open one that nobody holds.
+
+        Args:
+            queue: the queue's name.
+            consumer: the consumer's name.
+            owner: who takes it, for others to read (a run id, a host and process).
+            ttl: how long the lease lasts without renewal.
+            limits: which batch to open.
+            batch_id: claims this open batch and no other.
+
+        Returns:
+            The claimed batch, or None when there is no batch.
+
+        Raises:
+            BatchLeased: if somebody else holds a live lease.
+            BatchNotOpen: if `batch_id` is not the consumer's open batch.
+        """
+        lease = self.run(calls.claim(queue, consumer, owner, ttl, limits, batch_id))
+        return Batch(self, queue, consumer, lease, ttl) if lease else None
+
+    def finish_batch(self, batch_id: int) -> None:
+        """Finishes a batch that was opened without a lease."""
+        self.run(calls.finish_batch(batch_id))
+
+    def batch_events(self, batch_id: int) -> list[Message]:
+        """Returns all events of an open batch in order of id."""
+        return self.run(calls.batch_events(batch_id))
+
+    def batch_info(self, batch_id: int) -> BatchInfo:
+        """Returns what an open batch spans."""
+        return self.run(calls.batch_info(batch_id))
+
+    def read_plan(self, batch_id: int, max_slices: int) -> ReadPlan:
+        """Splits an open batch for reading side by side."""
+        return self.run(calls.read_plan(batch_id, max_slices))
+
+    def lease_info(self, queue: str, consumer: str) -> LeaseInfo | None:
+        """Returns who holds or last held the open batch; None when none is open."""
+        return self.run(calls.lease_info(queue, consumer))
+
+    def renew(self, lease: Lease, ttl: timedelta) -> None:
+        """Prolongs a lease."""
+        self.run(calls.renew(lease, ttl))
+
+    # Running the queue
+
+    def ticker(self) -> int:
+        """Ticks the queues that are due; returns how many."""
+        return self.run(calls.ticker())
+
+    def force_next_tick(self, queue: str) -> None:
+        """Makes the next ticker run tick this queue, due or not."""
+        self.run(calls.force_next_tick(queue))
+
+    def maint(self) -> int:
+        """Rotates, delivers retries that are due, compacts; returns how many things it did."""
+        return self.run(calls.maint())
+
+    def queues(self) -> list[QueueInfo]:
+        """Returns the state of all queues."""
+        return self.run(calls.queue_info())
+
+    def consumers(self, queue: str | None = None) -> list[ConsumerInfo]:
+        """Returns the state of a queue's consumers, or of all."""
+        return self.run(calls.consumer_info(queue))
+
+    def dead_letter_counts(self, queue: str) -> list[DeadLetterCount]:
+        """Counts a queue's dead letters by consumer and reason, most first."""
+        return self.run(calls.dead_letter_counts(queue))
+
+    def dead_letters(self, queue: str, limit: int = 100) -> list[DeadLetter]:
+        """Returns a queue's newest dead letters."""
+        return self.run(calls.dead_letters(queue, limit))
+
+    def replay_dead_letter(self, dead_letter_id: int) -> int:
+        """Sends a dead letter to its consumer again; returns the new event's id."""
+        return self.run(calls.replay_dead_letter(dead_letter_id))
+
+    def replay_dead_letters(self, queue: str) -> tuple[int, int, str | None]:
+        """Replays all dead letters; returns how many went, how many did not, the first error."""
+        return self.run(calls.replay_dead_letters(queue))
+
+    def purge_dead_letters(self, queue: str, older_than: timedelta) -> int:
+        """Deletes dead letters older than an age; returns how many."""
+        return self.run(calls.purge_dead_letters(queue, older_than))

@@ -1,0 +1,82 @@
+"""Keeps a lease while work goes on, from a thread with a connection of its own."""
+
+import threading
+import time
+from datetime import timedelta
+from typing import Self
+
+import psycopg
+
+from . import calls
+from .connection import connect
+from .errors import BatchNotOpen, LeaseLost, PgqueError, translated
+from .models import Lease
+
+_LONGEST_GOODBYE = 1.0
+
+
+class LeaseKeeper:
+    """Renews a lease every third of its time, and tries again at once-a-second when it cannot.
+
+    Args:
+        url: the database to renew at.
+        lease: what to renew.
+        ttl: how long each renewal lasts.
+    """
+
+    def __init__(self, url: str, lease: Lease, ttl: timedelta) -> None:
+        self._url = url
+        self._lease = lease
+        self._ttl = ttl
+        self._done = threading.Event()
+        self._lost: PgqueError | None = None
+        self._valid_until = time.monotonic() + ttl.total_seconds()
+        self._thread = threading.Thread(
+            target=self._run, name=f"pgque-lease-{lease.batch_id}", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        """Starts renewing."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Stops renewing; the lease stays as it is."""
+        self._done.set()
+        # Not for ever: a renewal may wait for an ack that this very thread has yet to commit.
+        self._thread.join(_LONGEST_GOODBYE)
+
+    def check(self) -> None:
+        """Does nothing while the lease holds.
+
+        Raises:
+            LeaseLost: once another owner has the batch, or no renewal got through in time.
+        """
+        if self._lost is not None:
+            raise self._lost
+        if time.monotonic() >= self._valid_until:
+            raise LeaseLost(
+                f"the lease on batch {self._lease.batch_id} could not be renewed in time",
+                "Another owner may have the batch; discard this attempt.",
+            )
+
+    def _run(self) -> None:
+        period = self._ttl.total_seconds() / 3
+        wait = period
+        while not self._done.wait(wait):
+            try:
+                self._renew()
+                wait = period
+            except (LeaseLost, BatchNotOpen) as error:
+                self._lost = error
+                return
+            except (PgqueError, psycopg.Error):
+                # A database that is away for a moment may be back before the lease ends.
+                wait = min(1.0, period)
+
+    def _renew(self) -> None:
+        asked_at = time.monotonic()
+        call = calls.renew(self._lease, self._ttl)
+        with connect(self._url) as connection, translated():
+            connection.execute(call.sql, call.params)
+        self._valid_until = asked_at + self._ttl.total_seconds()

@@ -1,0 +1,132 @@
+"""The plain values that the client takes and returns."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True)
+class Message:
+    """An event as a consumer sees it: the columns of the SQL type `pgque.message`, less the batch.
+
+    Attributes:
+        msg_id: the event's id, unique in its queue.
+        created_at: when the event was sent (start of the sender's transaction).
+        retry_count: how often it was delivered before; None at the first time.
+    """
+
+    msg_id: int
+    type: str | None
+    payload: str | None
+    retry_count: int | None
+    created_at: datetime
+    extra1: str | None = None
+    extra2: str | None = None
+    extra3: str | None = None
+    extra4: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which next batch a consumer wants; None leaves a limit out.
+
+    The batch ends at the nearest tick that is older than `min_lag` and meets `min_count` events or
+    `min_interval` of time; with `max_count`, at the farthest one that stays within so many events.
+    """
+
+    min_lag: timedelta | None = None
+    min_count: int | None = None
+    min_interval: timedelta | None = None
+    max_count: int | None = None
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A claim on an open batch. The epoch fences it: after a take-over it is worth nothing."""
+
+    batch_id: int
+    owner: str
+    epoch: int
+    until: datetime
+    prev_tick_id: int
+    tick_id: int
+
+
+@dataclass(frozen=True)
+class LeaseInfo:
+    """Who holds, or last held, a consumer's open batch."""
+
+    batch_id: int
+    owner: str | None
+    until: datetime | None
+    epoch: int
+    is_live: bool
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """An open batch: what it spans. Sequence numbers are event ids given out until a tick."""
+
+    queue: str
+    consumer: str
+    start: datetime
+    end: datetime
+    prev_tick_id: int
+    tick_id: int
+    lag: timedelta
+    seq_start: int
+    seq_end: int
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """How to read a batch side by side: one SQL text a slice, and how many events there are."""
+
+    slices: tuple[str, ...]
+    events: int
+
+
+@dataclass(frozen=True)
+class QueueInfo:
+    """A queue's state: the age of its last tick, events since, and their rate."""
+
+    name: str
+    ticker_lag: timedelta
+    events_per_second: float | None
+    new_events: int
+    last_tick_id: int
+
+
+@dataclass(frozen=True)
+class ConsumerInfo:
+    """A consumer's state. `pending_events` is an upper estimate up to the last tick."""
+
+    queue: str
+    name: str
+    lag: timedelta
+    last_seen: timedelta
+    last_tick_id: int
+    batch_id: int | None
+    pending_events: int
+
+
+@dataclass(frozen=True)
+class DeadLetterCount:
+    """How many dead letters a consumer left for one reason, and since when."""
+
+    consumer: str
+    reason: str | None
+    count: int
+    oldest: datetime
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """An event that a consumer gave up."""
+
+    id: int
+    time: datetime
+    reason: str | None
+    event_id: int
+    retry_count: int | None
+    type: str | None
+    payload: str | None

@@ -1,0 +1,67 @@
+"""Ticks and maintains a database from outside, where no pg_cron does it."""
+
+import logging
+import threading
+import time
+from datetime import timedelta
+
+import psycopg
+
+from . import calls
+from .client import Client
+from .errors import ConnectionFailed, TransactionOutdated
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 30.0
+
+
+class Ticker:
+    """Calls the ticker at the configured period, and maintenance now and then.
+
+    Several may run for one database, for safety: of two ticks at once only one is made. A broken
+    connection is opened again, with growing waits up to 30 seconds; so it is after any other error
+    that may pass, such as a queue dropped in the middle of a tick.
+
+    Args:
+        url: the database.
+        maint_interval: how often maintenance runs (rotation, retries, compaction).
+    """
+
+    def __init__(self, url: str, *, maint_interval: timedelta = timedelta(seconds=10)) -> None:
+        self._url = url
+        self._maint_interval = maint_interval.total_seconds()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Makes `run` return after the tick in progress. May be called from a signal handler."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Ticks until `stop`.
+
+        Raises:
+            PgqueError: for what waiting does not mend, such as a missing schema or role.
+        """
+        wait = 0.1
+        while not self._stopped.is_set():
+            try:
+                with Client(self._url) as client:
+                    wait = 0.1
+                    self._tick(client)
+            except (ConnectionFailed, TransactionOutdated, psycopg.Error) as error:
+                logger.warning("%s Trying again in %.1f s.", error, wait)
+                self._stopped.wait(wait)
+                wait = min(wait * 2, _LONGEST_WAIT)
+
+    def _tick(self, client: Client) -> None:
+        period = client.run(calls.tick_period()).total_seconds()
+        next_tick = time.monotonic()
+        next_maint = next_tick
+        while not self._stopped.is_set():
+            client.ticker()
+            if time.monotonic() >= next_maint:
+                client.maint()
+                next_maint = time.monotonic() + self._maint_interval
+            next_tick = max(next_tick + period, time.monotonic())
+            self._stopped.wait(next_tick - time.monotonic())

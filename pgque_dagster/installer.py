@@ -1,0 +1,69 @@
+"""Installs, upgrades and removes the schema, from the SQL file that the package carries."""
+
+from importlib import resources
+
+import psycopg
+
+from .client.connection import connect
+from .client.errors import SchemaMissing, translated
+
+
+def read_sql(file_name: str) -> str:
+    """Returns the text of `pgque.sql` or `pgque_uninstall.sql`."""
+    path = resources.files("pgque_dagster.sql") / file_name
+    return path.read_text(encoding="utf-8")
+
+
+def installed_version(url: str) -> str | None:
+    """Returns the version of the schema in a database, or None where there is none.
+
+    Raises:
+        ConnectionFailed: if the database cannot be reached.
+    """
+    with connect(url) as connection, translated():
+        if connection.execute("select to_regnamespace('pgque')").fetchall()[0][0] is None:
+            return None
+        try:
+            version: str = connection.execute("select pgque.version()").fetchall()[0][0]
+        except psycopg.errors.UndefinedFunction:
+            return None
+    return version
+
+
+def install(url: str) -> None:
+    """Installs the schema, or upgrades it to this package's version, in one transaction.
+
+    Queues, events, positions, settings and dead letters stay. Running it again changes nothing.
+
+    Raises:
+        ConnectionFailed: if the database cannot be reached.
+        UnsupportedServer: if the server is older than PostgreSQL 14.
+        PermissionDenied: if the role may not create the schema or its roles.
+    """
+    _run_script(url, "pgque.sql")
+
+
+def install_if_missing(url: str) -> bool:
+    """Installs the schema where there is none; returns whether it did."""
+    if installed_version(url) is not None:
+        return False
+    install(url)
+    return True
+
+
+def uninstall(url: str) -> None:
+    """Removes the schema with all queues, events and positions; the roles stay.
+
+    Raises:
+        SchemaMissing: if there is nothing to remove.
+    """
+    if installed_version(url) is None:
+        raise SchemaMissing("this database has no pgque schema")
+    _run_script(url, "pgque_uninstall.sql")
+
+
+def _run_script(url: str, file_name: str) -> None:
+    with connect(url) as connection, translated():
+        # Without parameters psycopg sends the script whole, as psql would; it holds its own
+        # begin and commit.
+        connection.execute(read_sql(file_name).encode())

