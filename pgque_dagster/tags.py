@@ -1,0 +1,6 @@
+"""Names of run tags and metadata keys that the modules for Dagster share."""
+
+QUEUE = "pgque/queue"
+CONSUMER = "pgque/consumer"
+BATCH_ID = "pgque/batch_id"
+ATTEMPT = "pgque/attempt"

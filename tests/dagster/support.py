@@ -1,0 +1,57 @@
+"""What tests of assets and sensors share: resources around a real Spark session."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from pyspark.sql import SparkSession
+
+from pgque_dagster import PgqueResource
+
+
+@dataclass
+class SessionHolder:
+    """Stands where dagster-pyspark's resource does, with the session of the tests."""
+
+    spark_session: SparkSession
+
+
+class StoringIOManager(dg.IOManager):
+    """Keeps what it is given; calls `on_store` first, which may fail or look around."""
+
+    def __init__(self, on_store: Callable[[Any], None] = lambda value: None) -> None:
+        self.stored: list[Any] = []
+        self._on_store = on_store
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        self._on_store(obj)
+        self.stored.append(obj)
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        return self.stored[-1]
+
+
+def materialize(
+    asset: dg.AssetsDefinition,
+    url: str,
+    spark: SparkSession,
+    *,
+    io_manager: dg.IOManager | None = None,
+    tags: dict[str, str] | None = None,
+    others: tuple[Any, ...] = (),
+    instance: dg.DagsterInstance | None = None,
+    resources: dict[str, Any] | None = None,
+) -> dg.ExecuteInProcessResult:
+    return dg.materialize(
+        [asset, *others],
+        resources={
+            "pgque": PgqueResource(url=url),
+            "pyspark": SessionHolder(spark),
+            "io_manager": io_manager or StoringIOManager(),
+            **(resources or {}),
+        },
+        tags=tags,
+        raise_on_error=False,
+        instance=instance,
+    )

@@ -1,0 +1,231 @@
+"""`build_pgque_sensor`: one run a batch, one at a time, so many attempts and no more."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster.client import Client
+from tests.dagster.support import materialize
+from tests.support.events import make_queue, publish, tick
+
+
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+@pgque_asset(queue="orders", consumer="revenue")
+def failing(batch: SparkBatch) -> int:
+    raise ValueError("boom")
+
+
+@pytest.fixture
+def client(database_url: str) -> Iterator[Client]:
+    with Client(database_url) as client:
+        make_queue(client)
+        yield client
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def evaluate(
+    sensor: dg.SensorDefinition, url: str, instance: dg.DagsterInstance
+) -> list[dg.RunRequest] | str:
+    """The runs that the sensor asks for, or why it asks for none."""
+    context = dg.build_sensor_context(instance=instance)
+    result = sensor(context, pgque=PgqueResource(url=url))
+    if isinstance(result, dg.SkipReason):
+        return str(result.skip_message)
+    return list(result.run_requests)
+
+
+def run(
+    asset: dg.AssetsDefinition,
+    request: dg.RunRequest,
+    url: str,
+    spark: SparkSession,
+    instance: dg.DagsterInstance,
+) -> None:
+    materialize(asset, url, spark, tags=dict(request.tags), instance=instance)
+
+
+def test_a_finished_batch_gets_one_run_for_its_asset(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    batch_id = client.next_batch("orders", "revenue")
+
+    (request,) = evaluate(build_pgque_sensor([revenue]), client.url, instance)
+
+    assert isinstance(request, dg.RunRequest)
+    assert request.run_key == f"orders:revenue:{batch_id}:1"
+    assert request.asset_selection == [revenue.key]
+    assert request.tags["dagster/max_retries"] == "0"
+
+
+def test_without_events_there_is_no_run(client: Client, instance: dg.DagsterInstance) -> None:
+    reason = evaluate(build_pgque_sensor([revenue]), client.url, instance)
+
+    assert reason == "orders/revenue: no batch yet"
+
+
+def test_ticks_without_events_are_finished_without_a_run(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    for _ in range(3):
+        tick(client)
+    sensor = build_pgque_sensor([revenue], min_events=0)
+
+    assert evaluate(sensor, client.url, instance) == "orders/revenue: no batch yet"
+    (info,) = client.consumers("orders")
+    assert info.last_tick_id == 4
+
+
+def test_a_backlog_of_ticks_comes_as_one_run(client: Client, instance: dg.DagsterInstance) -> None:
+    for _ in range(5):
+        publish(client, ["a"])
+
+    (request,) = evaluate(build_pgque_sensor([revenue]), client.url, instance)
+
+    assert isinstance(request, dg.RunRequest)
+    batch = client.claim("orders", "revenue", owner="a test")
+    assert batch is not None and len(batch.events()) == 5
+
+
+def test_few_events_wait_for_more(client: Client, instance: dg.DagsterInstance) -> None:
+    sensor = build_pgque_sensor([revenue], min_events=3, max_age=timedelta(hours=1))
+    publish(client, ["a", "b"])
+    early = evaluate(sensor, client.url, instance)
+    publish(client, ["c"])
+    late = evaluate(sensor, client.url, instance)
+
+    assert early == "orders/revenue: no batch yet"
+    assert len(late) == 1
+
+
+def test_a_batch_whose_run_is_in_progress_gets_no_other(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    sensor = build_pgque_sensor([revenue])
+    (request,) = evaluate(sensor, client.url, instance)
+    assert isinstance(request, dg.RunRequest)
+    job = dg.Definitions(
+        assets=[revenue], resources={"pgque": PgqueResource(url=client.url), "pyspark": None}
+    ).resolve_implicit_global_asset_job_def()
+    instance.create_run_for_job(job, tags=dict(request.tags), status=dg.DagsterRunStatus.STARTED)
+
+    reason = evaluate(sensor, client.url, instance)
+
+    assert "is started" in reason
+
+
+def test_a_batch_that_somebody_leased_gets_no_run(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    client.claim("orders", "revenue", owner="a run of another instance")
+
+    reason = evaluate(build_pgque_sensor([revenue]), client.url, instance)
+
+    assert 'is leased by "a run of another instance" until' in reason
+
+
+def test_a_run_that_died_with_its_lease_is_followed_by_the_next_attempt(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    sensor = build_pgque_sensor([revenue])
+    (request,) = evaluate(sensor, client.url, instance)
+    assert isinstance(request, dg.RunRequest)
+    job = dg.Definitions(
+        assets=[revenue], resources={"pgque": PgqueResource(url=client.url), "pyspark": None}
+    ).resolve_implicit_global_asset_job_def()
+    dead = instance.create_run_for_job(
+        job, tags=dict(request.tags), status=dg.DagsterRunStatus.STARTED
+    )
+    client.claim(
+        "orders", "revenue", owner=f"dagster run {dead.run_id}", ttl=timedelta(microseconds=1)
+    )
+
+    (again,) = evaluate(sensor, client.url, instance)
+
+    assert isinstance(again, dg.RunRequest)
+    assert again.run_key == request.run_key[:-1] + "2"  # type: ignore[index]
+
+
+def test_a_failed_batch_is_tried_again_under_a_new_key_and_then_held(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    sensor = build_pgque_sensor([failing], max_attempts=2, backoff=timedelta(0))
+    keys = []
+    for _ in range(2):
+        (request,) = evaluate(sensor, client.url, instance)
+        assert isinstance(request, dg.RunRequest)
+        keys.append(str(request.run_key)[-2:])
+        run(failing, request, client.url, spark, instance)
+
+    held = evaluate(sensor, client.url, instance)
+
+    assert keys == [":1", ":2"]
+    assert "held after 2 attempts" in held
+    assert "materialize failing by hand" in held
+
+
+def test_a_held_batch_is_consumed_by_a_run_by_hand(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    sensor = build_pgque_sensor([failing], max_attempts=1)
+    (request,) = evaluate(sensor, client.url, instance)
+    assert isinstance(request, dg.RunRequest)
+    run(failing, request, client.url, spark, instance)
+
+    materialize(revenue, client.url, spark, instance=instance)
+
+    assert evaluate(sensor, client.url, instance) == "orders/revenue: no batch yet"
+
+
+def test_after_a_failure_the_sensor_waits(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    sensor = build_pgque_sensor([failing], backoff=timedelta(hours=1))
+    (request,) = evaluate(sensor, client.url, instance)
+    assert isinstance(request, dg.RunRequest)
+    run(failing, request, client.url, spark, instance)
+
+    assert "attempt 2 at" in evaluate(sensor, client.url, instance)
+
+
+def test_a_database_that_is_away_skips_the_evaluation_with_the_reason(
+    instance: dg.DagsterInstance,
+) -> None:
+    reason = evaluate(
+        build_pgque_sensor([revenue]), "postgresql://nobody@127.0.0.1:1/none", instance
+    )
+
+    assert "Check that the server runs" in reason
+
+
+def test_two_assets_of_one_consumer_are_refused_when_the_sensor_is_defined() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
+        build_pgque_sensor([revenue, failing])
+
+
+def test_an_asset_without_a_queue_is_refused_when_the_sensor_is_defined() -> None:
+    @dg.asset
+    def plain() -> None:
+        return None
+
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="plain consumes no queue"):
+        build_pgque_sensor([plain])
