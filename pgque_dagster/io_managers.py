@@ -1,7 +1,8 @@
 """Stores what an asset makes of a batch so that doing it again changes nothing.
 
-One directory a batch, written aside and renamed into place: a crash leaves the old content or the
-new one, and a second attempt at a batch replaces the first one's files.
+One directory a batch, written aside and renamed into place: readers never see part of a batch, and
+a second attempt replaces the first one's files. A crash between the two renames leaves the batch
+out until its next attempt, which is due since it is not acked.
 """
 
 import shutil
@@ -42,11 +43,12 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
                 "Return a Spark DataFrame.",
             )
         target = self._directory(context.asset_key) / f"batch_id={batch_id.value}"
-        # Names with an underscore in front are invisible to Spark's readers.
-        aside = target.parent / f"_{target.name}.{uuid.uuid4().hex}"
+        # Readers pass over names with a dot in front.
+        aside = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+        _remove_leftovers(target)
         try:
             obj.write.parquet(str(aside))
-            self._replace(target, aside)
+            _replace(target, aside)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         context.add_output_metadata({"path": dg.MetadataValue.path(str(target))})
@@ -59,10 +61,16 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
     def _directory(self, key: dg.AssetKey) -> Path:
         return Path(self.base_dir).joinpath(*key.path)
 
-    @staticmethod
-    def _replace(target: Path, new: Path) -> None:
-        old = target.parent / f"_old.{new.name}"
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+
+def _replace(target: Path, new: Path) -> None:
+    old = target.parent / f".old{new.name}"
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Removes what attempts at the same batch left that were killed while they wrote."""
+    for leftover in target.parent.glob(f".*{target.name}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -1,7 +1,10 @@
 """One place for the connection, for installing the schema and for the queues that must exist."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import dagster as dg
@@ -46,7 +49,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             PgqueError: if the database cannot be reached or the schema cannot be installed.
         """
         if self._ready_url is None:
-            url = self.url or EmbeddedPostgres().start().url
+            url = self.url or _embedded_server(os.environ.get("PGQUE_HOME"), Path.cwd()).url
             self._install(url)
             self._ready_url = url
         return self._ready_url
@@ -81,3 +84,9 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             with Client(url) as client:
                 for queue in self.queues:
                     client.create_queue(queue)
+
+
+@cache
+def _embedded_server(home: str | None, folder: Path) -> EmbeddedPostgres:
+    """Holds the folder's server until this process ends: the last one to leave stops it."""
+    return EmbeddedPostgres().start()

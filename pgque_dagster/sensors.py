@@ -117,9 +117,12 @@ def build_pgque_sensor(
         try:
             with pgque.client() as client:
                 for consumer in consumers:
-                    decisions.append(_evaluate(context, pgque, client, consumer, limits, policy))
+                    try:
+                        decision = _evaluate(context, pgque, client, consumer, limits, policy)
+                    except PgqueError as error:
+                        decision = f"{consumer}: {error}"
+                    decisions.append(decision)
         except PgqueError as error:
-            context.log.error(str(error))
             decisions.append(str(error))
         return _result(context, decisions)
 

@@ -79,7 +79,8 @@ def send(queue: str, payload: Payload, type: str, check_json: bool) -> Call[int]
 def send_batch(queue: str, payloads: Sequence[Payload], type: str) -> Call[list[int]]:
     """Many events of one type."""
     return Call(
-        "select pgque.send_batch(%s::text, %s::text, %s::text[])",
+        # Binary: an array of JSON as text is mostly escapes.
+        "select pgque.send_batch(%s::text, %s::text, %b::text[])",
         (queue, type, [encode(payload) for payload in payloads]),
         _first,
     )

@@ -11,7 +11,7 @@ from . import calls
 from .batch import Batch
 from .calls import Call, Payload
 from .connection import connect
-from .errors import PgqueError, UnsupportedServer, translated
+from .errors import PgqueError, translated
 from .models import (
     BatchInfo,
     ConsumerInfo,
@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 NO_LIMITS = Limits()
 DEFAULT_TTL = timedelta(minutes=1)
-DEFAULT_RETRY_AFTER = timedelta(minutes=1)
-_OLDEST_SERVER = 140000
 
 
 class Client:
@@ -52,13 +50,6 @@ class Client:
     def __init__(self, url: str) -> None:
         self.url = url
         self._connection = connect(url)
-        server = self._connection.info.server_version
-        if server < _OLDEST_SERVER:
-            self._connection.close()
-            raise UnsupportedServer(
-                f"pgque needs PostgreSQL 14 or newer, this server is {server // 10000}",
-                "Upgrade the server, or connect to another one.",
-            )
 
     def __enter__(self) -> Self:
         """Returns itself."""

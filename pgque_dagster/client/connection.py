@@ -1,23 +1,50 @@
-"""Opens connections, each statement a transaction of its own."""
+"""Opens connections, and says what is wrong with a connection string without repeating it."""
 
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from .errors import ConnectionFailed, translated
+from .errors import ConnectionFailed, UnsupportedServer, translated
+
+_CONNECT_SECONDS = 10
+_OLDEST_SERVER = 140000
 
 
 def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connects to a database.
+    """Opens a connection in autocommit mode.
+
+    Args:
+        url: a libpq connection string or URI; what it leaves out comes from the PG* environment.
 
     Raises:
-        ConnectionFailed: if the server cannot be reached or refuses, or the URL is malformed.
+        ConnectionFailed: if the string is malformed, or the server cannot be reached or refuses.
+        UnsupportedServer: if it is older than PostgreSQL 14.
     """
+    with translated():
+        connection = psycopg.connect(_checked(url), autocommit=True)
+    version = connection.info.server_version
+    if version < _OLDEST_SERVER:
+        connection.close()
+        raise UnsupportedServer(
+            f"pgque needs PostgreSQL 14 or newer, this server is {version // 10000}",
+            "Upgrade the server, or connect to another one.",
+        )
+    return connection
+
+
+def _checked(url: str) -> str:
     try:
-        with translated():
-            return psycopg.connect(url, autocommit=True)
+        given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
+        # libpq's own message repeats the string, with the password where it is misspelt.
         raise ConnectionFailed(
-            f"the connection string is malformed: {str(error).strip()}",
-            "Write it as postgresql://user@host:port/database, or host=… dbname=….",
+            "the database URL is not valid",
+            "It looks like postgresql://user@host:5432/database, or host=... dbname=...",
         ) from error
+    if "@" in str(given.get("host", "")):
+        raise ConnectionFailed(
+            "the database URL is not valid: it has more than one @",
+            "Write %40 for one in a user name or a password.",
+        )
+    return make_conninfo(url, **{"connect_timeout": _CONNECT_SECONDS, **given})

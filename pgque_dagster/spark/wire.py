@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 import adbc_driver_manager
-import psycopg
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions, dbapi
 
+from ..client.connection import connect
 from ..client.errors import ConnectionFailed, InvalidArgument, translated
 
 # Column, Arrow type, Spark DDL type: the columns of a read plan's slice, in its order.
@@ -98,5 +98,5 @@ def read_table(url: str, slices: Iterable[str], columns: Sequence[str]) -> pa.Ta
 
 def _raise_cause(url: str, slice_sql: str) -> None:
     """Raises what the server says to a slice; Arrow's errors come without their SQLSTATE."""
-    with translated(), psycopg.connect(url, autocommit=True) as connection:
+    with connect(url) as connection, translated():
         connection.execute(f"select exists (select from ({slice_sql}) slice)".encode())

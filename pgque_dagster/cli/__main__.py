@@ -1,0 +1,5 @@
+"""Lets `python -m pgque_dagster.cli` stand for `pgque`."""
+
+from . import main
+
+main()

@@ -1,0 +1,60 @@
+"""The root of the command: its global option, its subcommands."""
+
+import click
+
+from pgque_dagster import __version__
+
+from . import dead_letters, queues, running, schema, sending
+from .database import Database
+from .errors import OneLineErrorGroup
+
+_HELP = """Queues in PostgreSQL, consumed batch by batch.
+
+The database comes from --url, else from the environment variable PGQUE_URL. Without either, the
+embedded PostgreSQL of the current folder is used (its data lies in .pgque/).
+
+\b
+A first walk:
+  pgque install
+  pgque create-queue orders
+  pgque register orders billing
+  pgque send orders '{"id": 1, "total": 9.5}'
+  pgque ticker --once
+  pgque status
+"""
+
+
+@click.group(
+    cls=OneLineErrorGroup, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "-d",
+    "--url",
+    envvar="PGQUE_URL",
+    metavar="URL",
+    help="Connection string or URI of the database. [env: PGQUE_URL]",
+)
+@click.version_option(__version__, prog_name="pgque")
+@click.pass_context
+def main(context: click.Context, url: str | None) -> None:
+    """Keeps the database for the subcommands; see `_HELP` for what users read."""
+    context.obj = Database(url)
+
+
+for _command in (
+    schema.install,
+    schema.uninstall,
+    schema.version,
+    queues.create_queue,
+    queues.drop_queue,
+    queues.register,
+    queues.unregister,
+    queues.queues,
+    queues.consumers,
+    queues.status,
+    sending.send,
+    running.ticker,
+    running.maint,
+    dead_letters.dead_letters,
+):
+    main.add_command(_command)

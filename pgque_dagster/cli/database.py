@@ -1,0 +1,54 @@
+"""Which database a command works on: the one it was told, or the embedded one of the folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from pgque_dagster import installer
+from pgque_dagster.client import Client
+from pgque_dagster.embedded import EmbeddedPostgres
+
+
+class Database:
+    """The database of one command.
+
+    Args:
+        url: what the user gave, or None for the embedded server.
+    """
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """The connection string; starts the embedded server when none was given."""
+        if self._url is None:
+            self._url = _start_embedded()
+        return self._url
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Opens a client for the time of the block.
+
+        Yields:
+            The client.
+        """
+        with Client(self.url) as client:
+            yield client
+
+
+def _start_embedded() -> str:
+    # It stops with this process, unless other processes use it by then.
+    server = EmbeddedPostgres().start()
+    click.echo(
+        f"pgque: using the embedded PostgreSQL in {server.data_dir} (no --url, no PGQUE_URL)",
+        err=True,
+    )
+    # Nobody else looks after a server of this folder's own.
+    if installer.install_if_missing(server.url):
+        click.echo("pgque: installed the schema there", err=True)
+    return server.url
+
+
+pass_database = click.make_pass_decorator(Database)

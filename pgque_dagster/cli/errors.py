@@ -1,0 +1,79 @@
+"""Every expected failure ends the command with one line on stderr, never with a stack trace."""
+
+import logging
+import re
+from typing import Any
+
+import click
+import psycopg
+
+from pgque_dagster.client import (
+    ConsumerNotFound,
+    PgqueError,
+    QueueInUse,
+    QueueNotFound,
+    SchemaMissing,
+)
+from pgque_dagster.embedded import EmbeddedPostgresError
+
+_INTERRUPTED = 130  # What a shell reports for a program that Ctrl-C ended.
+_BROKEN_PIPE = 141
+
+# In the shell, the way out is another command rather than the SQL that the server hints at.
+_WAYS_OUT: dict[type[PgqueError], str] = {
+    QueueNotFound: "`pgque queues` lists those there are, `pgque create-queue` makes one.",
+    ConsumerNotFound: "`pgque consumers` lists those there are, `pgque register` adds one.",
+    QueueInUse: "`pgque unregister` them, or drop all with --force.",
+    SchemaMissing: "Run `pgque install`.",
+}
+
+# `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.
+_SECRETS = re.compile(
+    r"://[^\s/@:]*:(?P<uri>[^\s]*)@|password\s*=\s*(?P<key>'[^']*'|[^\s&]+)", re.I
+)
+
+
+class CommandFailed(click.ClickException):
+    """The command could not do its work; click prints it and exits with 1."""
+
+    def show(self, file: Any = None) -> None:
+        """Prints `pgque: ` and the message as one line on stderr."""
+        click.echo(f"pgque: {self.message}", err=True)
+
+
+class OneLineErrorGroup(click.Group):
+    """A command group whose expected errors become `CommandFailed`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the subcommand."""
+        logging.basicConfig(format="pgque: %(message)s")
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(_INTERRUPTED)
+        except BrokenPipeError:
+            ctx.exit(_BROKEN_PIPE)
+        except (PgqueError, EmbeddedPostgresError, psycopg.Error, OSError) as error:
+            raise CommandFailed(without_passwords(_one_line(error))) from error
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, PgqueError):
+        way_out = _WAYS_OUT.get(type(error), error.hint)
+        message = str(error.args[0])
+        text = f"{message.rstrip('.')}. {way_out}" if way_out else message
+    elif isinstance(error, psycopg.Error):
+        text = error.diag.message_primary or str(error)
+    else:
+        text = str(error)
+    return " ".join(text.split())
+
+
+def without_passwords(text: str) -> str:
+    """Masks the passwords of connection strings in a text."""
+
+    def mask(found: re.Match[str]) -> str:
+        secret = found["uri"] if found["uri"] is not None else found["key"]
+        return found[0].replace(secret, "***") if secret else found[0]
+
+    return _SECRETS.sub(mask, text)

@@ -1,0 +1,70 @@
+"""What keeps queues going where no scheduler does: ticks and maintenance."""
+
+import signal
+from types import FrameType
+
+import click
+
+from pgque_dagster.client import Ticker
+
+from .database import Database, pass_database
+from .examples import examples
+
+
+@click.command(
+    epilog=examples(
+        "pgque ticker",
+        "pgque ticker --once",
+    ),
+)
+@click.option("--once", is_flag=True, help="Tick the queues that are due once, and end.")
+@pass_database
+def ticker(database: Database, once: bool) -> None:
+    """Tick all queues, with maintenance now and then, until Ctrl-C or SIGTERM.
+
+    Without ticks no consumer gets a batch. Run one ticker for a database; a second one does no
+    harm. A database that goes away is waited for.
+    """
+    with database.client() as client:
+        # Tells a wrong URL or a missing schema at once, and not after a wait for better times.
+        count = client.ticker()
+    if once:
+        click.echo(f"queues ticked: {count}")
+        return
+    ended_by = _run(Ticker(database.url))
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+def _run(ticker: Ticker) -> int | None:
+    """Ticks until a signal; returns which."""
+    received: int | None = None
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received = number
+        ticker.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        click.echo("ticking until Ctrl-C", err=True)
+        ticker.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return received
+
+
+@click.command(
+    epilog=examples(
+        "pgque maint",
+    ),
+)
+@pass_database
+def maint(database: Database) -> None:
+    """Rotate event tables, deliver retries that are due, compact positions and ticks, once.
+
+    `pgque ticker` does this by itself.
+    """
+    with database.client() as client:
+        click.echo(f"things done: {client.maint()}")

@@ -1,0 +1,89 @@
+"""`pgque dead-letters`: list, replay, purge."""
+
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from pgque_dagster.client import Client
+
+Pgque = Callable[..., Result]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def two_dead_letters(client: Client) -> list[int]:
+    """Two events that the consumer gave up; their ids as dead letters."""
+    client.send_batch("orders", ["first", "x" * 200])
+    client.force_next_tick("orders")
+    client.ticker()
+    batch = client.claim("orders", "billing", owner="test")
+    assert batch is not None
+    batch.dead_letter([event.msg_id for event in batch.events()], reason="not JSON")
+    batch.ack()
+    return sorted(letter.id for letter in client.dead_letters("orders"))
+
+
+@pytest.mark.usefixtures("two_dead_letters")
+def test_list_shows_them_shortened_or_in_full(pgque: Pgque) -> None:
+    short = pgque("dead-letters", "list", "orders").output
+    full = pgque("dead-letters", "list", "orders", "--full").output
+
+    assert "first" in short
+    assert "not JSON" in short
+    assert "x" * 61 not in short
+    assert "x" * 200 in full
+
+
+@pytest.mark.usefixtures("two_dead_letters")
+def test_list_shows_no_more_than_asked_for(pgque: Pgque) -> None:
+    assert len(pgque("dead-letters", "list", "orders", "--limit", "1").output.splitlines()) == 2
+
+
+@pytest.mark.usefixtures("two_dead_letters")
+def test_replay_sends_all_of_a_queue_again(pgque: Pgque, client: Client) -> None:
+    assert pgque("dead-letters", "replay", "orders").output == "dead letters replayed: 2\n"
+
+    assert client.dead_letters("orders") == []
+
+
+def test_replay_sends_those_of_an_id_again(
+    pgque: Pgque, client: Client, two_dead_letters: list[int]
+) -> None:
+    first, second = two_dead_letters
+
+    pgque("dead-letters", "replay", "--id", str(first))
+
+    assert [letter.id for letter in client.dead_letters("orders")] == [second]
+
+
+def test_replay_of_an_unknown_id_replays_none(
+    refused: Refused, client: Client, two_dead_letters: list[int]
+) -> None:
+    assert "999" in refused("dead-letters", "replay", "--id", str(two_dead_letters[0]), "--id=999")
+
+    assert len(client.dead_letters("orders")) == 2
+
+
+def test_replay_wants_a_queue_or_ids_and_not_both(pgque: Pgque) -> None:
+    assert pgque("dead-letters", "replay").exit_code == 2
+    assert pgque("dead-letters", "replay", "orders", "--id", "1").exit_code == 2
+
+
+@pytest.mark.usefixtures("two_dead_letters")
+def test_purge_deletes_by_age(pgque: Pgque, client: Client) -> None:
+    assert pgque("dead-letters", "purge", "orders").output == "dead letters purged: 0\n"
+    assert len(client.dead_letters("orders")) == 2
+
+    result = pgque("dead-letters", "purge", "orders", "--older-than", "0s")
+
+    assert result.output == "dead letters purged: 2\n"
+    assert client.dead_letters("orders") == []
+
+
+@pytest.mark.parametrize("age", ["5", "-1d", "1w", "soon"])
+def test_purge_refuses_what_is_no_age(pgque: Pgque, age: str) -> None:
+    result = pgque("dead-letters", "purge", "orders", "--older-than", age)
+
+    assert result.exit_code == 2
+    assert "30d" in result.stderr

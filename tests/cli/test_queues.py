@@ -1,0 +1,124 @@
+"""Making, dropping and listing queues and consumers."""
+
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from pgque_dagster.client import Client
+
+Pgque = Callable[..., Result]
+Refused = Callable[..., str]
+
+
+def test_create_queue_tells_a_new_one_from_one_that_existed(pgque: Pgque) -> None:
+    assert pgque("create-queue", "orders").output == "created queue orders\n"
+    assert pgque("create-queue", "orders").output == "queue orders existed\n"
+
+
+def test_create_queue_takes_settings(pgque: Pgque, client: Client) -> None:
+    result = pgque("create-queue", "fast", "--set", "ticker_max_lag=1 second")
+
+    assert result.exit_code == 0
+    with client.transaction() as connection:
+        lag = connection.execute(
+            "select queue_ticker_max_lag::text from pgque.get_queue_info('fast')"
+        ).fetchone()
+    assert lag == ("00:00:01",)
+
+
+def test_a_wrong_setting_creates_no_queue(refused: Refused, client: Client) -> None:
+    assert "ticker_max_lag" in refused("create-queue", "slow", "--set", "ticker_max_lag=soon")
+
+    assert [queue.name for queue in client.queues()] == ["orders"]
+
+
+@pytest.mark.parametrize("name", ["", "q" * 58, "ü" * 29])
+def test_a_queue_name_of_wrong_length_is_refused(refused: Refused, name: str) -> None:
+    assert "1 to 57 bytes" in refused("create-queue", name)
+
+
+def test_a_queue_with_consumers_is_dropped_only_by_force(
+    pgque: Pgque, refused: Refused, client: Client
+) -> None:
+    assert "--force" in refused("drop-queue", "orders")
+
+    assert pgque("drop-queue", "orders", "--force").output == "dropped queue orders\n"
+    assert client.queues() == []
+
+
+def test_register_and_unregister_a_consumer(pgque: Pgque, client: Client) -> None:
+    assert pgque("register", "orders", "stock").output == "registered consumer stock on orders\n"
+    assert "already" in pgque("register", "orders", "stock").output
+    assert pgque("unregister", "orders", "stock").exit_code == 0
+
+    assert [consumer.name for consumer in client.consumers("orders")] == ["billing"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("drop-queue", "nope"),
+        ("register", "nope", "billing"),
+        ("unregister", "nope", "billing"),
+        ("consumers", "nope"),
+        ("send", "nope", "{}"),
+        ("dead-letters", "list", "nope"),
+        ("dead-letters", "replay", "nope"),
+        ("dead-letters", "purge", "nope"),
+    ],
+)
+def test_an_unknown_queue_is_named_in_one_line(refused: Refused, arguments: tuple[str]) -> None:
+    line = refused(*arguments)
+
+    assert '"nope"' in line
+    assert "pgque create-queue" in line
+
+
+@pytest.mark.usefixtures("client")
+def test_an_unknown_consumer_is_named_in_one_line(refused: Refused) -> None:
+    line = refused("unregister", "orders", "nope")
+
+    assert '"nope"' in line
+    assert "pgque register" in line
+
+
+def test_empty_lists_say_what_to_do(pgque: Pgque) -> None:
+    output = pgque("status").output
+
+    assert "pgque create-queue" in output
+    assert "pgque register" in output
+    assert "no dead letters" in output
+
+
+def test_status_shows_queues_consumers_and_dead_letters(pgque: Pgque, client: Client) -> None:
+    client.send("orders", "{}")
+    client.force_next_tick("orders")
+    client.ticker()
+    batch = client.claim("orders", "billing", owner="test")
+    assert batch is not None
+    batch.dead_letter([event.msg_id for event in batch.events()], reason="no total")
+    batch.ack()
+
+    output = pgque("status").output
+
+    assert [line.split()[:2] for line in output.splitlines()] == [
+        ["queue", "last"],
+        ["orders", "2"],
+        [],
+        ["queue", "consumer"],
+        ["orders", "billing"],
+        [],
+        ["queue", "consumer"],
+        ["orders", "billing"],
+    ]
+    assert "no total" in output
+
+
+def test_names_cannot_steer_the_terminal(pgque: Pgque) -> None:
+    pgque("create-queue", "red\x1b[31m")
+
+    output = pgque("queues").output
+
+    assert "\x1b" not in output
+    assert r"red\x1b[31m" in output

@@ -1,0 +1,94 @@
+"""`pgque ticker` and `pgque maint`, and how signals end the command."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import Result
+
+from pgque_dagster.client import Client
+
+Pgque = Callable[..., Result]
+
+_COMMAND = (sys.executable, "-m", "pgque_dagster.cli")
+
+
+@pytest.fixture
+def ticker(database_url: str) -> Iterator[subprocess.Popen[str]]:
+    """A ticker process that has begun to tick."""
+    with subprocess.Popen(
+        [*_COMMAND, "ticker"],
+        env={**os.environ, "PGQUE_URL": database_url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ticking until Ctrl-C\n"
+        yield process
+        process.kill()
+
+
+def last_tick(client: Client) -> int:
+    return client.queues()[0].last_tick_id
+
+
+def test_ticker_once_ticks_what_is_due(pgque: Pgque, client: Client) -> None:
+    client.force_next_tick("orders")
+
+    assert pgque("ticker", "--once").output == "queues ticked: 1\n"
+    assert last_tick(client) == 2
+
+
+@pytest.mark.usefixtures("ticker")
+def test_ticker_goes_on_ticking(client: Client) -> None:
+    deadline = time.monotonic() + 20
+    while last_tick(client) < 4 and time.monotonic() < deadline:
+        client.force_next_tick("orders")
+        time.sleep(0.05)
+
+    assert last_tick(client) >= 4
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_the_ticker_quietly(
+    ticker: subprocess.Popen[str], number: signal.Signals, exit_code: int
+) -> None:
+    ticker.send_signal(number)
+
+    stdout, stderr = ticker.communicate(timeout=20)
+
+    assert (ticker.returncode, stdout, stderr) == (exit_code, "", "")
+
+
+@pytest.mark.usefixtures("client")
+def test_ctrl_c_ends_any_command_quietly(database_url: str) -> None:
+    with (
+        subprocess.Popen(
+            [*_COMMAND, "--url", database_url, "send", "orders", "-", "--batch-size", "1"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        Client(database_url) as client,
+    ):
+        assert process.stdin is not None
+        process.stdin.write("1\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 20
+        while client.queues()[0].new_events == 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+
+        stdout, stderr = process.communicate(timeout=20)
+
+    assert (process.returncode, stdout, stderr) == (130, "", "")
+
+
+def test_maint_says_how_much_it_did(pgque: Pgque) -> None:
+    assert pgque("maint").output.startswith("things done: ")

@@ -1,0 +1,74 @@
+"""`pgque send`: one payload, or the lines of standard input."""
+
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from pgque_dagster.client import Client
+
+Pgque = Callable[..., Result]
+Refused = Callable[..., str]
+
+
+def sent(client: Client) -> list[tuple[str | None, str | None]]:
+    """What a consumer gets: type and payload of each event."""
+    client.force_next_tick("orders")
+    client.ticker()
+    batch = client.claim("orders", "billing", owner="test")
+    assert batch is not None
+    return [(event.type, event.payload) for event in batch.events()]
+
+
+def test_a_payload_arrives_as_it_was_written(pgque: Pgque, client: Client) -> None:
+    result = pgque("send", "orders", '{"b":1,  "a":1.50}', "--type", "order")
+
+    assert result.output == "sent event 1 to orders\n"
+    assert sent(client) == [("order", '{"b":1,  "a":1.50}')]
+
+
+@pytest.mark.parametrize("payload", ['{"id": ', "", "NaN", "{'id': 1}", "[" * 100_000, "free text"])
+def test_a_malformed_payload_is_refused_and_not_sent(
+    refused: Refused, client: Client, payload: str
+) -> None:
+    assert "is not JSON" in refused("send", "orders", payload)
+
+    assert sent(client) == []
+
+
+def test_text_goes_when_asked_for(pgque: Pgque, client: Client) -> None:
+    pgque("send", "orders", "free text", "--text")
+
+    assert sent(client) == [("default", "free text")]
+
+
+def test_lines_are_sent_in_order_over_several_batches(pgque: Pgque, client: Client) -> None:
+    lines = "".join(f'{{"id": {number}}}\n' for number in range(25))
+
+    result = pgque("send", "orders", "-", "--batch-size", "10", stdin=lines)
+
+    assert result.output == "events sent to orders: 25\n"
+    assert [payload for _, payload in sent(client)] == lines.splitlines()
+
+
+def test_blank_lines_are_skipped(pgque: Pgque, client: Client) -> None:
+    pgque("send", "orders", "-", stdin="1\r\n\n  \n2")
+
+    assert [payload for _, payload in sent(client)] == ["1", "2"]
+
+
+def test_a_malformed_line_is_named_and_its_batch_is_not_sent(
+    refused: Refused, client: Client
+) -> None:
+    line = refused("send", "orders", "-", "--batch-size", "2", stdin='1\n2\n3\n{"id"\n5\n')
+
+    assert "line 4, after 2 events sent, is not JSON" in line
+    assert [payload for _, payload in sent(client)] == ["1", "2"]
+
+
+@pytest.mark.parametrize(("line", "why"), [(b'"\xff"\n', "UTF-8"), (b"a\0b\n", "zero byte")])
+@pytest.mark.usefixtures("client")
+def test_lines_that_postgres_cannot_store_are_refused(
+    refused: Refused, line: bytes, why: str
+) -> None:
+    assert why in refused("send", "orders", "-", "--text", stdin=line)
