@@ -7,7 +7,7 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 .PHONY: demo
-demo: java venv  ## Run the bank demo, about 3 minutes (CHAOS=1: kill a run in the middle)
+demo: java venv  ## Run the bank demo, about 2 minutes (CHAOS=1: kill a run in the middle)
 	@CHAOS="$(CHAOS)" $(PYTHON) -m demo
 
 .PHONY: dev

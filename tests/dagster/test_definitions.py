@@ -85,6 +85,27 @@ def test_a_second_attempt_replaces_what_the_first_one_stored(
     ]
 
 
+def test_what_a_killed_attempt_left_is_invisible_and_goes_with_the_next(
+    database_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    with Client(database_url) as client:
+        make_queue(client)
+        publish(client, [{"id": 1}])
+        batch_id = client.next_batch("orders", "revenue")
+        leftover = tmp_path / "totals" / f".batch_id={batch_id}.0123"
+        spark.range(7).write.parquet(str(leftover))
+        other = tmp_path / "totals" / f".batch_id={batch_id}1.0123"
+        spark.range(7).write.parquet(str(other))
+
+        materialize(
+            totals, database_url, spark, io_manager=ParquetBatchIOManager(base_dir=str(tmp_path))
+        )
+
+    assert spark.read.parquet(str(tmp_path / "totals")).count() == 1
+    assert not leftover.exists()
+    assert other.exists()
+
+
 def test_a_downstream_asset_reads_all_batches(
     database_url: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -217,6 +217,22 @@ def test_a_database_that_is_away_skips_the_evaluation_with_the_reason(
     assert "Check that the server runs" in reason
 
 
+def test_a_consumer_in_trouble_does_not_hold_up_the_others(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    @pgque_asset(queue="odrers")
+    def misspelt(batch: SparkBatch) -> None:
+        return None
+
+    publish(client, ["a"])
+    sensor = build_pgque_sensor([misspelt, revenue])
+
+    assert len(evaluate(sensor, client.url, instance)) == 1
+    client.claim("orders", "revenue", owner="somebody")
+    reason = evaluate(sensor, client.url, instance)
+    assert 'odrers/misspelt: queue "odrers" does not exist' in reason
+
+
 def test_two_assets_of_one_consumer_are_refused_when_the_sensor_is_defined() -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
         build_pgque_sensor([revenue, failing])

@@ -1,0 +1,86 @@
+"""A real `dagster dev`: webserver, daemon and code server, with an instance of its own."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import processes
+from .console import DemoError
+from .graphql import Dagster
+from .interrupts import Interrupts
+from .place import PROJECT, Place
+
+_READY_SECONDS = 120.0
+
+# Two runs at a time suit two cores. No dialog covers the first page, nothing calls home.
+_INSTANCE = """\
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+concurrency:
+  runs:
+    max_concurrent_runs: 2
+run_monitoring:
+  enabled: true
+  start_timeout_seconds: 120
+  poll_interval_seconds: 5
+"""
+
+
+@contextmanager
+def dagster_dev(
+    place: Place, database_url: str, interrupts: Interrupts, *, workspace: Path | None = None
+) -> Iterator[Dagster]:
+    """Runs `dagster dev` while the block runs, and ends it with all its runs.
+
+    Args:
+        place: for its home and its log.
+        database_url: the bank's database.
+        interrupts: of the demo.
+        workspace: names the code locations; the project's own, if left out.
+
+    Yields:
+        The running Dagster, once it has loaded the definitions.
+    """
+    (place.dagster_home / "dagster.yaml").write_text(_INSTANCE)
+    port = _free_port()
+    command = [
+        sys.executable,
+        *("-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)),
+        *("--workspace", str(workspace or PROJECT / "workspace.yaml")),
+    ]
+    environment = {
+        **os.environ,
+        "DAGSTER_HOME": str(place.dagster_home),
+        "PGQUE_URL": database_url,
+        "PGQUE_DEMO_OUTPUT": str(place.output),
+        "SPARK_LOCAL_DIRS": str(place.spark_scratch),
+    }
+    with processes.running(
+        command, interrupts=interrupts, log=place.dagster_log, cwd=PROJECT, env=environment
+    ) as process:
+        place.dagster_pid.write_text(str(process.pid))
+        dagster = Dagster(f"http://127.0.0.1:{port}", session=process.pid)
+        deadline = time.monotonic() + _READY_SECONDS
+        while not dagster.is_ready():
+            if process.poll() is not None:
+                raise DemoError(f"dagster dev ended at once: read {place.dagster_log}")
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"dagster dev was not ready in {_READY_SECONDS:.0f} s: read {place.dagster_log}"
+                )
+            time.sleep(0.5)
+        yield dagster
+    place.dagster_pid.unlink()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,268 @@
+"""The little of Dagster's GraphQL that the demo needs: readiness, runs, logs, jobs, checks."""
+
+import http.client
+import json
+import time
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .console import DemoError
+
+_FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
+_REQUEST_SECONDS = 30
+
+
+class DagsterUnreachable(DemoError):
+    """Nobody answers at Dagster's address, not yet or not any more."""
+
+
+_LOCATIONS = """
+{ workspaceOrError {
+    __typename
+    ... on PythonError { message }
+    ... on Workspace { locationEntries {
+        loadStatus
+        locationOrLoadError {
+            __typename
+            ... on PythonError { message causes { message } }
+            ... on RepositoryLocation {
+                name
+                repositories {
+                    name
+                    jobs { name }
+                    sensors { name sensorState { status } }
+                }
+            }
+        }
+    } }
+} }
+"""
+
+_RUNS = """
+query Runs($tags: [ExecutionTag!]) { runsOrError(filter: {tags: $tags}) {
+    __typename
+    ... on PythonError { message }
+    ... on Runs { results { runId status startTime endTime tags { key value } } }
+} }
+"""
+
+_RUN = """
+query Run($id: ID!) { runOrError(runId: $id) {
+    __typename
+    ... on Run { status }
+} }
+"""
+
+_LOG = """
+query Log($id: ID!) { logsForRun(runId: $id) {
+    __typename
+    ... on PythonError { message }
+    ... on EventConnection { events {
+        __typename
+        ... on MessageEvent { message timestamp }
+        ... on ExecutionStepFailureEvent { error { message causes { message } } }
+        ... on AssetCheckEvaluationEvent { evaluation { success checkName } }
+    } }
+} }
+"""
+
+_LAUNCH = """
+mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
+    __typename
+    ... on PythonError { message }
+    ... on LaunchRunSuccess { run { runId } }
+} }
+"""
+
+_START_SENSOR = """
+mutation Start($sensor: SensorSelector!) { startSensor(sensorSelector: $sensor) {
+    __typename
+    ... on PythonError { message }
+} }
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as far as the demo looks at it. Times are seconds since the epoch."""
+
+    id: str
+    status: str
+    start_time: float | None
+    end_time: float | None
+    tags: Mapping[str, str]
+
+    @property
+    def consumer(self) -> str:
+        """The consumer whose batch it works on."""
+        return self.tags["pgque/consumer"]
+
+    @property
+    def batch(self) -> tuple[str, str]:
+        """The batch, unique among all queues and consumers."""
+        return self.consumer, self.tags["pgque/batch_id"]
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at the batch it is."""
+        return int(self.tags["pgque/attempt"])
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """An event of a run's log, with the fields of its kind. The time is seconds since the epoch."""
+
+    kind: str
+    message: str
+    time: float
+    fields: Mapping[str, Any]
+
+
+class Dagster:
+    """A running Dagster.
+
+    Args:
+        url: of its UI.
+        session: the session that all its processes belong to.
+    """
+
+    def __init__(self, url: str, *, session: int) -> None:
+        self.url = url
+        self.session = session
+        # Not through a proxy that the environment names: it is on this machine.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def is_ready(self) -> bool:
+        """Whether the code location is loaded.
+
+        Raises:
+            DemoError: if it cannot be.
+        """
+        try:
+            locations = self._locations()
+        except DagsterUnreachable:
+            return False
+        return bool(locations)
+
+    def runs(self, tags: Mapping[str, str]) -> list[Run]:
+        """Returns the runs that have these tags, the newest first."""
+        found = self._ask(_RUNS, tags=[{"key": key, "value": tags[key]} for key in tags])
+        return [
+            Run(
+                id=run["runId"],
+                status=run["status"],
+                start_time=run["startTime"],
+                end_time=run["endTime"],
+                tags={tag["key"]: tag["value"] for tag in run["tags"]},
+            )
+            for run in found["results"]
+        ]
+
+    def log(self, run_id: str) -> list[LogEntry]:
+        """Returns what a run has logged so far."""
+        return [
+            LogEntry(
+                kind=event["__typename"],
+                message=event.get("message", ""),
+                time=float(event.get("timestamp", 0)) / 1000,
+                fields=event,
+            )
+            for event in self._ask(_LOG, id=run_id)["events"]
+        ]
+
+    def failure(self, run_id: str) -> str:
+        """Returns why a run failed, in one line: the root cause, where a step failed."""
+        log = self.log(run_id)
+        for entry in log:
+            if entry.kind == "ExecutionStepFailureEvent" and entry.fields["error"]:
+                return _root_cause(entry.fields["error"])
+        # A run whose process died: Dagster logs how it found out, then that the run has failed.
+        told = [entry.message for entry in log if entry.kind == "EngineEvent" and entry.message]
+        return told[-1].splitlines()[0] if told else "no reason was logged"
+
+    def run_job(self, name: str, *, timeout: float = 120.0) -> str:
+        """Runs a job to its end; returns the run's id.
+
+        Raises:
+            DemoError: if it fails, or is not done in time.
+        """
+        location, repository, _ = self._find("jobs", name)
+        selector = {
+            "jobName": name,
+            "repositoryName": repository,
+            "repositoryLocationName": location,
+        }
+        params = {"selector": selector, "runConfigData": {}}
+        run_id: str = self._ask(_LAUNCH, params=params)["run"]["runId"]
+        deadline = time.monotonic() + timeout
+        while (status := self._ask(_RUN, id=run_id)["status"]) not in _FINISHED:
+            if time.monotonic() > deadline:
+                raise DemoError(f"job {name} was not done in {timeout:.0f} s: see run {run_id}")
+            time.sleep(0.5)
+        if status != "SUCCESS":
+            raise DemoError(f"job {name} failed: {self.failure(run_id)}")
+        return run_id
+
+    def check_results(self, run_id: str) -> dict[str, bool]:
+        """Returns which asset checks of a run passed, by name."""
+        evaluations = (entry.fields.get("evaluation") for entry in self.log(run_id))
+        return {x["checkName"]: x["success"] for x in evaluations if x}
+
+    def ensure_sensor_runs(self, name: str) -> None:
+        """Switches a sensor on, if it is off."""
+        location, repository, sensor = self._find("sensors", name)
+        if sensor["sensorState"]["status"] != "RUNNING":
+            selector = {
+                "sensorName": name,
+                "repositoryName": repository,
+                "repositoryLocationName": location,
+            }
+            self._ask(_START_SENSOR, sensor=selector)
+
+    def _find(self, kind: str, name: str) -> tuple[str, str, Mapping[str, Any]]:
+        """Finds a job or a sensor: the names of its location and its repository, and itself."""
+        for location in self._locations():
+            for repository in location["repositories"]:
+                for found in repository[kind]:
+                    if found["name"] == name:
+                        return location["name"], repository["name"], found
+        raise DemoError(f"the definitions have no {name} among their {kind}")
+
+    def _locations(self) -> list[dict[str, Any]]:
+        """Returns the code locations, none while they are being loaded."""
+        entries = self._ask(_LOCATIONS)["locationEntries"]
+        if not all(entry["loadStatus"] == "LOADED" for entry in entries):
+            return []
+        locations = [entry["locationOrLoadError"] for entry in entries]
+        return [_checked(location) for location in locations]
+
+    def _ask(self, query: str, **variables: Any) -> Any:
+        """Sends a query with one field at its root; returns that field's value."""
+        request = urllib.request.Request(
+            f"{self.url}/graphql",
+            data=json.dumps({"query": query, "variables": variables}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with self._opener.open(request, timeout=_REQUEST_SECONDS) as response:
+                answer = json.load(response)
+        except (OSError, http.client.HTTPException) as error:
+            raise DagsterUnreachable(f"Dagster does not answer at {self.url}: {error}") from error
+        if answer.get("errors"):
+            raise DemoError(f"Dagster's GraphQL: {answer['errors'][0]['message']}")
+        return _checked(next(iter(answer["data"].values())))
+
+
+def _checked(value: Any) -> Any:
+    """Returns the value, unless it is one of the schema's errors."""
+    if value["__typename"].endswith("Error"):
+        raise DemoError(f"Dagster: {_root_cause(value) or value['__typename']}")
+    return value
+
+
+def _root_cause(error: Mapping[str, Any]) -> str:
+    """Returns the first line of the innermost error's message."""
+    innermost = (error.get("causes") or [error])[-1]
+    return next(iter(str(innermost.get("message") or "").strip().splitlines()), "")

@@ -1,0 +1,228 @@
+"""The demo from beginning to end; read it top down."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import psycopg
+
+from pgque_dagster import installer
+from pgque_dagster.client import Client, PgqueError, Ticker
+from pgque_dagster.embedded import EmbeddedPostgres
+from pgque_dagster.spark.java import check_java
+
+from .bank import MALFORMED, QUEUE, SCALE, Load, load, open_bank
+from .books import LEDGERS, Comparison, booked_accounts, compare, derived_accounts
+from .chaos import Chaos
+from .console import DemoError, elapsed, say
+from .dagster_dev import dagster_dev
+from .graphql import Dagster
+from .interrupts import Interrupts
+from .place import Place
+from .report import Summary
+from .watch import Watch
+
+SENSOR = "pgque_sensor"
+CHECK_JOB = "dead_letter_checks"
+_DRAIN_SECONDS = 240.0
+_FOR_EVER = 10**9
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user may choose."""
+
+    interactive: bool
+    seconds: int
+    rate: int
+    postgres: int
+    chaos: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What runs while the demo plays."""
+
+    place: Place
+    server: EmbeddedPostgres
+    url: str
+    client: Client
+    dagster: Dagster
+    interrupts: Interrupts
+
+
+def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | None:
+    """Plays the demo; everything that it started is stopped when it returns or raises.
+
+    Returns:
+        What it found; None for an interactive one, which only a signal ends.
+    """
+    say(f"Java {check_java()} is there")
+    with ExitStack() as stack:
+        try:
+            stage = _set_up(options, place, interrupts, stack)
+            if options.interactive:
+                _play_on(stage, options)
+                return None
+            return _play_once(stage, options)
+        finally:
+            interrupts.ignore()
+            say("stopping everything")
+
+
+def _set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitStack) -> Stage:
+    say(f"starting PostgreSQL {options.postgres} in {place.postgres}")
+    server = EmbeddedPostgres(place.postgres, version=options.postgres)
+    with interrupts.deferred():
+        stack.enter_context(server)
+    url = server.create_database("bank")
+
+    installer.install(url)
+    client = stack.enter_context(Client(url))
+    client.create_queue(QUEUE)
+    client.configure_queue(QUEUE, ticker_max_lag="1 second")
+    for ledger in LEDGERS:
+        client.register_consumer(QUEUE, ledger.asset)
+    with interrupts.deferred():
+        stack.enter_context(_ticking(url))
+    say(f"installed pgque {client.version()}, with queue {QUEUE} and {len(LEDGERS)} consumers")
+
+    open_bank(server, url, place.pgbench_log)
+    say(f"pgbench opened a bank: {SCALE} branches, {SCALE * 100_000:,} accounts; postings are sent")
+
+    say("starting dagster dev")
+    dagster = stack.enter_context(dagster_dev(place, url, interrupts))
+    dagster.ensure_sensor_runs(SENSOR)
+    say(f"Dagster is up: {dagster.url}")
+    return Stage(place, server, url, client, dagster, interrupts)
+
+
+def _play_once(stage: Stage, options: Options) -> Summary:
+    chaos = Chaos(stage.dagster) if options.chaos else None
+    watch = Watch(stage.client, stage.dagster, chaos)
+
+    say(f"the bank opens for {options.seconds} s, {options.rate} transactions a second")
+    began = time.monotonic()
+    with _load(stage, options.seconds, options.rate) as at_work:
+        _watch_load(stage, at_work, watch, options.seconds)
+    load_seconds = time.monotonic() - began
+    say("the bank is closed; waiting until the queue is drained")
+    watch.drain(_DRAIN_SECONDS)
+    drained_seconds = time.monotonic() - began
+    say("the queue is drained")
+    if chaos is not None and chaos.killed is None:
+        raise DemoError("CHAOS found no run to kill: give --seconds more time")
+
+    comparisons = _compare(stage)
+    dead_letters, purged = _settle_dead_letters(stage)
+    with psycopg.connect(stage.url) as connection:
+        postings = connection.execute("select count(*) from pgbench_history").fetchone()
+    return Summary(
+        postings=postings[0] if postings else 0,
+        malformed=len(MALFORMED),
+        load_seconds=load_seconds,
+        drained_seconds=drained_seconds,
+        runs=watch.runs,
+        killed=chaos.killed if chaos else None,
+        dead_letters=dead_letters,
+        purged=purged,
+        comparisons=comparisons,
+        seconds=elapsed(),
+        ui=stage.dagster.url,
+    )
+
+
+def _play_on(stage: Stage, options: Options) -> None:
+    chaos = Chaos(stage.dagster) if options.chaos else None
+    watch = Watch(stage.client, stage.dagster, chaos, interval=15.0)
+    say(f"the bank is open, {options.rate} transactions a second; stop everything with Ctrl-C")
+    say(f"look at {stage.dagster.url}")
+    with _load(stage, _FOR_EVER, options.rate) as at_work:
+        _watch_load(stage, at_work, watch, options.seconds)
+
+
+@contextmanager
+def _ticking(url: str) -> Iterator[None]:
+    """Ticks in the background, as `pgque ticker` does."""
+    ticker = Ticker(url)
+
+    def run() -> None:
+        try:
+            ticker.run()
+        except PgqueError as error:
+            say(f"the ticker ended: {error}")
+
+    thread = threading.Thread(target=run, name="ticker", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ticker.stop()
+        thread.join(10)
+
+
+def _load(stage: Stage, seconds: int, rate: int) -> AbstractContextManager[Load]:
+    log = stage.place.pgbench_log
+    return load(stage.server, stage.url, log, stage.interrupts, seconds=seconds, rate=rate)
+
+
+def _watch_load(stage: Stage, at_work: Load, watch: Watch, seconds: int) -> None:
+    """Watches until the load ends, and sends the malformed events spread over `seconds`."""
+    began = time.monotonic()
+    waiting = list(MALFORMED)
+    while at_work.is_running:
+        due = (len(MALFORMED) - len(waiting) + 1) * seconds / (len(MALFORMED) + 1)
+        if waiting and time.monotonic() - began >= due:
+            _send_malformed(stage, waiting.pop(0))
+        watch.look()
+        time.sleep(0.5)
+    for text in waiting:
+        _send_malformed(stage, text)
+
+
+def _send_malformed(stage: Stage, text: str) -> None:
+    stage.client.send(QUEUE, text, type="history")
+    say(f"sent a malformed event: {text}")
+
+
+def _compare(stage: Stage) -> list[Comparison]:
+    comparisons = []
+    with psycopg.connect(stage.url) as connection:
+        for ledger in LEDGERS:
+            booked = booked_accounts(connection, ledger)
+            comparisons.append(
+                compare(ledger, booked, derived_accounts(stage.place.output, ledger))
+            )
+    wrong = sum(len(comparison.mismatches) for comparison in comparisons)
+    say(f"compared Spark's balances with the bank's: {wrong} mismatches")
+    return comparisons
+
+
+def _settle_dead_letters(stage: Stage) -> tuple[int, int]:
+    """Shows the check failing, purges the malformed events, shows it passing.
+
+    Returns:
+        How many dead letters there were, and how many were purged.
+
+    Raises:
+        DemoError: if there are more or fewer than the malformed events make, or the check errs.
+    """
+    found = sum(count.count for count in stage.client.dead_letter_counts(QUEUE))
+    expected = len(MALFORMED) * len(LEDGERS)
+    if found != expected:
+        raise DemoError(f"there are {found} dead letters, {expected} were to be expected")
+    _expect_check(stage, passed=False)
+    say(f"the dead-letter check fails, as it must: {found} dead letters")
+    purged = stage.client.purge_dead_letters(QUEUE, timedelta())
+    _expect_check(stage, passed=True)
+    say(f"purged {purged}; the dead-letter check passes")
+    return found, purged
+
+
+def _expect_check(stage: Stage, *, passed: bool) -> None:
+    results = stage.dagster.check_results(stage.dagster.run_job(CHECK_JOB))
+    if not results or any(result is not passed for result in results.values()):
+        raise DemoError(f"the dead-letter check should {'pass' if passed else 'fail'}: {results}")

@@ -1,0 +1,101 @@
+"""Looks at the queue and at Dagster's runs while they work: progress, failures, the end."""
+
+import textwrap
+import time
+from collections import Counter
+
+from pgque_dagster.client import Client
+
+from .bank import QUEUE
+from .chaos import Chaos
+from .console import DemoError, say
+from .graphql import Dagster, Run
+
+_AT_WORK = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
+_TICK_SECONDS = 5.0
+
+
+class Watch:
+    """What happens to the queue's batches.
+
+    Args:
+        client: for the queue.
+        dagster: for the runs.
+        chaos: gets its chance at each look, if given.
+        interval: seconds between two lines of progress.
+    """
+
+    def __init__(
+        self, client: Client, dagster: Dagster, chaos: Chaos | None, *, interval: float = 5.0
+    ) -> None:
+        self._client = client
+        self._dagster = dagster
+        self._chaos = chaos
+        self._interval = interval
+        self._next_line = time.monotonic() + interval
+        self._told: set[str] = set()
+        self.runs: list[Run] = []
+
+    def look(self) -> None:
+        """Looks once, and prints what is new or due."""
+        self.runs = self._dagster.runs({"pgque/queue": QUEUE})
+        if self._chaos is not None:
+            self._chaos.look(self.runs)
+        self._tell_failures()
+        if time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + self._interval
+            say(f"{self._behind()}; runs: {self._statuses()}")
+
+    def drain(self, timeout: float) -> None:
+        """Waits until each consumer has acked everything committed by now, and its run has ended.
+
+        Raises:
+            DemoError: if that takes longer than `timeout` seconds.
+        """
+        last = _tick(self._client)
+        deadline = time.monotonic() + timeout
+        next_tick = time.monotonic() + _TICK_SECONDS
+        while not self._is_drained(last):
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"the queue was not drained in {timeout:.0f} s: {self._behind()};"
+                    f" runs: {self._statuses()}"
+                )
+            if time.monotonic() > next_tick:
+                # Time must go on for the sensor: it takes a few events only when they are old.
+                next_tick = time.monotonic() + _TICK_SECONDS
+                self._client.force_next_tick(QUEUE)
+            time.sleep(0.5)
+            self.look()
+
+    def _is_drained(self, tick: int) -> bool:
+        consumers = self._client.consumers(QUEUE)
+        acked = all(x.batch_id is None and x.last_tick_id >= tick for x in consumers)
+        return acked and not any(run.status in _AT_WORK for run in self.runs)
+
+    def _behind(self) -> str:
+        pending = (f"{x.name} {x.pending_events}" for x in self._client.consumers(QUEUE))
+        return f"events behind: {', '.join(pending)}"
+
+    def _statuses(self) -> str:
+        counts = Counter(run.status for run in self.runs)
+        return ", ".join(f"{count} {status.lower()}" for status, count in counts.items()) or "none"
+
+    def _tell_failures(self) -> None:
+        for run in self.runs:
+            if run.status == "FAILURE" and run.id not in self._told:
+                self._told.add(run.id)
+                why = textwrap.shorten(self._dagster.failure(run.id), 160, placeholder=" ...")
+                say(f"run {run.id[:8]} ({run.consumer}, attempt {run.attempt}) failed: {why}")
+
+
+def _tick(client: Client) -> int:
+    """Ticks the queue; returns a tick whose snapshot has everything committed before the call.
+
+    A tick that the ticker makes meanwhile may have taken its snapshot before, so it must be ours.
+    """
+    while True:
+        client.force_next_tick(QUEUE)
+        if client.ticker():
+            return client.queues()[0].last_tick_id
+        time.sleep(0.05)
