@@ -1,0 +1,192 @@
+"""A claimed batch: read, judged, acked, in one transaction with its results."""
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from pgque_dagster.client import (
+    AckResult,
+    Batch,
+    BatchNotOpen,
+    Client,
+    EventNotInBatch,
+    LeaseLost,
+    Limits,
+)
+from tests.support.queues import Connection, connect, drain, make_queue, rows, send, tick, value
+
+
+@pytest.fixture
+def batch(client: Client, db: Connection) -> Batch:
+    """A batch of the events a, b and c."""
+    make_queue(db)
+    send(db, "a", "b", "c")
+    tick(db)
+    claimed = client.claim("q", "c", owner="me")
+    assert claimed is not None
+    return claimed
+
+
+def left_behind(db: Connection) -> tuple[list[str], list[str]]:
+    """The payloads that wait for a retry, and those that are dead letters."""
+    retries = rows(db, "select ev_data from pgque.retry_queue order by ev_id")
+    dead = rows(db, "select ev_data from pgque.dead_letter order by ev_id")
+    return [text for (text,) in retries], [text for (text,) in dead]
+
+
+def test_without_a_batch_there_is_no_claim(client: Client, db: Connection) -> None:
+    make_queue(db)
+    assert client.claim("q", "c", owner="me") is None
+
+
+def test_a_claim_respects_limits(client: Client, db: Connection) -> None:
+    make_queue(db)
+    tick(db)
+    assert client.claim("q", "c", owner="me", limits=Limits(min_count=1)) is None
+
+
+def test_a_batch_gives_its_events(batch: Batch) -> None:
+    assert [event.payload for event in batch.events()] == ["a", "b", "c"]
+
+
+def test_an_ack_finishes_the_batch(batch: Batch, client: Client) -> None:
+    batch.ack()
+    assert client.next_batch("q", "c") is None
+
+
+def test_a_second_ack_is_refused(batch: Batch) -> None:
+    batch.ack()
+    with pytest.raises(BatchNotOpen):
+        batch.ack()
+
+
+def test_a_released_batch_is_claimed_by_the_next(batch: Batch, client: Client) -> None:
+    batch.release()
+    again = client.claim("q", "c", owner="next")
+    assert again is not None and again.batch_id == batch.batch_id
+
+
+def test_failures_take_effect_with_the_ack(batch: Batch, db: Connection) -> None:
+    first, second, _ = (event.msg_id for event in batch.events())
+    batch.nack([first])
+    batch.dead_letter([second], reason="bad")
+    result = batch.ack()
+    assert (result, left_behind(db)) == (AckResult(nacked=1, dead_lettered=1), (["a"], ["b"]))
+
+
+def test_before_the_ack_failures_leave_nothing(batch: Batch, db: Connection) -> None:
+    first, second, _ = (event.msg_id for event in batch.events())
+    batch.nack([first])
+    batch.dead_letter([second], reason="bad")
+    assert left_behind(db) == ([], [])
+
+
+def test_a_session_killed_before_the_ack_leaves_nothing(
+    batch: Batch, client: Client, db: Connection
+) -> None:
+    first, second, _ = (event.msg_id for event in batch.events())
+    batch.nack([first])
+    batch.dead_letter([second], reason="bad")
+    value(
+        db,
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()",
+    )
+    with pytest.raises(Exception, match=r"terminat|closed|connection"):
+        batch.ack()
+    assert (left_behind(db), value(db, "select sub_batch from pgque.subscription")) == (
+        ([], []),
+        batch.batch_id,
+    )
+
+
+def test_a_zombies_failures_leave_nothing(batch: Batch, client: Client, db: Connection) -> None:
+    batch.nack([batch.events()[0].msg_id])
+    client.claim("q", "c", owner="me")
+    with pytest.raises(LeaseLost):
+        batch.ack()
+    assert left_behind(db) == ([], [])
+
+
+def test_a_wrong_id_refuses_the_ack_as_a_whole(batch: Batch, db: Connection) -> None:
+    batch.dead_letter([batch.events()[0].msg_id], reason="bad")
+    batch.nack([4711])
+    with pytest.raises(EventNotInBatch):
+        batch.ack()
+    assert left_behind(db) == ([], [])
+
+
+def test_results_and_ack_are_committed_together(
+    batch: Batch, client: Client, db: Connection
+) -> None:
+    db.execute("create table result (n int)")
+    with client.transaction() as connection:
+        connection.execute("insert into result values (1)")
+        batch.ack()
+    assert (rows(db, "select n from result"), client.next_batch("q", "c")) == ([(1,)], None)
+
+
+def test_results_and_ack_are_rolled_back_together(
+    batch: Batch, client: Client, db: Connection
+) -> None:
+    db.execute("create table result (n int)")
+    batch.nack([batch.events()[0].msg_id])
+    with pytest.raises(ZeroDivisionError), client.transaction() as connection:
+        connection.execute("insert into result values (1)")
+        batch.ack()
+        raise ZeroDivisionError
+    assert rows(db, "select n from result") == []
+    assert left_behind(db) == ([], [])
+    assert value(db, "select sub_batch from pgque.subscription") == batch.batch_id
+
+
+def test_results_of_a_zombie_are_rolled_back(batch: Batch, client: Client, db: Connection) -> None:
+    db.execute("create table result (n int)")
+    with connect(client.url) as other:
+        value(other, "select batch_id from pgque.claim_batch('q', 'c', 'me')")
+    with pytest.raises(LeaseLost), client.transaction() as connection:
+        connection.execute("insert into result values (1)")
+        batch.ack()
+    assert rows(db, "select n from result") == []
+
+
+def test_an_error_of_the_callers_own_statement_comes_out_as_it_is(client: Client) -> None:
+    with pytest.raises(psycopg.errors.UndefinedFunction), client.transaction() as connection:
+        connection.execute("select no_such_function()")
+
+
+def test_after_a_rolled_back_transaction_the_client_goes_on(client: Client, db: Connection) -> None:
+    make_queue(db)
+    with pytest.raises(psycopg.Error), client.transaction() as connection:
+        client.send("q", "ghost")
+        connection.execute("select 1 / 0")
+    client.send("q", "real")
+    tick(db)
+    assert drain(db) == ["real"]
+
+
+def test_a_read_plan_gives_the_events(batch: Batch, client: Client, db: Connection) -> None:
+    plan = client.read_plan(batch.batch_id, 3)
+    read = [row[5] for sql in plan.slices for row in rows(db, sql)]
+    assert (sorted(read), plan.events) == (["a", "b", "c"], 3)
+
+
+def test_lease_info_names_the_owner(batch: Batch, client: Client) -> None:
+    info = client.lease_info("q", "c")
+    assert info is not None and (info.owner, info.is_live) == ("me", True)
+
+
+def test_dead_letters_are_counted_replayed_and_purged(
+    batch: Batch, client: Client, db: Connection
+) -> None:
+    ids = [event.msg_id for event in batch.events()]
+    batch.dead_letter(ids, reason="bad")
+    batch.ack()
+    (count,) = client.dead_letter_counts("q")
+    newest = client.dead_letters("q", limit=1)[0]
+    client.replay_dead_letter(newest.id)
+    purged = client.purge_dead_letters("q", timedelta(0))
+    tick(db)
+    assert (count.consumer, count.reason, count.count, purged) == ("c", "bad", 3, 2)
+    assert drain(db) == [newest.payload]

@@ -1,0 +1,234 @@
+"""Each error of the schema reaches Python as its own class, in one line, with a way out."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from pgque_dagster.client import (
+    BatchLeased,
+    BatchNotOpen,
+    Client,
+    ConnectionFailed,
+    ConsumerNotFound,
+    DeadLetterNotFound,
+    EventNotInBatch,
+    InvalidArgument,
+    LeaseLost,
+    MalformedPayload,
+    PermissionDenied,
+    PgqueError,
+    QueueClosed,
+    QueueInUse,
+    QueueNotFound,
+    SchemaMissing,
+    StaleReadPlan,
+    TransactionOutdated,
+    UnsupportedServer,
+    WrongIsolation,
+    errors,
+)
+from tests.support.queues import (
+    Connection,
+    compact_positions,
+    make_queue,
+    open_batch,
+    queue_id,
+    tick,
+)
+
+
+def unknown_queue(client: Client, db: Connection) -> None:
+    client.send("nosuch", "x")
+
+
+def unknown_consumer(client: Client, db: Connection) -> None:
+    make_queue(db)
+    client.claim("q", "nobody", owner="me")
+
+
+def batch_finished_before(client: Client, db: Connection) -> None:
+    make_queue(db)
+    client.finish_batch(open_batch(db, "a"))
+    client.finish_batch(1)
+
+
+def batch_of_somebody_else(client: Client, db: Connection) -> None:
+    make_queue(db)
+    tick(db)
+    client.claim("q", "c", owner="holder")
+    client.claim("q", "c", owner="rival")
+
+
+def batch_taken_over(client: Client, db: Connection) -> None:
+    make_queue(db)
+    tick(db)
+    mine = client.claim("q", "c", owner="me")
+    assert mine is not None
+    client.claim("q", "c", owner="me")
+    mine.ack()
+
+
+def queue_name_too_long(client: Client, db: Connection) -> None:
+    client.create_queue("x" * 58)
+
+
+def text_that_is_no_json(client: Client, db: Connection) -> None:
+    make_queue(db)
+    client.send("q", "{", check_json=True)
+
+
+def queue_closed(client: Client, db: Connection) -> None:
+    make_queue(db, disable_insert="true")
+    client.send("q", "x")
+
+
+def queue_with_consumers(client: Client, db: Connection) -> None:
+    make_queue(db)
+    client.drop_queue("q")
+
+
+def table_truncated_after_planning(client: Client, db: Connection) -> None:
+    make_queue(db)
+    plan = client.read_plan(open_batch(db, "a"), 1)
+    db.execute(f"truncate pgque.event_{queue_id(db)}_0".encode())
+    with errors.translated():
+        db.execute(plan.slices[0].encode())
+
+
+def event_of_another_batch(client: Client, db: Connection) -> None:
+    make_queue(db)
+    tick(db)
+    batch = client.claim("q", "c", owner="me")
+    assert batch is not None
+    batch.nack([4711])
+    batch.ack()
+
+
+def dead_letter_gone(client: Client, db: Connection) -> None:
+    client.replay_dead_letter(4711)
+
+
+def transaction_older_than_a_compaction(client: Client, db: Connection) -> None:
+    make_queue(db)
+    with client.transaction() as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select pg_current_snapshot()")
+        compact_positions(db)
+        client.next_batch("q", "c")
+
+
+def maintenance_in_a_strict_transaction(client: Client, db: Connection) -> None:
+    with client.transaction() as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        client.maint()
+
+
+def role_without_rights(client: Client, db: Connection) -> None:
+    with client.transaction() as connection:
+        connection.execute("set local role pgque_writer")
+        client.create_queue("q")
+
+
+def server_said_too_old(client: Client, db: Connection) -> None:
+    with errors.translated():
+        db.execute("do $$ begin raise exception 'too old' using errcode = 'PQ011'; end $$")
+
+
+def schema_gone(client: Client, db: Connection) -> None:
+    db.execute("drop schema pgque cascade")
+    client.send("q", "x")
+
+
+def schema_of_an_older_version(client: Client, db: Connection) -> None:
+    db.execute("drop function pgque.maint()")
+    client.maint()
+
+
+def connection_killed(client: Client, db: Connection) -> None:
+    db.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    client.version()
+
+
+PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str]] = [
+    (unknown_queue, QueueNotFound, "nosuch"),
+    (unknown_consumer, ConsumerNotFound, "nobody"),
+    (batch_finished_before, BatchNotOpen, "batch 1"),
+    (batch_of_somebody_else, BatchLeased, "holder"),
+    (batch_taken_over, LeaseLost, "epoch"),
+    (queue_name_too_long, InvalidArgument, "57 bytes"),
+    (text_that_is_no_json, MalformedPayload, "json"),
+    (queue_closed, QueueClosed, "disable_insert"),
+    (queue_with_consumers, QueueInUse, '"c"'),
+    (table_truncated_after_planning, StaleReadPlan, "plan the read again"),
+    (event_of_another_batch, EventNotInBatch, "4711"),
+    (dead_letter_gone, DeadLetterNotFound, "4711"),
+    (transaction_older_than_a_compaction, TransactionOutdated, "try again"),
+    (maintenance_in_a_strict_transaction, WrongIsolation, "read committed"),
+    (role_without_rights, PermissionDenied, "pgque_admin"),
+    (server_said_too_old, UnsupportedServer, "too old"),
+    (schema_gone, SchemaMissing, "pgque install"),
+    (schema_of_an_older_version, SchemaMissing, "older"),
+    (connection_killed, ConnectionFailed, "server"),
+]
+
+
+@pytest.mark.parametrize(
+    ("provoke", "error", "word"), [pytest.param(*case, id=case[0].__name__) for case in PROVOKED]
+)
+def test_each_cause_has_its_error_in_one_line(
+    client: Client,
+    db: Connection,
+    provoke: Callable[[Client, Connection], None],
+    error: type[PgqueError],
+    word: str,
+) -> None:
+    with pytest.raises(PgqueError) as caught:
+        provoke(client, db)
+    assert type(caught.value) is error
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_code_of_the_table_is_provoked() -> None:
+    assert set(errors._BY_CODE.values()) <= {error for _, error, _ in PROVOKED}
+
+
+def test_every_error_is_provoked_or_a_base() -> None:
+    known = {error for error in vars(errors).values() if isinstance(error, type)}
+    ours = {error for error in known if issubclass(error, PgqueError)} - {PgqueError}
+    assert ours == {error for _, error, _ in PROVOKED}
+
+
+def test_the_database_error_is_the_cause(client: Client) -> None:
+    with pytest.raises(QueueNotFound) as caught:
+        client.send("nosuch", "x")
+    assert isinstance(caught.value.__cause__, psycopg.Error)
+
+
+def test_an_error_leaves_the_client_usable(client: Client) -> None:
+    with pytest.raises(QueueNotFound):
+        client.send("nosuch", "x")
+    assert client.create_queue("q") is True
+
+
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+def test_a_timeout_is_not_taken_for_a_lost_connection(
+    client: Client, db: Connection, setting: str
+) -> None:
+    make_queue(db)
+    with db.transaction():
+        db.execute("select from pgque.queue for update")
+        with pytest.raises(psycopg.OperationalError), client.transaction() as connection:
+            connection.execute(f"set local {setting} = '50 ms'".encode())
+            client.configure_queue("q", ticker_max_lag="1 s")
+
+
+def test_purging_with_a_negative_age_is_refused(client: Client, db: Connection) -> None:
+    make_queue(db)
+    with pytest.raises(InvalidArgument):
+        client.purge_dead_letters("q", timedelta(days=-1))

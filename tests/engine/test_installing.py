@@ -1,0 +1,252 @@
+"""Installing, installing again, uninstalling."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.queues import (
+    Connection,
+    connect,
+    drain,
+    events,
+    make_queue,
+    next_batch,
+    queue_id,
+    refused,
+    rows,
+    send,
+    tick,
+    value,
+)
+
+SQL = Path(__file__).parents[2] / "sql"
+INSTALL = (SQL / "pgque.sql").read_bytes()
+UNINSTALL = (SQL / "pgque_uninstall.sql").read_bytes()
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def empty_database_url(server: Any) -> Iterator[str]:
+    name = f"empty_{next(_numbers)}"
+    with connect(server.url) as db:
+        db.execute(f"create database {name}".encode())
+        yield server.database_url(name)
+        db.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def owner_url(server: Any) -> Iterator[str]:
+    """A database whose owner is no superuser but may create roles; the URL is the owner's."""
+    name = f"owned_{next(_numbers)}"
+    with connect(server.url) as db:
+        db.execute(f"create role {name} login createrole password 'x'".encode())
+        db.execute(f"create database {name} owner {name}".encode())
+        url = server.database_url(name)
+        yield re.sub("//postgres(:[^@]*)?@", f"//{name}@", url)
+        db.execute(f"drop database {name} with (force)".encode())
+        db.execute(f"drop owned by {name} cascade".encode())
+        db.execute(f"drop role {name}".encode())
+
+
+def contents(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables of the schema."""
+    tables = rows(
+        db,
+        "select relname from pg_class where relnamespace = 'pgque'::regnamespace"
+        " and relkind = 'r' order by 1",
+    )
+    return {name: rows(db, f"select * from pgque.{name} t order by t::text") for (name,) in tables}
+
+
+def objects(db: Connection) -> list[tuple[Any, ...]]:
+    return rows(
+        db,
+        "select oid::regprocedure::text, prosrc, proacl::text from pg_proc"
+        " where pronamespace = 'pgque'::regnamespace"
+        " union all select relname, reloptions::text, relacl::text from pg_class"
+        " where relnamespace = 'pgque'::regnamespace order by 1, 2",
+    )
+
+
+def fill(db: Connection) -> None:
+    """One of everything: events, an open batch, a lease, retries, dead letters, settings."""
+    make_queue(db, "q", consumers=("c", "other"), ticker_max_count="7")
+    make_queue(db, "leased")
+    ids = send(db, "a", "b", "c")
+    tick(db)
+    batch = next_batch(db)
+    value(db, "select pgque.nack_batch(%s, %s, '1 hour')", batch, ids[:1])
+    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:2])
+    send(db, "x", queue="leased")
+    tick(db, "leased")
+    value(db, "select batch_id from pgque.claim_batch('leased', 'c', 'me', '1 hour')")
+    db.execute("update pgque.config set tick_period_ms = 50")
+    value(db, "select pgque.force_next_tick('q')")
+
+
+def test_installing_again_keeps_every_row(db: Connection) -> None:
+    fill(db)
+    before = contents(db)
+    db.execute(INSTALL)
+    assert contents(db) == before
+
+
+def test_installing_again_changes_no_object(db: Connection) -> None:
+    fill(db)
+    before = objects(db)
+    db.execute(INSTALL)
+    assert objects(db) == before
+
+
+def test_an_open_batch_is_still_there_after_installing_again(db: Connection) -> None:
+    fill(db)
+    batch = next_batch(db)
+    before = events(db, batch)
+    db.execute(INSTALL)
+    assert (next_batch(db), events(db, batch)) == (batch, before)
+
+
+def test_installing_again_repairs_the_functions_of_a_queue(db: Connection) -> None:
+    make_queue(db)
+    db.execute(
+        f"drop function pgque.event_{queue_id(db)}_insert(text,text,text,text,text,text)".encode()
+    )
+    db.execute(INSTALL)
+    send(db, "a")
+    tick(db)
+    assert drain(db) == ["a"]
+
+
+def test_installing_again_takes_rights_from_public_that_it_was_given(db: Connection) -> None:
+    db.execute("grant execute on function pgque.maint() to public")
+    db.execute(INSTALL)
+    assert value(db, "select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
+
+
+def test_installing_again_under_a_running_producer_loses_nothing(
+    db: Connection, another: Callable[[], Connection]
+) -> None:
+    make_queue(db)
+    producer = another()
+    done = [False]
+
+    def produce() -> list[str]:
+        sent = []
+        while not done[0]:
+            sent.append(str(len(sent)))
+            send(producer, sent[-1])
+        return sent
+
+    with ThreadPoolExecutor() as pool:
+        producing = pool.submit(produce)
+        try:
+            for _ in range(5):
+                db.execute(INSTALL)
+                tick(db)
+        finally:
+            done[0] = True
+        sent = producing.result()
+    tick(db)
+    assert drain(db) == sent
+
+
+def test_a_failed_installation_leaves_nothing(empty_database_url: str) -> None:
+    broken = INSTALL.replace(b"commit;", b"select 1 / 0; commit;")
+    with connect(empty_database_url) as db:
+        with refused("22012"):
+            db.execute(broken)
+        db.execute("rollback")
+        assert value(db, "select to_regnamespace('pgque')") is None
+
+
+def test_two_installations_at_once_both_succeed(empty_database_url: str) -> None:
+    def install(_: int) -> str:
+        with connect(empty_database_url) as db:
+            db.execute(INSTALL)
+            version: str = value(db, "select pgque.version()")
+            return version
+
+    with ThreadPoolExecutor() as pool:
+        versions = list(pool.map(install, range(4)))
+    assert len(versions) == 4 and len(set(versions)) == 1
+
+
+def test_objects_of_the_installing_user_do_not_stand_in_for_ours(empty_database_url: str) -> None:
+    with connect(empty_database_url) as db:
+        db.execute(
+            "create function public.now() returns timestamptz language sql"
+            " as 'select null::timestamptz'"
+        )
+        db.execute("create schema mine; set search_path = mine, public, pg_catalog")
+        db.execute("create table mine.pg_roles (rolname text)")
+        db.execute(INSTALL)
+        make_queue(db)
+        send(db, "a")
+        tick(db)
+        assert drain(db) == ["a"]
+
+
+def test_uninstalling_leaves_only_the_roles(empty_database_url: str) -> None:
+    catalog = (
+        "select 'relation', relname from pg_class where relnamespace >= 16384"
+        " union all select 'function', proname from pg_proc where pronamespace >= 16384"
+        " union all select 'type', typname from pg_type where typnamespace >= 16384"
+        " union all select 'schema', nspname from pg_namespace where oid >= 16384"
+    )
+    with connect(empty_database_url) as db:
+        db.execute(INSTALL)
+        fill(db)
+        db.execute(UNINSTALL)
+        assert rows(db, catalog) == []
+        assert value(db, "select count(*) from pg_roles where rolname ~ '^pgque_'") == 3
+
+
+def test_uninstalling_where_nothing_is_does_nothing(empty_database_url: str) -> None:
+    with connect(empty_database_url) as db:
+        db.execute(UNINSTALL)
+
+
+def test_after_an_uninstall_one_can_install_again(empty_database_url: str) -> None:
+    with connect(empty_database_url) as db:
+        for _ in range(2):
+            db.execute(INSTALL)
+            make_queue(db)
+            db.execute(UNINSTALL)
+
+
+def test_the_owner_of_a_database_installs_where_the_roles_are(
+    owner_url: str, template_database: str
+) -> None:
+    with connect(owner_url) as db:
+        db.execute(INSTALL)
+        make_queue(db)
+        send(db, "a")
+        tick(db)
+        assert drain(db) == ["a"]
+
+
+def test_the_owner_of_a_database_installs_twice(owner_url: str, template_database: str) -> None:
+    with connect(owner_url) as db:
+        db.execute(INSTALL)
+        make_queue(db)
+        db.execute(INSTALL)
+        assert value(db, "select pgque.create_queue('q')") == 0
+
+
+def test_who_may_not_create_the_schema_is_told_so(server: Any, empty_database_url: str) -> None:
+    with connect(server.url) as db:
+        db.execute("create role t_nobody login")
+    try:
+        with connect(empty_database_url) as db:
+            db.execute("set role t_nobody")
+            with refused("42501"):
+                db.execute(INSTALL)
+    finally:
+        with connect(server.url) as db:
+            db.execute("drop role t_nobody")

@@ -1,0 +1,245 @@
+"""Rotation reclaims event tables by TRUNCATE, and never takes an event that somebody needs."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.queues import (
+    Connection,
+    bloat_ticks,
+    drain,
+    finish,
+    make_queue,
+    next_batch,
+    open_batch,
+    payloads,
+    queue_id,
+    refused,
+    rotate,
+    rows,
+    send,
+    stored_payloads,
+    tick,
+    value,
+)
+
+Another = Callable[[], Connection]
+AT_ONCE = {"rotation_period": "1 microsecond"}
+
+
+def step1(db: Connection) -> int:
+    done: int = value(db, "select pgque.maint_rotate_tables_step1('q')")
+    return done
+
+
+def step2(db: Connection) -> int:
+    done: int = value(db, "select pgque.maint_rotate_tables_step2()")
+    return done
+
+
+def rotate_often(db: Connection, times: int = 6) -> None:
+    for _ in range(times):
+        rotate(db)
+        tick(db)
+
+
+def test_consumed_events_are_truncated_after_two_more_rotations(db: Connection) -> None:
+    make_queue(db)
+    send(db, "a")
+    tick(db)
+    drain(db)
+    done = [rotate(db) for _ in range(3)]
+    assert (done, stored_payloads(db)) == ([1, 1, 1], set())
+
+
+def test_a_rotation_sends_new_events_to_the_next_table(db: Connection) -> None:
+    make_queue(db)
+    before = value(db, "select pgque.current_event_table('q')")
+    rotate(db)
+    assert value(db, "select pgque.current_event_table('q')") != before
+
+
+def test_a_queue_rotates_no_earlier_than_its_period(db: Connection) -> None:
+    make_queue(db, rotation_period="1 hour")
+    assert step1(db) == 0
+
+
+def test_an_idle_queue_rotates(db: Connection) -> None:
+    make_queue(db)
+    assert [rotate(db) for _ in range(4)] == [1] * 4
+
+
+def test_a_queue_without_consumers_rotates_what_is_ticked(db: Connection) -> None:
+    make_queue(db, consumers=())
+    send(db, "a")
+    tick(db)
+    assert [rotate(db) for _ in range(3)] == [1] * 3
+
+
+def test_events_that_are_not_ticked_are_kept_even_without_consumers(db: Connection) -> None:
+    make_queue(db, consumers=())
+    send(db, "a")
+    assert ([rotate(db) for _ in range(4)], stored_payloads(db)) == ([1, 1, 0, 0], {"a"})
+
+
+def test_a_second_rotation_without_step_two_does_not_happen(db: Connection) -> None:
+    make_queue(db, **AT_ONCE)
+    assert (step1(db), step1(db), step2(db), step1(db)) == (1, 0, 1, 1)
+
+
+def test_step_two_in_the_transaction_of_step_one_does_not_count(db: Connection) -> None:
+    make_queue(db, **AT_ONCE)
+    with db.transaction():
+        step1(db)
+        noted = step2(db)
+    assert (noted, step1(db)) == (0, 0)
+
+
+def test_a_rolled_back_rotation_loses_nothing(db: Connection) -> None:
+    make_queue(db)
+    batch = open_batch(db, "a")
+    finish(db, batch)
+    rotate(db)
+    rotate(db)
+    with db.transaction(force_rollback=True):
+        truncated = step1(db)
+    assert (truncated, stored_payloads(db)) == (1, {"a"})
+
+
+def test_a_lagging_consumer_keeps_its_events(db: Connection) -> None:
+    make_queue(db, consumers=("fast", "slow"))
+    texts = []
+    for number in range(8):
+        texts.append(str(number))
+        send(db, str(number))
+        tick(db)
+        drain(db, consumer="fast")
+        rotate(db)
+    assert drain(db, consumer="slow") == texts
+
+
+def test_an_open_batch_keeps_its_events(db: Connection) -> None:
+    make_queue(db)
+    batch = open_batch(db, "a")
+    rotate_often(db)
+    assert payloads(db, batch) == ["a"]
+
+
+def test_a_batch_across_a_rotation_is_whole_and_in_order(db: Connection) -> None:
+    make_queue(db)
+    send(db, "a")
+    rotate(db)
+    send(db, "b")
+    rotate(db)
+    send(db, "c")
+    tick(db)
+    assert drain(db) == ["a", "b", "c"]
+
+
+def test_a_producer_open_across_rotations_loses_nothing(db: Connection, another: Another) -> None:
+    make_queue(db)
+    producer = another()
+    with producer.transaction():
+        send(producer, "before")
+        rotate_often(db, 3)
+        send(producer, "after")
+        drain(db)
+        rotate_often(db, 3)
+    tick(db)
+    assert drain(db) == ["before", "after"]
+
+
+def test_a_producer_with_an_old_snapshot_inserts_into_the_old_table_and_loses_nothing(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    producer = another()
+    producer.execute("begin isolation level repeatable read")
+    value(producer, "select count(*) from pgque.queue")
+    rotate_often(db, 2)
+    send(producer, "into the oldest table")
+    producer.execute("commit")
+    rotate_often(db)
+    assert drain(db) == ["into the oldest table"]
+
+
+def test_events_copied_into_a_stale_table_are_kept(db: Connection) -> None:
+    make_queue(db)
+    stale = value(db, "select pgque.current_event_table('q')")
+    rotate(db)
+    rotate(db)
+    db.execute(f"insert into {stale} (ev_data) values ('late')".encode())
+    rotate_often(db)
+    assert drain(db) == ["late"]
+
+
+def test_rotation_does_not_wait_for_a_reader_of_the_oldest_table(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db, **AT_ONCE)
+    reader = another()
+    with reader.transaction():
+        value(reader, f"select count(*) from pgque.event_{queue_id(db)}")
+        assert step1(db) == 0
+
+
+def test_two_rotations_at_once_rotate_once(db: Connection, another: Another) -> None:
+    make_queue(db, **AT_ONCE)
+    rival = another()
+    with rival.transaction():
+        assert (step1(rival), step1(db)) == (1, 0)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgque.maint()",
+        "pgque.maint_rotate_tables_step1('q')",
+        "pgque.maint_compact_positions()",
+        "pgque.maint_compact_ticks()",
+    ],
+)
+def test_what_truncates_refuses_an_old_snapshot(db: Connection, level: str, call: str) -> None:
+    make_queue(db)
+    db.execute(f"begin isolation level {level}".encode())
+    with refused("PQ013", level):
+        value(db, f"select {call}")
+
+
+def test_event_tables_hold_no_dead_tuples_after_a_load(db: Connection) -> None:
+    make_queue(db)
+    for _ in range(5):
+        send(db, *[str(n) for n in range(50)])
+        tick(db)
+        batch = next_batch(db)
+        ids = rows(db, "select ev_id from pgque.get_batch_events(%s) limit 5", batch)
+        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [row[0] for row in ids])
+        finish(db, batch)
+        rotate(db)
+        value(db, "select pgque.maint()")
+        value(db, "select pgque.ticker()")
+    value(db, "select pg_stat_force_next_flush()::text")
+    assert rows(
+        db,
+        "select sum(n_dead_tup), sum(n_tup_upd), sum(n_tup_del), sum(n_tup_ins) > 200"
+        " from pg_stat_all_tables where relname ~ '^event_'",
+    ) == [(0, 0, 0, True)]
+
+
+def test_maint_does_everything_that_is_due(db: Connection) -> None:
+    make_queue(db, **AT_ONCE)
+    batch = open_batch(db, "broken")
+    value(
+        db,
+        "select pgque.nack_batch(%s, array(select ev_id from pgque.get_batch_events(%s)), '0')",
+        batch,
+        batch,
+    )
+    finish(db, batch)
+    bloat_ticks(db, 1200)
+    drain(db)
+    done = [value(db, "select pgque.maint()") for _ in range(2)]
+    tick(db)
+    kept = value(db, "select count(*) from pgque.tick")
+    assert (done[0] >= 2, kept < 10, drain(db)) == (True, True, ["broken"])

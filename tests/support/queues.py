@@ -1,0 +1,159 @@
+"""Builders and questions that tests of the queue share. Each takes an open connection."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+PATIENCE_SECONDS = 30
+
+
+def connect(url: str) -> Connection:
+    """Opens a connection on which a test that would wait for ever fails instead."""
+    return psycopg.connect(url, autocommit=True, options="-c lock_timeout=20s")
+
+
+def rows(db: Connection, sql: str, *params: object) -> list[tuple[Any, ...]]:
+    return db.execute(sql.encode(), params or None).fetchall()
+
+
+def value(db: Connection, sql: str, *params: object) -> Any:
+    ((only,),) = rows(db, sql, *params)
+    return only
+
+
+@contextmanager
+def refused(sqlstate: str, *words: str) -> Iterator[None]:
+    """The block must fail with this code, and with a message that has these words."""
+    with pytest.raises(psycopg.Error) as caught:
+        yield
+    assert caught.value.sqlstate == sqlstate, caught.value
+    for word in words:
+        assert word in str(caught.value)
+
+
+def make_queue(
+    db: Connection, queue: str = "q", consumers: Sequence[str] = ("c",), **config: str
+) -> None:
+    value(db, "select pgque.create_queue(%s)", queue)
+    for parameter, setting in config.items():
+        value(db, "select pgque.set_queue_config(%s, %s, %s)", queue, parameter, setting)
+    for consumer in consumers:
+        value(db, "select pgque.register_consumer(%s, %s)", queue, consumer)
+
+
+def queue_id(db: Connection, queue: str = "q") -> int:
+    number: int = value(db, "select queue_id from pgque.queue where queue_name = %s", queue)
+    return number
+
+
+def send(db: Connection, *payloads: str, queue: str = "q") -> list[int]:
+    return [value(db, "select pgque.send(%s, %s::text)", queue, text) for text in payloads]
+
+
+def tick(db: Connection, queue: str = "q") -> int:
+    """Ticks whatever the thresholds say; returns the tick's id."""
+    value(db, "select pgque.force_next_tick(%s)", queue)
+    number: int = value(db, "select pgque.ticker(%s)", queue)
+    return number
+
+
+def last_tick(db: Connection, queue: str = "q") -> int:
+    number: int = value(
+        db, "select max(tick_id) from pgque.tick where tick_queue = %s", queue_id(db, queue)
+    )
+    return number
+
+
+def next_batch(db: Connection, queue: str = "q", consumer: str = "c") -> Any:
+    return value(db, "select pgque.next_batch(%s, %s)", queue, consumer)
+
+
+def finish(db: Connection, batch: int) -> None:
+    value(db, "select pgque.finish_batch(%s)", batch)
+
+
+def events(db: Connection, batch: int) -> list[tuple[Any, ...]]:
+    return rows(db, "select * from pgque.get_batch_events(%s)", batch)
+
+
+def payloads(db: Connection, batch: int) -> list[str]:
+    return [row[0] for row in rows(db, "select ev_data from pgque.get_batch_events(%s)", batch)]
+
+
+def drain(db: Connection, queue: str = "q", consumer: str = "c") -> list[str]:
+    """Consumes all batches that are there; returns the payloads."""
+    consumed = []
+    while (batch := next_batch(db, queue, consumer)) is not None:
+        consumed += payloads(db, batch)
+        finish(db, batch)
+    return consumed
+
+
+def open_batch(db: Connection, *texts: str, queue: str = "q", consumer: str = "c") -> Any:
+    """Sends, ticks and opens the batch of that tick."""
+    send(db, *texts, queue=queue)
+    tick(db, queue)
+    return next_batch(db, queue, consumer)
+
+
+def rotate(db: Connection, queue: str = "q") -> int:
+    """Both steps of a rotation; returns whether it took place."""
+    value(db, "select pgque.set_queue_config(%s, 'rotation_period', '1 microsecond')", queue)
+    done: int = value(db, "select pgque.maint_rotate_tables_step1(%s)", queue)
+    value(db, "select pgque.maint_rotate_tables_step2()")
+    return done
+
+
+def stored_payloads(db: Connection, queue: str = "q") -> set[str]:
+    """What the event tables still hold, consumed or not."""
+    found = rows(db, f"select ev_data from pgque.event_{queue_id(db, queue)}")
+    return {text for (text,) in found}
+
+
+def bloat_positions(db: Connection) -> None:
+    """Adds superseded positions, until there are enough for a compaction."""
+    db.execute(
+        "insert into pgque.position_log"
+        " select sub_id, nr, 1, now(), null, null, null, null, 0"
+        " from pgque.subscription_base, generate_series("
+        "   (select min(pos_seq) from pgque.position_log) - 3000,"
+        "   (select min(pos_seq) from pgque.position_log) - 1) nr"
+    )
+
+
+def compact_positions(db: Connection) -> int:
+    bloat_positions(db)
+    dropped: int = value(db, "select pgque.maint_compact_positions()")
+    return dropped
+
+
+def compact_ticks(db: Connection) -> int:
+    dropped: int = value(db, "select pgque.maint_compact_ticks()")
+    return dropped
+
+
+def bloat_ticks(db: Connection, count: int = 1200, queue: str = "q") -> None:
+    """Many ticks at once, as of an idle time."""
+    db.execute(
+        "insert into pgque.tick"
+        " select t.tick_queue, t.tick_id + nr, clock_timestamp(), pgque.tick_snapshot(),"
+        "   t.tick_event_seq"
+        " from (select * from pgque.tick where tick_queue = %s order by tick_id desc limit 1) t,"
+        "   generate_series(1, %s) nr",
+        [queue_id(db, queue), count],
+    )
+
+
+def wait_until_blocked(db: Connection, blocked: Connection) -> None:
+    """Waits until another connection waits for a lock."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    sql = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+    while not value(db, sql, blocked.info.backend_pid):
+        assert time.monotonic() < deadline, "the other connection waits for no lock"
+        value(db, "select pg_sleep(0.005)::text")
