@@ -74,6 +74,8 @@ def test_ctrl_c_ends_any_command_quietly(database_url: str) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell's background jobs ignore Ctrl-C, and so would what they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process,
         Client(database_url) as client,
     ):
