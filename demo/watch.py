@@ -70,7 +70,7 @@ class Watch:
 
     def _is_drained(self, tick: int) -> bool:
         consumers = self._client.consumers(QUEUE)
-        acked = all(x.batch_id is None and x.last_tick_id >= tick for x in consumers)
+        acked = all(x.batch_id is None and (x.last_tick_id or 0) >= tick for x in consumers)
         return acked and not any(run.status in _AT_WORK for run in self.runs)
 
     def _behind(self) -> str:

@@ -79,6 +79,13 @@ create table if not exists pgque.config (
     schema_version  text not null
 );
 
+-- The logs of positions and ticks have a rotation period of their own: they are small and busy,
+-- where event tables are large and hold what consumers may still need.
+alter table pgque.config
+    add column if not exists metadata_rotation_period interval not null default '2 minutes'
+        check (metadata_rotation_period >= '0'),
+    add column if not exists metadata_rotated_at timestamptz;
+
 insert into pgque.config (schema_version) values ('0.1.0')
 on conflict (singleton) do update set schema_version = excluded.schema_version;
 
@@ -109,7 +116,9 @@ create table if not exists pgque.queue (
     queue_event_seq            text not null,
     queue_extra_maint          text[] check (queue_extra_maint is null),
     queue_max_retries          integer check (queue_max_retries >= 0),
-    queue_first_tick           bigint not null default 1
+    queue_first_tick           bigint not null default 1,
+    -- What send and insert_event execute: stored, so that they need not make it for each event.
+    queue_insert_sql           text not null
 );
 
 -- ===== schema/event.sql ==========================================================================
@@ -196,6 +205,11 @@ create table if not exists pgque.subscription_base (
     unique (sub_queue, sub_consumer)
 );
 
+-- A cooperative subconsumer names the consumer whose cursor it shares.
+alter table pgque.subscription_base
+    add column if not exists sub_main integer references pgque.subscription_base
+        check ((sub_main is not null) = (sub_role = 'coop_member'));
+
 -- Where each subscription stands: append-only, the row with the highest pos_seq counts.
 -- The primary key makes two sessions that move one consumer at once meet: the second waits for
 -- the first and then finds its number taken. Compaction (TRUNCATE and the newest rows again)
@@ -203,7 +217,7 @@ create table if not exists pgque.subscription_base (
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
-    sub_last_tick  bigint not null,
+    sub_last_tick  bigint,
     sub_active     timestamptz not null,
     sub_batch      bigint,
     sub_next_tick  bigint,
@@ -215,6 +229,17 @@ create table if not exists pgque.position_log (
 
 create index if not exists position_log_batch_idx
     on pgque.position_log (sub_batch, pos_seq) where sub_batch is not null;
+
+-- A subconsumer without a batch stands nowhere. Earlier versions knew none.
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'pgque.position_log'::regclass
+                 and a.attname = 'sub_last_tick' and a.attnotnull) then
+        alter table pgque.position_log alter column sub_last_tick drop not null;
+    end if;
+end;
+$$;
 
 create sequence if not exists pgque.batch_id_seq;
 
@@ -231,7 +256,8 @@ select s.sub_id,
        p.lease_owner,
        p.lease_until,
        p.lease_epoch,
-       p.pos_seq
+       p.pos_seq,
+       s.sub_main
 from pgque.subscription_base s
 cross join lateral (
     select *
@@ -285,6 +311,21 @@ create table if not exists pgque.dead_letter (
 );
 
 create index if not exists dead_letter_time_idx on pgque.dead_letter (dl_queue_id, dl_time);
+
+-- ===== schema/origin.sql =========================================================================
+
+-- Whether this database came here by pg_dump and pg_restore, with transaction ids of another
+-- cluster in its events and ticks. A restore computes a materialized view anew; a file copy,
+-- pg_upgrade and a template keep it, and the transaction ids with it. first_txid is newer than all
+-- that the restore loaded.
+create materialized view if not exists pgque.origin as
+select gen_random_uuid() as origin_id, pg_snapshot_xmax(pg_current_snapshot()) as first_txid;
+
+alter table pgque.config add column if not exists origin_id uuid;
+
+update pgque.config
+set origin_id = (select o.origin_id from pgque.origin o)
+where origin_id is null;
 
 -- ===== engine/lookup.sql =========================================================================
 
@@ -420,67 +461,80 @@ $$;
 
 -- ===== engine/queue_functions.sql ================================================================
 
--- Generates the functions that belong to one queue, where a general one would need dynamic SQL on
--- the hot path. Their texts contain nothing but the queue's number, and use qualified names only.
--- locks: none. writes: pg_proc.
+-- Generates the functions that belong to one queue, where general ones would read the queue's row
+-- or need dynamic SQL on every event. Their texts contain nothing but the queue's number, and use
+-- qualified names only.
+-- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_queue_functions(i_queue_id integer)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform pgque.build_insert_function(
-        i_queue_id, 'insert',
-        'i_type text, i_data text, i_extra1 text default null, i_extra2 text default null, '
-        'i_extra3 text default null, i_extra4 text default null', 'bigint',
-        'insert into %s (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-        'values (i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4) '
-        'returning ev_id into v_result;');
-    perform pgque.build_insert_function(
-        i_queue_id, 'insert_bulk', 'i_type text, i_data text[]', 'bigint[]',
-        'with inserted as ('
-        'insert into %s (ev_type, ev_data) '
-        'select i_type, payload from pg_catalog.unnest(i_data) payload returning ev_id) '
-        'select pg_catalog.array_agg(i.ev_id) into v_result from inserted i;');
+    perform pgque.build_insert_functions(i_queue_id);
     perform pgque.build_tables_function(i_queue_id);
 end;
 $$;
 
--- One insert function: it reads the queue's row and runs the given insert on the current child,
--- as a static statement each, so that their plans are kept.
--- locks: none. writes: pg_proc.
-create or replace function pgque.build_insert_function(
-    i_queue_id integer, i_name text, i_arguments text, i_result text, i_insert text)
+-- The insert functions know the current child, so rotation and disable_insert build them anew. A
+-- session that still runs the earlier text inserts into the earlier child, which is safe: readers
+-- look into all of them.
+-- locks: none; callers lock the queue's row. writes: pg_proc.
+create or replace function pgque.build_insert_functions(i_queue_id integer)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_name   text := format('pgque.event_%s_%s', i_queue_id, i_name);
-    v_cases  text;
+    v_queue  pgque.queue;
+    v_table  text;
 begin
-    select string_agg(format('when v_table operator(pg_catalog.=) %s then %s ', nr,
-                             format(i_insert, format('pgque.event_%s_%s', i_queue_id, nr))),
-                      '' order by nr)
-    into v_cases
-    from generate_series(0, 2) nr;
+    select q.* into v_queue from pgque.queue q where q.queue_id = i_queue_id;
+    v_table := format('%s_%s', v_queue.queue_data_pfx, v_queue.queue_cur_table);
+    perform pgque.build_insert_function(
+        v_queue, 'insert',
+        'i_type text, i_data text, i_extra1 text default null, i_extra2 text default null, '
+        'i_extra3 text default null, i_extra4 text default null', 'bigint',
+        format('v_result := pg_catalog.nextval(%L); '
+               'insert into %s (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+               'values (v_result, i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4);',
+               v_queue.queue_event_seq, v_table));
+    perform pgque.build_insert_function(
+        v_queue, 'insert_bulk', 'i_type text, i_data text[]', 'bigint[]',
+        format('with inserted as ('
+               'insert into %s (ev_type, ev_data) '
+               'select i_type, payload from pg_catalog.unnest(i_data) payload returning ev_id) '
+               'select pg_catalog.array_agg(i.ev_id) into v_result from inserted i;', v_table));
+end;
+$$;
 
-    execute format(  -- quoted: a number, and texts of build_queue_functions
-        'create or replace function %1$s(%3$s) returns %4$s language plpgsql security definer '
-        'as $fn$ declare v_result %4$s; v_table integer; v_disabled boolean; '
-        'begin '
-        'select q.queue_cur_table, q.queue_disable_insert into v_table, v_disabled '
-        'from pgque.queue q where q.queue_id operator(pg_catalog.=) %2$s; '
-        'if v_disabled then perform pgque.refuse_insert(%2$s); end if; '
-        'case %5$s end case; '
-        'return v_result; end; $fn$',
-        v_name, i_queue_id, i_arguments, i_result, v_cases);
+-- One insert function: a static statement on the current child, whose plan is kept. Of a queue that
+-- is closed to producers it refuses instead.
+-- locks: none; callers lock the queue's row. writes: pg_proc.
+create or replace function pgque.build_insert_function(
+    i_queue pgque.queue, i_name text, i_arguments text, i_result text, i_insert text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := format('%s_%s', i_queue.queue_data_pfx, i_name);
+    v_body  text := i_insert;
+begin
+    if i_queue.queue_disable_insert then
+        v_body := format('perform pgque.refuse_insert(%s);', i_queue.queue_id);
+    end if;
+    execute format(  -- quoted: a number, and texts of build_insert_functions
+        'create or replace function %s(%s) returns %s language plpgsql security definer '
+        'as $fn$ declare v_result %s; begin %s return v_result; end; $fn$',
+        v_name, i_arguments, i_result, i_result, v_body);
     execute format('revoke all on function %s from public', v_name);  -- quoted: as above
     execute format('grant execute on function %s to pgque_writer', v_name);  -- quoted: as above
 end;
 $$;
 
 -- The search for the children that hold events of a range of transactions: a probe of each index.
+-- Its plan is kept from the time when the tables were small, so sequential scans are ruled out.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_tables_function(i_queue_id integer)
 returns void
@@ -492,15 +546,16 @@ declare
     v_probes  text;
 begin
     select string_agg(format(
-        'if exists (select from %1$s where ev_txid operator(pg_catalog.>=) i_from '
-        'and ev_txid operator(pg_catalog.<) i_to) then return next %1$L; end if; ',
-        format('pgque.event_%s_%s', i_queue_id, nr)), '' order by nr)
+        'case when exists (select from %1$s where ev_txid operator(pg_catalog.>=) i_from '
+        'and ev_txid operator(pg_catalog.<) i_to) then %1$L end',
+        format('pgque.event_%s_%s', i_queue_id, nr)), ', ' order by nr)
     into v_probes
     from generate_series(0, 2) nr;
 
     execute format(  -- quoted: a number, and the texts made of it above
-        'create or replace function %s(i_from xid8, i_to xid8) returns setof text '
-        'language plpgsql stable as $fn$ begin %s end; $fn$', v_name, v_probes);
+        'create or replace function %s(i_from xid8, i_to xid8) returns text[] '
+        'language plpgsql set enable_seqscan = off as $fn$ begin '
+        'return pg_catalog.array_remove(array[%s], null); end; $fn$', v_name, v_probes);
     execute format('revoke all on function %s from public', v_name);  -- quoted: as above
 end;
 $$;
@@ -521,6 +576,63 @@ begin
         message = format('queue "%s" takes no events now: disable_insert is set', v_name),
         hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', ''false'');',
                       v_name);
+end;
+$$;
+
+-- ===== engine/storage.sql ========================================================================
+
+-- Who may do what with a queue's tables and sequence; again after a restore without privileges.
+-- Writers get no more than the columns that are theirs to fill, so that COPY into the current
+-- table cannot forge ids, times or transactions.
+-- locks: none. writes: the catalog.
+create or replace function pgque.grant_perms(x_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue   pgque.queue := pgque.find_queue(x_queue_name);
+    v_parent  text := format('event_%s', v_queue.queue_id);
+    v_seq     text := format('event_%s_id_seq', v_queue.queue_id);
+    v_child   text;
+begin
+    execute format('revoke all on pgque.%I from public, pgque_reader, pgque_writer, pgque_admin',
+                   v_parent);
+    execute format('revoke all on sequence pgque.%I '
+                   'from public, pgque_reader, pgque_writer, pgque_admin', v_seq);
+    execute format('grant select on pgque.%I to pgque_reader', v_parent);
+    execute format('grant usage on sequence pgque.%I to pgque_writer', v_seq);
+
+    for v_nr in 0..v_queue.queue_ntables - 1 loop
+        v_child := format('%s_%s', v_parent, v_nr);
+        execute format('revoke all on pgque.%I from public, pgque_reader, pgque_writer, pgque_admin',
+                       v_child);
+        execute format('grant select on pgque.%I to pgque_reader', v_child);
+        execute format(
+            'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+            'on pgque.%I to pgque_writer', v_child);
+    end loop;
+    return 1;
+end;
+$$;
+
+-- Storage settings of a queue's tables as create_queue makes them: full pages, and no autovacuum,
+-- which has nothing to do where TRUNCATE empties.
+-- locks: its event tables, against other schema changes. writes: the catalog.
+create or replace function pgque.tune_storage(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+begin
+    for v_nr in 0..v_queue.queue_ntables - 1 loop
+        execute format(
+            'alter table pgque.%I set (fillfactor = 100, autovacuum_enabled = false, '
+            'toast.autovacuum_enabled = false)', format('event_%s_%s', v_queue.queue_id, v_nr));
+    end loop;
+    return 1;
 end;
 $$;
 
@@ -549,14 +661,18 @@ begin
     end if;
 
     v_id := nextval(pg_get_serial_sequence('pgque.queue', 'queue_id'));
-    insert into pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq)
-    values (v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id))
+    insert into pgque.queue (
+        queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_insert_sql)
+    values (
+        v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id),
+        format('select pgque.event_%s_insert($1, $2, $3, $4, $5, $6)', v_id))
     on conflict (queue_name) do nothing;
     if not found then
         return 0;
     end if;
 
     perform pgque.create_event_tables(v_id);
+    perform pgque.grant_perms(i_queue_name);
     perform pgque.build_queue_functions(v_id);
     insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
     values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
@@ -564,8 +680,8 @@ begin
 end;
 $$;
 
--- Writers get no more than the columns that are theirs to fill, so that COPY into the current
--- table cannot forge ids, times or transactions. Vacuum has no work in tables that TRUNCATE empties.
+-- The id sequence, the parent and its three children. Vacuum has no work in tables that TRUNCATE
+-- empties.
 -- locks: none. writes: the catalog.
 create or replace function pgque.create_event_tables(i_queue_id integer)
 returns void
@@ -579,8 +695,6 @@ declare
 begin
     execute format('create sequence pgque.%I', v_seq);
     execute format('create table pgque.%I () inherits (pgque.event_template)', v_parent);
-    execute format('grant select on pgque.%I to pgque_reader', v_parent);
-    execute format('grant usage on sequence pgque.%I to pgque_writer', v_seq);
 
     for v_nr in 0..2 loop
         v_child := format('%s_%s', v_parent, v_nr);
@@ -596,10 +710,6 @@ begin
             v_child, format('pgque.%I', v_seq));
         execute format('create index %I on pgque.%I (ev_txid)',
                        format('%s_txid_idx', v_child), v_child);
-        execute format('grant select on pgque.%I to pgque_reader', v_child);
-        execute format(
-            'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'on pgque.%I to pgque_writer', v_child);
     end loop;
 end;
 $$;
@@ -708,13 +818,16 @@ begin
                 hint = 'Periods are positive intervals such as ''2 hours'', counts positive '
                        'integers, switches true or false; null resets to the default.';
     end;
+    if x_param_name = 'disable_insert' then
+        perform pgque.build_insert_functions(v_queue.queue_id);
+    end if;
     return 1;
 end;
 $$;
 
 -- ===== engine/insert_event.sql ===================================================================
 
--- insert_event and send find the queue's number and hand over to its generated insert function.
+-- insert_event and send find the queue and hand over to its generated insert function.
 -- They run on every event, so each is flat: no wrapper calls another, no SET clause, every name
 -- and operator qualified.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
@@ -725,17 +838,15 @@ returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_queue_id pg_catalog.int4;
-    v_id       pg_catalog.int8;
+    v_sql  pg_catalog.text;
+    v_id   pg_catalog.int8;
 begin
-    select q.queue_id into v_queue_id
+    select q.queue_insert_sql into v_sql
     from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
     if not found then
         perform pgque.find_queue($1);
     end if;
-    execute pg_catalog.format('select pgque.event_%s_insert($1, $2, $3, $4, $5, $6)',  -- quoted: a number
-                              v_queue_id)
-    into v_id using $2, $3, $4, $5, $6, $7;
+    execute v_sql into v_id using $2, $3, $4, $5, $6, $7;
     return v_id;
 end;
 $$;
@@ -747,16 +858,17 @@ returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_queue_id pg_catalog.int4;
-    v_id       pg_catalog.int8;
+    v_sql  pg_catalog.text;
+    v_id   pg_catalog.int8;
 begin
-    select q.queue_id into v_queue_id
+    select q.queue_insert_sql into v_sql
     from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
     if not found then
         perform pgque.find_queue($1);
     end if;
-    execute pg_catalog.format('select pgque.event_%s_insert($1, $2)', v_queue_id)  -- quoted: a number
-    into v_id using $2, $3;
+    execute v_sql into v_id
+    using $2, $3, null::pg_catalog.text, null::pg_catalog.text, null::pg_catalog.text,
+          null::pg_catalog.text;
     return v_id;
 end;
 $$;
@@ -801,6 +913,737 @@ begin
         perform pgque.refuse_insert(v_queue.queue_id);
     end if;
     return format('%s_%s', v_queue.queue_data_pfx, v_queue.queue_cur_table);
+end;
+$$;
+
+-- ===== engine/trigger_arguments.sql ==============================================================
+
+-- Reads the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
+-- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. No state is
+-- kept between rows: one argument is the common case, and then the loop has nothing to do.
+-- locks: none. writes: nothing.
+create or replace function pgque.trigger_arguments(
+    i_trigger text, i_args text[],
+    out queue text, out skip boolean, out backup boolean, out deny boolean,
+    out ignored text[], out key text[], out condition text, out fields text[])
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    c_fields constant text[] := array['ev_type', 'ev_data', 'ev_extra1', 'ev_extra2',
+                                     'ev_extra3', 'ev_extra4'];
+    v_arg   text;
+    v_name  text;
+    v_value text;
+    v_seen  text[] := array[]::text[];
+begin
+    queue := i_args[0];
+    if coalesce(queue, '') = '' then
+        perform pgque.refuse_trigger(i_trigger, 'names no queue',
+                                     'The first argument of CREATE TRIGGER is the queue''s name.');
+    end if;
+    skip := false;
+    backup := false;
+    deny := false;
+    ignored := '{}';
+    fields := array_fill(null::text, array[6]);
+
+    foreach v_arg in array i_args[1:] loop
+        v_name := btrim(split_part(v_arg, '=', 1));
+        v_value := btrim(substr(v_arg, strpos(v_arg, '=') + 1));
+        case
+            when v_arg in ('SKIP', 'skip') then skip := true;
+            when v_arg = 'backup' then backup := true;
+            when v_arg = 'deny' then deny := true;
+            when strpos(v_arg, '=') = 0 or v_value = '' or v_name = any (v_seen)
+                 or v_name <> all (array['ignore', 'pkey', 'when'] || c_fields) then
+                perform pgque.refuse_trigger(
+                    i_trigger,
+                    case when v_name = any (v_seen) then format('has the argument %L twice', v_name)
+                    else format('has an unknown or empty argument: %L', v_arg) end,
+                    'Arguments after the queue are SKIP, backup, deny, ignore=column,..., '
+                    'pkey=column,..., when=EXPR, ev_type=EXPR, ev_data=EXPR, '
+                    'ev_extra1=EXPR to ev_extra4=EXPR, each once.');
+            when v_name = 'ignore' then ignored := regexp_split_to_array(v_value, '\s*,\s*');
+            when v_name = 'pkey' then key := regexp_split_to_array(v_value, '\s*,\s*');
+            when v_name = 'when' then condition := v_value;
+            else fields[array_position(c_fields, v_name)] := v_value;
+        end case;
+        v_seen := v_seen || v_name;
+    end loop;
+end;
+$$;
+
+-- The SQL that computes an event's fields ($2 holds those without an expression) from a row ($1),
+-- and no row where the condition is not true. Null where there is nothing to compute.
+-- The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
+-- locks: none. writes: nothing.
+create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
+        return null;
+    end if;
+    -- The line breaks end a comment that an expression may close with. Offset keeps the planner from
+    -- computing expressions where the condition is false.
+    return (
+        select format(e'select array[%s]::pg_catalog.text[] '
+                      'from (select ($1).* offset 0) r where (%s\n)',
+                      string_agg(case when field is null then format('$2[%s]', nr)
+                                 else format(e'(%s\n)::pg_catalog.text', field) end,
+                                 ', ' order by nr),
+                      coalesce(i_condition, 'true'))
+        from unnest(i_fields) with ordinality f (field, nr));
+end;
+$$;
+
+-- Raises what is wrong with a trigger's definition.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_trigger(i_trigger text, i_what text, i_hint text)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'PQ005',
+        message = format('trigger %s %s', i_trigger, i_what),
+        hint = i_hint;
+end;
+$$;
+
+-- Raises why a change of a row cannot be an event.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_change(i_trigger text, i_what text, i_hint text)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'PQ014',
+        message = format('trigger %s refuses the change: %s', i_trigger, i_what),
+        hint = i_hint;
+end;
+$$;
+
+-- ===== engine/trigger_checks.sql =================================================================
+
+-- Refuses what a trigger of this kind cannot do.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_firing(
+    i_trigger text, i_when text, i_level text, i_op text, i_skip boolean, i_needs_row boolean)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
+        perform pgque.refuse_trigger(i_trigger, 'fires once a statement and so sees no row',
+                                     'Create it with: for each row.');
+    elsif i_skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
+        perform pgque.refuse_trigger(
+            i_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
+            'SKIP works in triggers before insert, update or delete, for each row.');
+    elsif i_op = 'TRUNCATE' and i_needs_row then
+        perform pgque.refuse_trigger(
+            i_trigger, 'has arguments that need a row, and TRUNCATE has none',
+            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
+    end if;
+end;
+$$;
+
+-- Refuses names in pkey= and ignore= that are no columns: a misspelt one would show what was to be
+-- left out, or leave the key out.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name text;
+begin
+    if i_named <@ i_names then
+        return;
+    end if;
+    select name into v_name from unnest(i_named) name where name <> all (i_names) limit 1;
+    perform pgque.refuse_trigger(
+        i_trigger, format('names the column %L, which the table has not', v_name),
+        format('Its columns are: %s. Drop the trigger and create it anew.',
+               array_to_string(i_names, ', ')));
+end;
+$$;
+
+-- The table's own columns _pgq_ev_type, _pgq_ev_extra1 and so on fill the event's fields that have no
+-- expression.
+-- locks: none. writes: nothing.
+create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
+returns text[]
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    c_columns constant text[] := array['_pgq_ev_type', '_pgq_ev_data', '_pgq_ev_extra1',
+                                      '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
+    v_name    text;
+begin
+    for v_name in select name from unnest(i_names) name where name like '\_pgq\_ev\_%' loop
+        if v_name <> all (c_columns) then
+            perform pgque.refuse_trigger(
+                i_trigger, format('finds the column %L, which is no field of an event', v_name),
+                format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
+        end if;
+        i_fields[array_position(c_columns, v_name)] :=
+            coalesce(i_fields[array_position(c_columns, v_name)], v_name);
+    end loop;
+    return i_fields;
+end;
+$$;
+
+-- Whoever applies an update or delete elsewhere finds the row by its key: there must be one, and it
+-- must stay. Returns true.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_key(
+    i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
+returns boolean
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_changed text;
+begin
+    if i_key = '{}' then
+        perform pgque.refuse_change(
+            i_trigger, format('%s on a table without a primary key', i_op),
+            'Add a primary key, or name the columns that identify a row: pkey=column,...');
+    end if;
+    if i_op = 'UPDATE' then
+        select name into v_changed
+        from unnest(i_names, i_old, i_new) c (name, was, becomes)
+        where was is distinct from becomes and name = any (i_key)
+        limit 1;
+        if found then
+            perform pgque.refuse_change(
+                i_trigger, format('it updates "%s", a column of the key', v_changed),
+                'Delete the row and insert it with the new key.');
+        end if;
+    end if;
+    return true;
+end;
+$$;
+
+-- Where columns are ignored, an update that changed nothing but those and the event's own fields
+-- makes no event. One that changed nothing at all makes an event, as in PgQ.
+-- locks: none. writes: nothing.
+create or replace function pgque.is_change_sent(
+    i_names text[], i_sent boolean[], i_ignored text[], i_old text[], i_new text[])
+returns boolean
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return i_ignored = '{}' or (
+        select bool_or(sent) is not false
+        from unnest(i_names, i_sent, i_old, i_new) c (name, sent, was, becomes)
+        where was is distinct from becomes
+          and (sent or name = any (i_ignored) or name like '\_pgq\_ev\_%'));
+end;
+$$;
+
+-- ===== engine/trigger_row.sql ====================================================================
+
+-- The columns of a table as its rows have them: in order, without dropped ones, with the primary
+-- key's columns in the order of the key.
+-- locks: none. writes: nothing.
+create or replace function pgque.table_columns(
+    i_table oid, out names text[], out types oid[], out generated text[], out key text[])
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_numbers int2[];
+    v_key     int2[];
+    v_number  int2;
+begin
+    select array_agg(a.attnum), coalesce(array_agg(a.attname::text), '{}'),
+           array_agg(a.atttypid), array_agg(a.attgenerated::text)
+    into v_numbers, names, types, generated
+    from (select * from pg_attribute
+          where attrelid = i_table and attnum > 0 and not attisdropped
+          order by attnum) a;
+
+    key := '{}';
+    select c.conkey into v_key from pg_constraint c where c.conrelid = i_table and c.contype = 'p';
+    if found then
+        foreach v_number in array v_key loop
+            key := key || names[array_position(v_numbers, v_number)];
+        end loop;
+    end if;
+end;
+$$;
+
+-- The columns' values from a row's text form, each as its type prints it. One pass, and no SQL made
+-- of names. In the text form a value with a comma, quote, backslash or space stands in quotes, with
+-- quotes and backslashes doubled; nothing at all is null.
+-- locks: none. writes: nothing.
+create or replace function pgque.split_row(i_row text)
+returns text[]
+language plpgsql immutable strict
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if strpos(i_row, '"') = 0 then
+        return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');
+    end if;
+    return (
+        select array_agg(case
+            when part[1] = ',' then null
+            when part[1] like '"%' then
+                replace(replace(substr(part[1], 2, length(part[1]) - 3), '""', '"'), '\\', '\')
+            else left(part[1], -1) end order by nr)
+        from regexp_matches(substr(i_row, 2, length(i_row) - 2) || ',',
+                            '(?:"(?:[^"]|"")*"|[^,"]+)?,', 'g') with ordinality m (part, nr));
+end;
+$$;
+
+-- What a trigger was fired for: its arguments, whether an event is due, and the row's columns with
+-- old and new values; `sent` tells which columns the event shows. The settings make the texts the
+-- same in every session: ISO dates, and floats to the last bit.
+-- locks: none. writes: nothing.
+create or replace function pgque.describe_change(
+    i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
+    i_when text, i_level text, i_op text, i_stored boolean, i_old record, i_new record,
+    out queue text, out is_event boolean, out skip boolean, out backup boolean,
+    out table_name text, out key text[], out names text[], out types oid[], out sent boolean[],
+    out old_values text[], out new_values text[], out expressions text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+set datestyle = 'ISO, YMD'
+set intervalstyle = 'postgres'
+set extra_float_digits = 1
+set bytea_output = 'hex'
+as $$
+declare
+    v_trigger text := format('"%s" on table %s.%s', i_name, i_schema, i_table);
+    v_args    record;
+    v_columns record;
+begin
+    is_event := false;
+    skip := false;
+    if current_setting('session_replication_role') = 'local' then
+        return;
+    end if;
+    v_args := pgque.trigger_arguments(v_trigger, i_args);
+    table_name := format('%s.%s', i_schema, i_table);
+    if v_args.deny then
+        perform pgque.refuse_change(
+            v_trigger, format('%s is denied', i_op),
+            'The trigger has the argument deny: change the table where its data comes from.');
+    end if;
+    perform pgque.check_firing(v_trigger, i_when, i_level, i_op, v_args.skip,
+                               v_args.backup or v_args.condition is not null
+                               or num_nonnulls(variadic v_args.fields) > 0);
+    queue := v_args.queue;
+    skip := v_args.skip;
+    backup := v_args.backup;
+    v_columns := pgque.table_columns(i_relid);
+    names := v_columns.names;
+    types := v_columns.types;
+    key := coalesce(v_args.key, v_columns.key);
+    perform pgque.check_columns(v_trigger, names, v_args.key || v_args.ignored);
+    if i_op = 'TRUNCATE' then
+        is_event := true;
+        return;
+    end if;
+
+    select array_agg(name <> all (v_args.ignored) and name not like '\_pgq\_ev\_%'
+                     and generated <> 'v' and (i_stored or generated = '') order by nr)
+    into sent
+    from unnest(names, v_columns.generated) with ordinality c (name, generated, nr);
+    old_values := pgque.split_row(i_old::text);
+    new_values := pgque.split_row(i_new::text);
+    expressions := pgque.trigger_expressions(
+        v_args.condition, pgque.add_field_columns(v_trigger, names, v_args.fields));
+    is_event := i_op = 'INSERT'
+                or pgque.check_key(v_trigger, i_op, key, names, old_values, new_values)
+                   and (i_op = 'DELETE'
+                        or pgque.is_change_sent(names, sent, v_args.ignored, old_values, new_values));
+end;
+$$;
+
+-- ===== engine/trigger_event.sql ==================================================================
+
+-- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace some,
+-- or prevent the event. They run with the rights and the search_path of whoever changes the row,
+-- so nothing is pinned here and every name of ours is qualified.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.insert_change(
+    i_queue text, i_expressions text, i_row record, i_fields text[])
+returns void
+language plpgsql
+as $$
+declare
+    v_fields pg_catalog.text[] := i_fields;
+begin
+    if i_expressions is not null then
+        execute i_expressions into v_fields using i_row, i_fields;
+        if v_fields is null then
+            return;
+        end if;
+    end if;
+    perform pgque.insert_event(i_queue, v_fields[1], v_fields[2], v_fields[3], v_fields[4],
+                               v_fields[5], v_fields[6]);
+end;
+$$;
+
+-- ===== engine/jsontriga.sql ======================================================================
+
+-- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
+-- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.jsontriga()
+returns trigger
+language plpgsql
+as $$
+declare
+    c pg_catalog.record;
+begin
+    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
+                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
+    if c.is_event then
+        perform pgque.insert_change(
+            c.queue, c.expressions, coalesce(new, old),
+            array[pgque.json_change_type(tg_op, tg_table_schema, tg_table_name, c.key),
+                  pgque.row_as_json(c.names, c.types, c.sent, coalesce(c.new_values, c.old_values)),
+                  c.table_name,
+                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
+                      pgque.row_as_json(c.names, c.types, c.sent, c.old_values) end,
+                  null, null]);
+    end if;
+    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
+
+-- The type of a JSON event: what happened, to which table, found by which columns.
+-- locks: none. writes: nothing.
+create or replace function pgque.json_change_type(
+    i_op text, i_schema text, i_table text, i_key text[])
+returns text
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return format('{"op":"%s","table":%s,"pkey":%s}',
+                  i_op, array_to_json(array[i_schema, i_table]), array_to_json(i_key));
+end;
+$$;
+
+-- A row as a JSON object in the order of its columns: whole numbers and booleans as such, times in
+-- ISO 8601, everything else as the text that PostgreSQL prints.
+-- locks: none. writes: nothing.
+create or replace function pgque.row_as_json(
+    i_names text[], i_types oid[], i_sent boolean[], i_values text[])
+returns text
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select format('{%s}', string_agg(format('%s:%s', to_json(name), case
+            when value is null then 'null'
+            when type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then value
+            when type = 'bool'::regtype then case value when 't' then 'true' else 'false' end
+            when type = 'timestamp'::regtype then to_json(value::timestamp)::text
+            when type = 'timestamptz'::regtype then to_json(value::timestamptz)::text
+            else to_json(value)::text end), ',' order by nr))
+        from unnest(i_names, i_types, i_sent, i_values) with ordinality c (name, type, sent, value, nr)
+        where sent);
+end;
+$$;
+
+-- ===== engine/logutriga.sql ======================================================================
+
+-- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats are
+-- in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.logutriga()
+returns trigger
+language plpgsql
+as $$
+declare
+    c pg_catalog.record;
+begin
+    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
+                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
+    if c.is_event then
+        perform pgque.insert_change(
+            c.queue, c.expressions, coalesce(new, old),
+            array[pgque.change_letter(tg_op, c.key),
+                  pgque.row_as_url(c.names, c.sent, coalesce(c.new_values, c.old_values)),
+                  c.table_name,
+                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
+                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
+                  null, null]);
+    end if;
+    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
+
+-- PgQ's letters: I, U, D, each with the key's columns where given, and R for a TRUNCATE.
+-- locks: none. writes: nothing.
+create or replace function pgque.change_letter(i_op text, i_key text[] default null)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_op = 'TRUNCATE' then
+        return 'R';
+    end if;
+    return left(i_op, 1) || coalesce(':' || array_to_string(i_key, ','), '');
+end;
+$$;
+
+-- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
+-- encoding, and so no call.
+-- locks: none. writes: nothing.
+create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((
+        select string_agg(
+            case when name ~ '[^A-Za-z0-9_.-]' then pgque.url_encode(name) else name end
+            || case when value ~ '[^A-Za-z0-9_.-]' then '=' || pgque.url_encode(value)
+               else coalesce('=' || value, '') end,
+            '&' order by nr)
+        from unnest(i_names, i_sent, i_values) with ordinality c (name, sent, value, nr)
+        where sent), '');
+end;
+$$;
+
+-- A text as forms send it, from its bytes in UTF-8. Runs of characters that stay are taken whole.
+-- locks: none. writes: nothing.
+create or replace function pgque.url_encode(i_text text)
+returns text
+language plpgsql immutable strict
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select string_agg(case
+            when run[1] ~ '^[A-Za-z0-9_.-]' then run[1]
+            else replace(regexp_replace(encode(convert_to(run[1], 'UTF8'), 'hex'),
+                                        '(..)', '%\1', 'g'), '%20', '+') end, '' order by nr)
+        from regexp_matches(i_text, '[A-Za-z0-9_.-]+|[^A-Za-z0-9_.-]+', 'g')
+             with ordinality m (run, nr));
+end;
+$$;
+
+-- ===== engine/sqltriga.sql =======================================================================
+
+-- Trigger: each change of a row becomes an event with a fragment of SQL, to be completed by its
+-- consumer. Arguments and formats are in docs/triggers.md. It runs with the rights and the
+-- search_path of whoever changes the row. Generated columns are left out: nobody may write them.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.sqltriga()
+returns trigger
+language plpgsql
+as $$
+declare
+    c pg_catalog.record;
+begin
+    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
+                               tg_level, tg_op, false, old, new);
+    if c.is_event then
+        perform pgque.insert_change(
+            c.queue, c.expressions, coalesce(new, old),
+            array[pgque.change_letter(tg_op),
+                  pgque.change_fragment(tg_op, c.names, c.sent, c.key, c.old_values, c.new_values),
+                  c.table_name,
+                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
+                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
+                  null, null]);
+    end if;
+    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
+
+-- What follows `insert into table`, `update table set` or `delete from table where`.
+-- locks: none. writes: nothing.
+create or replace function pgque.change_fragment(
+    i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return case i_op
+        when 'INSERT' then pgque.insert_fragment(i_names, i_sent, i_new)
+        when 'UPDATE' then pgque.update_fragment(i_names, i_sent, i_key, i_old, i_new)
+        when 'DELETE' then pgque.key_fragment(i_names, i_key, i_old)
+        else '' end;
+end;
+$$;
+
+-- What follows `insert into table`.
+-- locks: none. writes: nothing.
+create or replace function pgque.insert_fragment(i_names text[], i_sent boolean[], i_values text[])
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select format('(%s) values (%s)', string_agg(quote_ident(name), ',' order by nr),
+                      string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
+        from unnest(i_names, i_sent, i_values) with ordinality c (name, sent, value, nr)
+        where sent);
+end;
+$$;
+
+-- What follows `update table set`: the columns that changed. Where none did, the key is set to
+-- itself, so that the statement stays one.
+-- locks: none. writes: nothing.
+create or replace function pgque.update_fragment(
+    i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_set text;
+begin
+    select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr) into v_set
+    from unnest(i_names, i_sent, i_old, i_new) with ordinality c (name, sent, was, becomes, nr)
+    where sent and was is distinct from becomes;
+    if v_set is null then
+        select format('%I=%L', name, becomes) into v_set
+        from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
+        where name = any (i_key)
+        order by nr
+        limit 1;
+    end if;
+    return format('%s where %s', v_set, pgque.key_fragment(i_names, i_key, i_new));
+end;
+$$;
+
+-- The condition that finds the row, by its key.
+-- locks: none. writes: nothing.
+create or replace function pgque.key_fragment(i_names text[], i_key text[], i_values text[])
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select string_agg(case when value is null then format('%I is null', name)
+                          else format('%I=%L', name, value) end, ' and ' order by nr)
+        from unnest(i_names, i_values) with ordinality c (name, value, nr)
+        where name = any (i_key));
+end;
+$$;
+
+-- ===== engine/sequences.sql ======================================================================
+
+-- A name as SQL writes it. The first dot parts schema and name; without one the schema is public.
+-- locks: none. writes: nothing.
+create or replace function pgque.quote_fqname(i_name text)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_dot     integer := strpos(i_name, '.');
+    v_schema  text := case when v_dot > 0 then left(i_name, v_dot - 1) else 'public' end;
+    v_name    text := substr(i_name, v_dot + 1);
+begin
+    if i_name is null or v_schema = '' or v_name = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('"%s" names no object', coalesce(i_name, 'null')),
+            hint = 'Pass name, or schema.name.';
+    end if;
+    return format('%I.%I', v_schema, v_name);
+end;
+$$;
+
+-- The sequence of this name, if it gives a queue's event ids. Of no other: those who call
+-- seq_getval and seq_setval act with the owner's rights.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_event_seq(i_seq_name text)
+returns regclass
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+begin
+    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('"%s" is not the event sequence of a queue', i_seq_name),
+            hint = 'They stand in pgque.queue, queue_event_seq.';
+    end if;
+    return v_seq;
+end;
+$$;
+
+-- The last event id that a queue gave out, 0 before the first.
+-- locks: none. writes: nothing.
+create or replace function pgque.seq_getval(i_seq_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
+end;
+$$;
+
+-- Raises a queue's event ids to a value, never lowers them; returns the last id given out then.
+-- setval() could lower them below what a producer took meanwhile. So short ways are gone in single
+-- steps, and a long one is jumped under a lock that keeps producers away.
+-- locks: the sequence against all others, until commit, for a jump of 100,000 and more.
+-- writes: the sequence.
+create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_seq   regclass := pgque.find_event_seq(i_seq_name);
+    v_last  bigint := pgque.seq_getval(i_seq_name);
+begin
+    if i_new_value is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the new value is null',
+            hint = 'Pass the last id that was given out elsewhere.';
+    end if;
+    if i_new_value >= v_last + 100000 then
+        execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself
+        v_last := setval(v_seq, greatest(i_new_value, pgque.seq_getval(i_seq_name)));
+    end if;
+    while v_last < i_new_value loop
+        v_last := nextval(v_seq);
+    end loop;
+    return v_last;
 end;
 $$;
 
@@ -869,6 +1712,7 @@ as $$
 declare
     v_ticked bigint;
 begin
+    perform pgque.check_adopted();
     with due as materialized (
         select * from pgque.tick_due
     ), ticked as (
@@ -891,7 +1735,8 @@ begin
 end;
 $$;
 
--- Ticks one queue if it is due; returns the new tick's id, or null.
+-- Ticks one queue if it is due; returns the new tick's id, or null. Refuses one that has its ticks
+-- from elsewhere, or none for now.
 -- locks: one advisory transaction lock. writes: tick, tick_request; notifies.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
@@ -902,6 +1747,10 @@ declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
     v_tick   bigint;
 begin
+    perform pgque.check_adopted();
+    if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
+        perform pgque.refuse_tick(v_queue);
+    end if;
     with due as materialized (
         select * from pgque.tick_due d where d.queue_id = v_queue.queue_id
     ), ticked as (
@@ -972,6 +1821,132 @@ begin
         perform pg_catalog.pg_sleep(
             pg_catalog.date_part('epoch', v_due operator(pg_catalog.-) pg_catalog.clock_timestamp()));
     end loop;
+end;
+$$;
+
+-- ===== engine/external_tick.sql ==================================================================
+
+-- A tick whose id, time and event sequence come from elsewhere, as when a queue is replicated. The
+-- queue must have external_ticker; ids and event sequences only grow. Two at once are serialized by
+-- the queue's row, and the snapshot is taken under that lock: a higher id never has an older one.
+-- In a stricter isolation the snapshot would be older than the lock, so that is refused.
+-- locks: the queue's row, until commit. writes: tick, tick_request, the event sequence; notifies.
+create or replace function pgque.ticker(
+    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue;
+    v_last   pgque.tick;
+begin
+    perform pgque.check_read_committed('an external tick');
+    perform pgque.check_adopted();
+    loop
+        v_queue := pgque.find_queue(i_queue_name);
+        select q.* into v_queue
+        from pgque.queue q
+        where q.queue_id = v_queue.queue_id
+        for no key update;
+        exit when found;
+    end loop;
+    if v_queue.queue_ticker_paused or not v_queue.queue_external_ticker then
+        perform pgque.refuse_tick(v_queue);
+    end if;
+
+    select t.* into v_last
+    from pgque.tick t
+    where t.tick_queue = v_queue.queue_id
+    order by t.tick_id desc
+    limit 1;
+    if i_tick_id is null or i_tick_id <= v_last.tick_id
+       or i_event_seq is null or i_event_seq < v_last.tick_event_seq
+       or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no tick %s of %s with event sequence %s on queue "%s"',
+                             coalesce(i_tick_id::text, 'null'),
+                             coalesce(i_orig_timestamp::text, 'null'),
+                             coalesce(i_event_seq::text, 'null'), i_queue_name),
+            hint = format('The last tick is %s with event sequence %s: give a higher id, a finite '
+                          'time and a sequence that is not lower.',
+                          v_last.tick_id, v_last.tick_event_seq);
+    end if;
+
+    insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+    select v_queue.queue_id, i_tick_id, i_orig_timestamp, pgque.tick_snapshot(), i_event_seq;
+    delete from pgque.tick_request r where r.queue_id = v_queue.queue_id;
+    perform pgque.seq_setval(v_queue.queue_event_seq, i_event_seq);
+    perform pg_notify(format('pgque_%s', i_queue_name), i_tick_id::text);
+    return i_tick_id;
+end;
+$$;
+
+-- Says why a queue takes no tick from this ticker, and how it would.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_tick(i_queue pgque.queue)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_queue.queue_ticker_paused then
+        raise exception using
+            errcode = 'PQ017',
+            message = format('the ticker of queue "%s" is paused', i_queue.queue_name),
+            hint = format('Resume it with: select pgque.set_queue_config(%L, ''ticker_paused'', '
+                          '''false'');', i_queue.queue_name);
+    end if;
+    raise exception using
+        errcode = 'PQ017',
+        message = case
+            when i_queue.queue_external_ticker
+                then format('queue "%s" has its ticks from an external ticker', i_queue.queue_name)
+            else format('queue "%s" has no external ticker', i_queue.queue_name) end,
+        hint = format('Set it with: select pgque.set_queue_config(%L, ''external_ticker'', %L);',
+                      i_queue.queue_name,
+                      case when i_queue.queue_external_ticker then 'false' else 'true' end);
+end;
+$$;
+
+-- ===== engine/periods.sql ========================================================================
+
+-- Sets how often the logs of positions and ticks are rotated at most; returns the period.
+-- locks: the row of config. writes: config.
+create or replace function pgque.set_metadata_rotation_period(p_period interval)
+returns interval
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if p_period is null or p_period < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no rotation of metadata every %s', coalesce(p_period::text, 'null')),
+            hint = 'Give an interval of 0 or more; the default is 2 minutes.';
+    end if;
+    update pgque.config set metadata_rotation_period = p_period;
+    return p_period;
+end;
+$$;
+
+-- Sets how often ticker_loop ticks, in milliseconds; returns it.
+-- locks: the row of config. writes: config.
+create or replace function pgque.set_tick_period_ms(p_period_ms integer)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if p_period_ms is null or p_period_ms not between 1 and 1000 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no tick period of %s ms', coalesce(p_period_ms::text, 'null')),
+            hint = 'Give 1 to 1000. To tick less often, raise ticker_max_lag of the queues.';
+    end if;
+    update pgque.config set tick_period_ms = p_period_ms;
+    return p_period_ms;
 end;
 $$;
 
@@ -1051,6 +2026,9 @@ declare
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
+        if v_sub.sub_role = 'coop_member' then
+            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+        end if;
         perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
         v_sub.sub_last_tick := i_tick;
         v_sub.sub_batch := null;
@@ -1073,8 +2051,9 @@ end;
 $$;
 
 -- Ends a registration with its open batch, waiting retries and dead letters. Returns how many
--- registrations ended.
--- locks: none. writes: subscription_base, retry_queue, dead_letter.
+-- registrations ended. One with subconsumers is refused; of a subconsumer, see
+-- unregister_subconsumer.
+-- locks: the registration's row. writes: subscription_base, retry_queue, dead_letter.
 create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
 language plpgsql security definer
@@ -1083,6 +2062,19 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(x_queue_name, x_consumer_name);
 begin
+    if v_sub.sub_role = 'coop_member' then
+        perform pgque.end_subconsumer(v_sub.sub_main, v_sub.sub_id, 0);
+        return 1;
+    end if;
+    perform from pgque.subscription_base s where s.sub_id = v_sub.sub_id for update;
+    if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('consumer "%s" on queue "%s" still has subconsumers',
+                             x_consumer_name, x_queue_name),
+            hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, subconsumer);';
+    end if;
+
     delete from pgque.retry_queue r
     where r.ev_owner = v_sub.sub_id;
     delete from pgque.dead_letter d
@@ -1090,6 +2082,245 @@ begin
     delete from pgque.subscription_base s
     where s.sub_id = v_sub.sub_id;
     return 1;
+end;
+$$;
+
+-- ===== engine/subconsumer.sql ====================================================================
+
+-- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
+-- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
+-- at its main consumer (sub_main). Members come and go under the lock of the main's row in
+-- subscription_base; batches are handed out in coop.sql.
+
+-- Registers a subconsumer, and its main consumer where that is new. A normal consumer becomes a
+-- cooperative one only when i_convert_normal says so, and only without an open batch. Returns 1, or
+-- 0 if the subconsumer was registered.
+-- locks: the main's registration, until commit; those of register_consumer.
+-- writes: consumer, subscription_base, position_log.
+create or replace function pgque.register_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_queue    pgque.queue := pgque.find_queue(i_queue);
+    v_main     pgque.subscription;
+    v_created  boolean := false;
+    v_co_id    integer;
+    v_sub_id   integer;
+begin
+    if exists (select
+               from pgque.subscription_base s
+               join pgque.consumer c on c.co_id = s.sub_consumer and c.co_name = v_name
+               join pgque.subscription_base m on m.sub_id = s.sub_main
+               join pgque.consumer mc on mc.co_id = m.sub_consumer and mc.co_name = i_consumer
+               where s.sub_queue = v_queue.queue_id) then
+        return 0;
+    end if;
+    insert into pgque.consumer (co_name) values (v_name) on conflict do nothing;
+    select c.co_id into v_co_id from pgque.consumer c where c.co_name = v_name;
+
+    loop
+        v_created := pgque.register_consumer(i_queue, i_consumer) = 1 or v_created;
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+        perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
+        continue when not found;
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+        continue when not pgque.make_cooperative(
+            v_main, i_queue, i_consumer, v_created or coalesce(i_convert_normal, false));
+
+        insert into pgque.subscription_base (sub_queue, sub_consumer, sub_role, sub_main)
+        values (v_main.sub_queue, v_co_id, 'coop_member', v_main.sub_id)
+        on conflict do nothing
+        returning sub_id into v_sub_id;
+        if found then
+            insert into pgque.position_log (sub_id, pos_seq, sub_active, lease_epoch)
+            values (v_sub_id, 1, clock_timestamp(), 0);
+            exit;
+        end if;
+        -- Another session was faster, or the name is somebody else's.
+        exit when (pgque.find_subconsumer(v_main, i_queue, v_name)).sub_id is not null;
+    end loop;
+    return (v_sub_id is not null)::integer;
+end;
+$$;
+
+-- The name of a subconsumer among all consumers.
+-- locks: none. writes: nothing.
+create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the name of the consumer or of the subconsumer is null or empty',
+            hint = 'Pass the name that the workers share, and one of the worker''s own.';
+    end if;
+    return format('%s.%s', i_consumer, i_subconsumer);
+end;
+$$;
+
+-- Makes a normal consumer the main one of cooperative workers, if allowed. False when its position
+-- moved meanwhile: a batch may be open now.
+-- locks: waits for a concurrent move of the consumer. writes: subscription_base, position_log.
+create or replace function pgque.make_cooperative(
+    i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_main.sub_role = 'coop_main' then
+        return true;
+    end if;
+    if i_main.sub_role = 'coop_member' or not i_allowed then
+        perform pgque.refuse_cooperative(i_main, i_queue, i_consumer);
+    end if;
+    if i_main.sub_batch is not null then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('consumer "%s" on queue "%s" has batch %s open',
+                             i_consumer, i_queue, i_main.sub_batch),
+            hint = 'Finish it first; then the consumer can become a cooperative one.';
+    end if;
+    if not pgque.append_position(i_main) then
+        return false;
+    end if;
+    update pgque.subscription_base set sub_role = 'coop_main' where sub_id = i_main.sub_id;
+    return true;
+end;
+$$;
+
+-- Says how a consumer of this role is to be used instead.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_cooperative(
+    i_sub pgque.subscription, i_queue text, i_consumer text)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'PQ015',
+        message = format('consumer "%s" on queue "%s" is %s', i_consumer, i_queue,
+                         case i_sub.sub_role when 'normal' then 'a normal one'
+                                             when 'coop_main' then 'shared by subconsumers'
+                                             else 'a subconsumer' end),
+        hint = case i_sub.sub_role
+            when 'normal' then 'Convert it with: select pgque.register_subconsumer(queue, consumer, '
+                               'subconsumer, true);'
+            when 'coop_main' then 'Its batches come from pgque.next_batch(queue, consumer, '
+                                  'subconsumer, dead_interval) or pgque.receive_coop(...).'
+            else 'Use the functions that take queue, consumer and subconsumer.' end;
+end;
+$$;
+
+-- A registered subconsumer with its newest position, or null. The name may belong to another
+-- consumer: a.b of c is also a of b.c.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_subconsumer(
+    i_main pgque.subscription, i_queue text, i_name text)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    select s.* into v_sub
+    from pgque.subscription s
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    where s.sub_queue = i_main.sub_queue
+      and c.co_name = i_name;
+    if not found then
+        perform pgque.check_positions_visible();
+        return null;
+    end if;
+    if v_sub.sub_main is distinct from i_main.sub_id then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" on queue "%s" is another one', i_name, i_queue),
+            hint = 'Its name is taken by a normal consumer or by a subconsumer of another one: '
+                   'choose another name for the subconsumer.';
+    end if;
+    return v_sub;
+end;
+$$;
+
+-- Ends a subconsumer's registration; the last one's end makes the main consumer a normal one again.
+-- With a batch open, i_batch_handling 0 refuses, 1 gives its events back as nack_batch does: to the
+-- main consumer's retries, or to the dead letters when these are used up.
+-- locks: the main's registration; waits for a concurrent move of the subconsumer.
+-- writes: subscription_base, position_log, retry_queue, dead_letter.
+create or replace function pgque.unregister_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub   pgque.subscription := pgque.find_subconsumer(v_main, i_queue, v_name);
+begin
+    if i_batch_handling is null or i_batch_handling not in (0, 1) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('there is no batch handling %s', coalesce(i_batch_handling::text, 'null')),
+            hint = '0 refuses while a batch is open, 1 schedules its events for another delivery.';
+    end if;
+    if v_sub.sub_id is null then
+        perform pgque.find_subscription(i_queue, v_name);
+    end if;
+    perform pgque.end_subconsumer(v_main.sub_id, v_sub.sub_id, i_batch_handling);
+    return 1;
+end;
+$$;
+
+-- The part that unregister_subconsumer and unregister_consumer share. The position that it writes
+-- keeps the subconsumer from finishing its batch, and others from taking it over, until commit.
+-- locks: those of unregister_subconsumer. writes: the same.
+create or replace function pgque.end_subconsumer(
+    i_main_id integer, i_sub_id integer, i_batch_handling integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform from pgque.subscription_base b where b.sub_id = i_main_id for no key update;
+    loop
+        select s.* into v_sub from pgque.subscription s where s.sub_id = i_sub_id;
+        if not found then
+            return;
+        end if;
+        if v_sub.sub_batch is not null and i_batch_handling = 0 then
+            raise exception using
+                errcode = 'PQ016',
+                message = format('the subconsumer has batch %s open', v_sub.sub_batch),
+                hint = 'Finish it first, or pass batch_handling 1: then its events are delivered '
+                       'again to the others.';
+        end if;
+        exit when pgque.append_position(v_sub);
+    end loop;
+
+    if v_sub.sub_batch is not null then
+        perform pgque.nack_batch(
+            v_sub.sub_batch,
+            array(select e.ev_id from pgque.get_batch_events(v_sub.sub_batch) e),
+            i_reason => 'subconsumer unregistered');
+    end if;
+    delete from pgque.subscription_base b where b.sub_id = i_sub_id;
+    update pgque.subscription_base b
+    set sub_role = 'normal'
+    where b.sub_id = i_main_id
+      and not exists (select from pgque.subscription_base m where m.sub_main = i_main_id);
 end;
 $$;
 
@@ -1108,7 +2339,7 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_newest  timestamptz := 'infinity';
+    v_newest  timestamptz := timestamptz 'infinity';
     v_near    pgque.tick;
     v_far     pgque.tick;
 begin
@@ -1158,8 +2389,21 @@ declare
     v_sub  pgque.subscription;
 begin
     loop
-        v_sub := pgque.find_subscription(i_queue, i_consumer);
-        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+        -- Each poll comes by here: no call that the common case does not need.
+        select s.* into v_sub
+        from pgque.subscription s
+        join pgque.queue q on q.queue_id = s.sub_queue
+        join pgque.consumer c on c.co_id = s.sub_consumer
+        where q.queue_name = i_queue and c.co_name = i_consumer;
+        if not found then
+            v_sub := pgque.find_subscription(i_queue, i_consumer);
+        end if;
+        if v_sub.sub_role <> 'normal' then
+            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+        end if;
+        if v_sub.lease_until is not null then
+            perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+        end if;
         if i_only is not null and v_sub.sub_batch is distinct from i_only then
             raise exception using
                 errcode = 'PQ003',
@@ -1168,10 +2412,22 @@ begin
         end if;
 
         if v_sub.sub_batch is null then
-            v_sub.sub_next_tick := (pgque.find_next_tick(
-                v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+            if coalesce(i_min_lag, i_min_interval) is null
+               and coalesce(i_min_count, i_max_count) is null then
+                select t.tick_id into v_sub.sub_next_tick
+                from pgque.tick t
+                where t.tick_queue = v_sub.sub_queue and t.tick_id > v_sub.sub_last_tick
+                order by t.tick_id
+                limit 1;
+            else
+                v_sub.sub_next_tick := (pgque.find_next_tick(
+                    v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
+                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+            end if;
             if v_sub.sub_next_tick is null then
+                if current_setting('transaction_isolation') <> 'read committed' then
+                    perform pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
+                end if;
                 return null;
             end if;
             v_sub.sub_batch := nextval('pgque.batch_id_seq');
@@ -1182,10 +2438,9 @@ begin
         v_sub.lease_owner := i_owner;
         v_sub.lease_until := clock_timestamp() + i_ttl;
         v_sub.lease_epoch := v_sub.lease_epoch + (i_owner is not null)::integer;
-        if pgque.append_position(v_sub) then
-            return v_sub;
-        end if;
+        exit when pgque.append_position(v_sub);
     end loop;
+    return v_sub;
 end;
 $$;
 
@@ -1352,7 +2607,8 @@ $$;
 -- ===== engine/finish_batch.sql ===================================================================
 
 -- Ends a batch: the consumer's position moves to its last tick. A batch under a live lease is
--- finished by its holder, with ack_batch.
+-- finished by its holder, with ack_batch. The common case is one statement; when it finds nothing
+-- to write, find_batch tells why, or the position moved at the same moment and is looked at again.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -1363,6 +2619,19 @@ declare
     v_sub pgque.subscription;
 begin
     loop
+        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+        select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
+               clock_timestamp(), p.lease_epoch
+        from pgque.position_log p
+        join pgque.subscription_base s on s.sub_id = p.sub_id
+        where p.sub_batch = x_batch_id
+          and coalesce(p.lease_until <= clock_timestamp(), true)
+          and not exists (
+              select from pgque.position_log newer
+              where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+        on conflict (sub_id, pos_seq) do nothing;
+        exit when found;
+
         v_sub := pgque.find_batch(x_batch_id);
         if v_sub.lease_until > clock_timestamp() then
             raise exception using
@@ -1371,13 +2640,13 @@ begin
                                  x_batch_id, v_sub.lease_owner, v_sub.lease_until),
                 hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
         end if;
-        exit when pgque.close_batch(v_sub);
     end loop;
     return 1;
 end;
 $$;
 
--- The step that finish_batch and ack_batch share. False when the position moved meanwhile.
+-- The last step of ack_batch, and of a move of the shared cursor. A subconsumer stands nowhere
+-- afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
@@ -1385,10 +2654,166 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    i_sub.sub_last_tick := i_sub.sub_next_tick;
+    i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
     i_sub.sub_batch := null;
     i_sub.sub_next_tick := null;
     return pgque.append_position(i_sub);
+end;
+$$;
+
+-- ===== engine/coop.sql ===========================================================================
+
+-- A subconsumer's open batch, or its next one: one that a dead colleague left, else what follows the
+-- shared cursor. Whoever hands out a batch first writes a position of his own, then moves the cursor
+-- or the colleague, each only from where he read it, then takes the batch: all in one transaction.
+-- So of two at once one waits for the other and looks again, and no batch is given twice or lost.
+-- A batch taken over has a new id, so that a late ack of the colleague fails. Registers the
+-- subconsumer if it is new.
+-- locks: waits for concurrent moves of the consumer or of the dead colleague; those of
+-- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
+create or replace function pgque.open_coop_batch(
+    i_queue text, i_consumer text, i_subconsumer text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_main  pgque.subscription;
+    v_sub   pgque.subscription;
+    v_from  pgque.subscription;
+begin
+    loop
+        perform pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer);
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+        v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
+        continue when v_sub.sub_id is null;
+        if v_sub.sub_batch is not null then
+            exit when pgque.append_position(v_sub);  -- a sign of life
+            continue;
+        end if;
+
+        v_from := pgque.find_dead_subconsumer(v_main.sub_id, v_sub.sub_id, i_dead_interval);
+        if v_from.sub_id is null then
+            v_from := v_main;
+            v_from.sub_next_tick := (pgque.find_next_tick(
+                v_main.sub_queue, pgque.find_tick(v_main.sub_queue, v_main.sub_last_tick),
+                i_min_lag, i_min_count, i_min_interval, null)).tick_id;
+            if v_from.sub_next_tick is null then
+                return null;
+            end if;
+        end if;
+
+        continue when not pgque.append_position(v_sub);
+        continue when not pgque.close_batch(v_from);
+        v_sub.pos_seq := v_sub.pos_seq + 1;
+        v_sub.sub_batch := nextval('pgque.batch_id_seq');
+        v_sub.sub_last_tick := v_from.sub_last_tick;
+        v_sub.sub_next_tick := v_from.sub_next_tick;
+        if not pgque.append_position(v_sub) then
+            raise exception using
+                errcode = 'serialization_failure',
+                message = format('subconsumer "%s" moved while it got a batch', v_name),
+                hint = 'Roll back and try again.';
+        end if;
+        exit;
+    end loop;
+    return v_sub;
+end;
+$$;
+
+-- The subconsumer that has been silent longest, if longer than the interval, with a batch open.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_dead_subconsumer(
+    i_main_id integer, i_own_id integer, i_dead_interval interval)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_dead pgque.subscription;
+begin
+    if i_dead_interval is null then
+        return null;
+    end if;
+    select s.* into v_dead
+    from pgque.subscription s
+    where s.sub_main = i_main_id
+      and s.sub_id <> i_own_id
+      and s.sub_batch is not null
+      and s.sub_active <= clock_timestamp() - i_dead_interval
+    order by s.sub_active
+    limit 1;
+    return v_dead;
+end;
+$$;
+
+-- A subconsumer's next batch within limits, see find_next_tick; nulls when there is none. With a
+-- dead interval it first takes over the batch of a colleague who showed no sign of life for so long.
+-- locks: those of open_coop_batch. writes: the same.
+create or replace function pgque.next_batch_custom(
+    i_queue text, i_consumer text, i_subconsumer text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval,
+    out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
+    if i_dead_interval < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('nobody is dead after %s', i_dead_interval),
+            hint = 'Give an interval of 0 or more, or null to take over nothing.';
+    end if;
+    v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
+                                   i_min_interval, i_dead_interval);
+    batch_id := v_sub.sub_batch;
+    prev_tick_id := v_sub.sub_last_tick;
+    next_tick_id := v_sub.sub_next_tick;
+end;
+$$;
+
+-- The same without limits.
+-- locks: those of open_coop_batch. writes: the same.
+create or replace function pgque.next_batch(
+    i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
+                                    i_dead_interval)).batch_id;
+end;
+$$;
+
+-- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1.
+-- locks: waits for a concurrent move of the subconsumer. writes: position_log.
+create or replace function pgque.touch_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub   pgque.subscription;
+begin
+    loop
+        v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
+        if v_sub.sub_id is null then
+            perform pgque.find_subscription(i_queue, v_name);
+            continue;
+        end if;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    return 1;
 end;
 $$;
 
@@ -1603,38 +3028,52 @@ declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_c    record;
 begin
+    perform pgque.check_adopted();
     v_c := pgque.snapshot_conditions(
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     in_range := v_c.in_range;
     in_list := v_c.in_list;
-    is_owned := format('(ev_owner is null or ev_owner = %s)', v_sub.sub_id);
-    execute format('select array_agg(t order by t) from pgque.%I($1, $2) t',
-                   format('event_%s_tables', v_sub.sub_queue))
+    is_owned := format('(ev_owner is null or ev_owner = %s)',
+                       coalesce(v_sub.sub_main, v_sub.sub_id));
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
     into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 
--- The SELECT of a batch's events, in order of ev_id. Its rows are committed and fixed: the same on
--- every connection and at every time until the batch is finished.
+-- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed: the
+-- same on every connection and at every time until the batch is finished.
+-- locks: none. writes: nothing.
+create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_b    record := pgque.describe_batch(i_batch_id);
+    v_sql  text;
+begin
+    select string_agg(format('select %s from %s where %s and %s', i_columns, t, c, v_b.is_owned),
+                      ' union all ')
+    into v_sql
+    from unnest(case v_b.tables when '{}' then '{pgque.event_template}' else v_b.tables end) t
+    cross join unnest(array[v_b.in_range, v_b.in_list]) c
+    where c is not null;
+    return v_sql;
+end;
+$$;
+
+-- The SELECT of a batch's events, in order of ev_id.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_event_sql(x_batch_id bigint)
 returns text
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_b     record := pgque.describe_batch(x_batch_id);
-    v_sql   text;
-    v_head  constant text := 'select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, '
-                             'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from ';
 begin
-    select string_agg(concat(v_head, t, ' where ', c, ' and ', v_b.is_owned), ' union all ')
-    into v_sql
-    from unnest(coalesce(v_b.tables, '{pgque.event_template}')) t
-    cross join unnest(array[v_b.in_range, v_b.in_list]) c
-    where c is not null;
-    return v_sql || ' order by 1';
+    return concat(pgque.batch_select(
+        x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
+                    'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
 end;
 $$;
 
@@ -1650,7 +3089,8 @@ begin
 end;
 $$;
 
--- The events of an open batch, in order of ev_id.
+-- The events of an open batch, in order of ev_id. Event tables have no statistics, so the planner
+-- may take a small batch of a large table for worth compiling.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
@@ -1660,11 +3100,69 @@ create or replace function pgque.get_batch_events(
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set jit = off
 as $$
 declare
     v_sql text := pgque.batch_event_sql(x_batch_id);
 begin
     return query execute v_sql;
+end;
+$$;
+
+-- ===== engine/cursor.sql =========================================================================
+
+-- Opens a cursor over a batch's events and returns the first ones; the others come with FETCH in
+-- the same transaction. i_extra_where is SQL of the caller, so this runs with the caller's rights,
+-- and as one statement: whoever calls it could send the same text by itself. Names in it need
+-- their schema.
+-- locks: none. writes: nothing, unless the caller's condition does.
+create or replace function pgque.get_batch_cursor(
+    i_batch_id bigint, i_cursor_name text, i_quick_limit integer, i_extra_where text,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
+    out ev_type text, out ev_data text,
+    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_cursor  refcursor := i_cursor_name::refcursor;
+begin
+    if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
+       or exists (select from pg_cursors c where c.name = i_cursor_name) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no cursor "%s" with %s events at once',
+                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
+            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+    end if;
+
+    open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above
+        e'select * from (%s) e where (%s\n) order by 1',
+        pgque.batch_event_sql(i_batch_id), coalesce(i_extra_where, 'true'));
+    for v_nr in 1..i_quick_limit loop
+        fetch v_cursor into ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
+                            ev_extra1, ev_extra2, ev_extra3, ev_extra4;
+        exit when not found;
+        return next;
+    end loop;
+end;
+$$;
+
+-- The same over all events of the batch.
+-- locks: none. writes: nothing.
+create or replace function pgque.get_batch_cursor(
+    i_batch_id bigint, i_cursor_name text, i_quick_limit integer,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
+    out ev_type text, out ev_data text,
+    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select * from pgque.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
 end;
 $$;
 
@@ -1802,7 +3300,8 @@ end;
 $$;
 
 -- The pass that nack_batch, dead_letter_batch and event_retry share: ids below the maximum of
--- retries go to the retry queue (always, when that is null), the others to the dead letters.
+-- retries go to the retry queue (always, when that is null), the others to the dead letters. Those
+-- of a subconsumer's batch belong to its main consumer.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
@@ -1813,9 +3312,13 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
+    v_owner  pgque.subscription_base;
     v_found  bigint[];
     v_lost   record;
 begin
+    select b.* into v_owner
+    from pgque.subscription_base b
+    where b.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id);
     execute format(  -- quoted: made by batch_event_sql
         'with ev as materialized ('
         '  select b.*, coalesce(b.ev_retry, 0) < coalesce($4, 2147483647) as again '
@@ -1834,8 +3337,8 @@ begin
         '  from ev where not again on conflict do nothing) '
         'select array_agg(ev_id) from ev', pgque.batch_event_sql(i_batch_id))
     into v_found
-    using i_msg_ids, v_sub.sub_queue, v_sub.sub_id, i_max_retries, i_retry_at,
-          v_sub.sub_consumer, i_reason;
+    using i_msg_ids, v_owner.sub_queue, v_owner.sub_id, i_max_retries, i_retry_at,
+          v_owner.sub_consumer, i_reason;
 
     select i.id, count(*) over () as events into v_lost
     from unnest(i_msg_ids) i(id)
@@ -1937,6 +3440,80 @@ begin
 end;
 $$;
 
+-- ===== engine/retry_raw.sql ======================================================================
+
+-- Puts an event, given in full, into a consumer's retries: for consumers that keep events aside
+-- themselves. Without an id it is a new event. Returns its id; one scheduled before stays as it was.
+-- locks: none. writes: retry_queue.
+create or replace function pgque.event_retry_raw(
+    x_queue text, x_consumer text, x_retry_after timestamptz,
+    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
+    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
+    v_queue  pgque.queue := pgque.find_queue(x_queue);
+    v_id     bigint := x_ev_id;
+begin
+    if v_sub.sub_role = 'coop_member' then
+        perform pgque.refuse_cooperative(v_sub, x_queue, x_consumer);
+    end if;
+    if x_retry_after is null or x_ev_retry < 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no retry number %s at %s', coalesce(x_ev_retry::text, 'null'),
+                             coalesce(x_retry_after::text, 'null')),
+            hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
+    end if;
+
+    if v_id is null then
+        v_id := nextval(v_queue.queue_event_seq);
+    end if;
+    insert into pgque.retry_queue (
+        ev_retry_after, ev_queue, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    values (
+        x_retry_after, v_sub.sub_queue, v_id, coalesce(x_ev_time, now()), v_sub.sub_id, x_ev_retry,
+        x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4)
+    on conflict do nothing;
+    return v_id;
+end;
+$$;
+
+-- All events of an open batch again, so many seconds from now, however often that happened before.
+-- Returns how many; those scheduled before stay as they were. The batch stays open.
+-- locks: none. writes: retry_queue.
+create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
+    v_count  integer;
+begin
+    if i_retry_seconds is null or i_retry_seconds < 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no retry after %s seconds', coalesce(i_retry_seconds::text, 'null')),
+            hint = 'Give 0 or more.';
+    end if;
+    execute format(  -- quoted: made by batch_event_sql
+        'insert into pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, '
+        '  ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'select $1, $2, ev_id, ev_time, ev_txid::text::xid8, $3, coalesce(ev_retry, 0) + 1, '
+        '  ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+        'from (%s) b on conflict do nothing', pgque.batch_event_sql(i_batch_id))
+    using clock_timestamp() + make_interval(secs => i_retry_seconds), v_sub.sub_queue,
+          coalesce(v_sub.sub_main, v_sub.sub_id);
+    get diagnostics v_count = row_count;
+    return v_count;
+end;
+$$;
+
 -- ===== engine/rotation.sql =======================================================================
 
 -- The newest tick that every consumer of a queue has behind it, or the last tick where none is
@@ -1979,6 +3556,7 @@ declare
     v_needed  boolean;
 begin
     perform pgque.check_read_committed('rotation');
+    perform pgque.check_adopted();
     select q.* into v_queue
     from pgque.queue q
     where q.queue_id = v_queue.queue_id
@@ -2014,6 +3592,7 @@ begin
         queue_switch_time = clock_timestamp(),
         queue_first_tick = v_floor.tick_id
     where queue_id = v_queue.queue_id;
+    perform pgque.build_insert_functions(v_queue.queue_id);
     return 1;
 end;
 $$;
@@ -2127,10 +3706,229 @@ left join (
     from pgque.queue q
 ) f on f.queue_id = t.tick_queue;
 
+-- ===== engine/metadata_rotation.sql ==============================================================
+
+-- Rotates the logs of positions and ticks when their period, metadata_rotation_period, is over and
+-- they hold enough that is obsolete. Returns how many it rotated. Another maintenance that is at it
+-- is left alone.
+-- locks: the row of config; those of the compactions. writes: config, position_log, tick.
+create or replace function pgque.maint_rotate_metadata()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_done integer;
+begin
+    perform from pgque.config c
+    where c.metadata_rotated_at is null
+       or c.metadata_rotated_at <= clock_timestamp() - c.metadata_rotation_period
+    for update skip locked;
+    if not found then
+        return 0;
+    end if;
+
+    v_done := (pgque.maint_compact_positions() > 0)::integer
+              + (pgque.maint_compact_ticks() > 0)::integer;
+    if v_done > 0 then
+        update pgque.config set metadata_rotated_at = clock_timestamp();
+    end if;
+    return v_done;
+end;
+$$;
+
+-- ===== engine/restore.sql ========================================================================
+
+-- Life after pg_restore. Transaction ids of the new cluster say nothing beside those stored in
+-- ticks and events, so nothing is ticked, read or truncated until adopt_restored_database has
+-- renumbered what is unread. See docs/restore.md.
+
+-- Refuses to compare transaction ids of two clusters.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_adopted()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
+        raise exception using
+            errcode = 'PQ018',
+            message = 'this database was restored from a dump and is not adopted yet',
+            hint = 'Let an administrator run: select pgque.adopt_restored_database();';
+    end if;
+end;
+$$;
+
+-- Gives every consumer what it had not finished as new events: its next batch holds all of them,
+-- with their ids, times and retry counts. Open batches are taken back, leases end. Returns how many
+-- rows it wrote, 0 also where there is nothing to adopt.
+-- locks: ticks, positions and the event tables, against everybody but readers of events.
+-- writes: all of them; config.
+create or replace function pgque.adopt_restored_database()
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_origin  pgque.origin;
+    v_queue   pgque.queue;
+    v_rows    bigint := 0;
+begin
+    perform pgque.check_read_committed('adoption');
+    lock table pgque.queue in share row exclusive mode;
+    lock table pgque.tick, pgque.position_log in access exclusive mode;
+    select o.* into v_origin
+    from pgque.origin o
+    join pgque.config c on c.origin_id <> o.origin_id;
+    if not found then
+        return 0;
+    end if;
+
+    for v_queue in select q.* from pgque.queue q order by q.queue_id loop
+        v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
+    end loop;
+    perform pgque.renumber_positions();
+    update pgque.config set origin_id = v_origin.origin_id;
+    return v_rows;
+end;
+$$;
+
+-- What each consumer of a queue has not finished: all that its last tick did not see and, for an
+-- open batch of a cooperative member, what lies between its two ticks. Without consumers, what
+-- is not ticked.
+create or replace view pgque.unfinished as
+select s.sub_queue as queue_id, coalesce(s.sub_main, s.sub_id) as owner_id,
+       prev.tick_snapshot as after_snapshot,
+       case when s.sub_main is not null then cur.tick_snapshot end as until_snapshot
+from pgque.subscription s
+join pgque.tick prev on prev.tick_queue = s.sub_queue and prev.tick_id = s.sub_last_tick
+left join pgque.tick cur on cur.tick_queue = s.sub_queue and cur.tick_id = s.sub_next_tick
+union all
+select q.queue_id, null, last_tick.tick_snapshot, null
+from pgque.queue q
+cross join lateral (
+    select t.tick_snapshot from pgque.tick t
+    where t.tick_queue = q.queue_id
+    order by t.tick_id desc
+    limit 1
+) last_tick
+where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
+
+-- Writes the unfinished events of a queue again, under this transaction's id. One that all
+-- consumers need stays one row, else each gets its own. Rows sent since the restore are told from
+-- restored ones by the transaction that wrote them (xmin, which has 32 bits of the id), and all
+-- consumers need those.
+-- locks: the event tables, exclusively at the end. writes: the event tables.
+create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_kept     text := format('pgque.event_%s_kept', i_queue.queue_id);
+    v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
+                                'ev_extra1, ev_extra2, ev_extra3, ev_extra4';
+    v_rows     bigint;
+begin
+    for v_nr in 0..i_queue.queue_ntables - 1 loop
+        execute format('lock table pgque.%I in access exclusive mode',
+                       format('event_%s_%s', i_queue.queue_id, v_nr));
+    end loop;
+
+    execute format(  -- quoted: made of the queue's number, a number, and column names
+        'create table %s as '
+        'with owner as (select u.owner_id, array_agg(u.after_snapshot) as after_snapshots, '
+        '                      array_agg(u.until_snapshot) as until_snapshots '
+        '               from pgque.unfinished u where u.queue_id = %s group by u.owner_id), '
+        'need as (select e.*, needed.owners from %s e cross join lateral ('
+        '  select array_agg(o.owner_id) as owners from owner o '
+        '  where (e.ev_owner is null or e.ev_owner = o.owner_id) '
+        '    and (pgque.is_written_since(e.xmin, %L) or exists ('
+        '      select from unnest(o.after_snapshots, o.until_snapshots) s(a, u) '
+        '      where not pg_visible_in_snapshot(e.ev_txid, s.a) '
+        '        and coalesce(pg_visible_in_snapshot(e.ev_txid, s.u), true)))) needed '
+        '  where needed.owners is not null) '
+        'select ev_id, ev_time, coalesce(ev_owner, one.owner_id) as ev_owner, ev_retry, ev_type, '
+        '       ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+        'from need n cross join lateral (select null::integer where cardinality(n.owners) = '
+        '  (select count(*) from owner) union all select x from unnest(n.owners) x '
+        '  where cardinality(n.owners) < (select count(*) from owner)) one(owner_id)',
+        v_kept, i_queue.queue_id, i_queue.queue_data_pfx, i_first_txid);
+    for v_nr in 0..i_queue.queue_ntables - 1 loop
+        execute format('truncate pgque.%I', format('event_%s_%s', i_queue.queue_id, v_nr));
+    end loop;
+    execute format('insert into %s_%s (%s) select %s from %s order by ev_id',  -- quoted: as above
+                   i_queue.queue_data_pfx, i_queue.queue_cur_table, v_columns, v_columns, v_kept);
+    get diagnostics v_rows = row_count;
+    execute format('drop table %s', v_kept);  -- quoted: as above
+    return v_rows;
+end;
+$$;
+
+-- Whether a row's xmin is a given transaction or a later one; both are less than 2^31 apart.
+-- locks: none. writes: nothing.
+create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
+returns boolean
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
+end;
+$$;
+
+-- One tick a queue, with this transaction still in progress, and every consumer at it.
+-- locks: held by the caller. writes: tick, tick_request, position_log, queue.
+create or replace function pgque.renumber_positions()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_ticks      pgque.tick[];
+    v_positions  pgque.position_log[];
+begin
+    v_ticks := array(
+        select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
+                   t.tick_event_seq)::pgque.tick
+        from pgque.queue q
+        cross join lateral (
+            select * from pgque.tick l
+            where l.tick_queue = q.queue_id
+            order by l.tick_id desc
+            limit 1
+        ) t);
+    truncate pgque.tick;
+    insert into pgque.tick select (unnest(v_ticks)).*;
+
+    v_positions := array(
+        select p
+        from pgque.subscription s
+        join pgque.position_log p on p.sub_id = s.sub_id and p.pos_seq = s.pos_seq);
+    truncate pgque.position_log;
+    insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+    select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then t.tick_id end,
+           clock_timestamp(), p.lease_epoch
+    from unnest(v_positions) p
+    join pgque.subscription_base s on s.sub_id = p.sub_id
+    join pgque.tick t on t.tick_queue = s.sub_queue;
+
+    update pgque.queue q
+    set queue_first_tick = t.tick_id,
+        queue_switch_step1 = pg_current_xact_id()::text::bigint,
+        queue_switch_step2 = pg_current_xact_id()::text::bigint,
+        queue_switch_time = clock_timestamp()
+    from pgque.tick t
+    where t.tick_queue = q.queue_id;
+    insert into pgque.tick_request (queue_id) select q.queue_id from pgque.queue q;
+end;
+$$;
+
 -- ===== engine/maint.sql ==========================================================================
 
--- All maintenance in one call, for any scheduler: rotation, retries, compaction. Returns how many
--- things it did. What it cannot lock it leaves for the next call. The logs come last, since their
+-- All maintenance in one call, for any scheduler: rotation of events, retries, rotation of the
+-- logs. Returns how many things it did. What it cannot lock it leaves for the next call. The logs come last, since their
 -- locks are kept until commit.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
@@ -2147,9 +3945,59 @@ begin
         v_done := v_done + pgque.maint_rotate_tables_step1(v_queue);
     end loop;
     v_done := v_done + pgque.maint_retry_events();
-    v_done := v_done + (pgque.maint_compact_positions() > 0)::integer;
-    v_done := v_done + (pgque.maint_compact_ticks() > 0)::integer;
-    return v_done;
+    return v_done + pgque.maint_rotate_metadata();
+end;
+$$;
+
+-- ===== engine/maint_operations.sql ===============================================================
+
+-- What there is to maintain now, for schedulers that run each step in a transaction of its own:
+-- functions of none or one argument, to be called again while they return more than 0, and tables
+-- to vacuum.
+-- locks: none. writes: nothing.
+create or replace function pgque.maint_operations(out func_name text, out func_arg text)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select 'pgque.maint_rotate_tables_step1', q.queue_name
+    from pgque.queue q
+    where q.queue_switch_step2 is not null
+      and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+    order by q.queue_name;
+    if found or exists (select from pgque.queue q where q.queue_switch_step2 is null) then
+        return query values ('pgque.maint_rotate_tables_step2', null::text);
+    end if;
+
+    if exists (select from pgque.retry_queue r where r.ev_retry_after <= clock_timestamp()) then
+        return query values ('pgque.maint_retry_events', null::text);
+    end if;
+    if exists (select from pgque.config c
+               where c.metadata_rotated_at is null
+                  or c.metadata_rotated_at <= clock_timestamp() - c.metadata_rotation_period) then
+        return query values ('pgque.maint_rotate_metadata', null::text);
+    end if;
+    return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
+end;
+$$;
+
+-- The tables that change rows in place, where the server does not vacuum them by itself. Events,
+-- positions and ticks are not among them: they are truncated.
+-- locks: none. writes: nothing.
+create or replace function pgque.maint_tables_to_vacuum()
+returns setof text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('autovacuum')::boolean then
+        return;
+    end if;
+    return query
+    select format('pgque.%I', t)
+    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request}'::text[]) t;
 end;
 $$;
 
@@ -2309,6 +4157,89 @@ begin
 end;
 $$;
 
+-- ===== engine/compat.sql =========================================================================
+
+-- Names of PgQ and PgQue that say in other words what a function of ours does, so that SQL written
+-- for them runs unchanged.
+
+-- send_batch under the core's argument names.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.insert_event_bulk(
+    queue_name text, ev_type text, ev_data_list text[])
+returns bigint[]
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, ev_type, ev_data_list);
+end;
+$$;
+
+-- next_batch_custom without limits.
+-- locks: those of next_batch_custom. writes: the same.
+create or replace function pgque.next_batch_info(
+    i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+                    cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null) b;
+end;
+$$;
+
+-- The tick that would end a batch from the given one on; see find_next_tick. Nulls when none does.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_tick_helper(
+    i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
+    i_min_count bigint, i_min_interval interval,
+    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_prev  pgque.tick;
+    v_next  pgque.tick;
+begin
+    if i_queue_id is null or i_prev_tick_id is null
+       or i_prev_tick_time is null and i_min_interval is not null
+       or i_prev_tick_seq is null and i_min_count is not null
+       or i_min_count not between 0 and 2147483647 or i_min_interval < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no tick of queue %s after tick %s', coalesce(i_queue_id::text, 'null'),
+                             coalesce(i_prev_tick_id::text, 'null')),
+            hint = 'Give the queue and tick as in pgque.tick, and minimums of 0 or more, or null.';
+    end if;
+    v_prev.tick_id := i_prev_tick_id;
+    v_prev.tick_time := i_prev_tick_time;
+    v_prev.tick_event_seq := i_prev_tick_seq;
+    v_next := pgque.find_next_tick(i_queue_id, v_prev, null, i_min_count::integer, i_min_interval,
+                                   null);
+    next_tick_id := v_next.tick_id;
+    next_tick_time := v_next.tick_time;
+    next_tick_seq := v_next.tick_event_seq;
+end;
+$$;
+
+-- PgQ's name for force_next_tick.
+-- locks: none. writes: tick_request.
+create or replace function pgque.force_tick(i_queue_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.force_next_tick(i_queue_name);
+end;
+$$;
+
 -- ===== api/send.sql ==============================================================================
 
 -- Publishes one event. Text goes through as it is; jsonb, where the caller casts, is validated and
@@ -2319,16 +4250,17 @@ returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_queue_id pg_catalog.int4;
-    v_id       pg_catalog.int8;
+    v_sql  pg_catalog.text;
+    v_id   pg_catalog.int8;
 begin
-    select q.queue_id into v_queue_id
+    select q.queue_insert_sql into v_sql
     from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
     if not found then
         perform pgque.find_queue($1);
     end if;
-    execute pg_catalog.format('select pgque.event_%s_insert($1, $2)', v_queue_id)  -- quoted: a number
-    into v_id using $2, $3;
+    execute v_sql into v_id
+    using $2, $3, null::pg_catalog.text, null::pg_catalog.text, null::pg_catalog.text,
+          null::pg_catalog.text;
     return v_id;
 end;
 $$;
@@ -2454,7 +4386,8 @@ begin
 end;
 $$;
 
--- The first messages of the consumer's open or next batch. ack finishes the whole batch, also
+-- Messages of the consumer's open or next batch, in order of msg_id. Of a larger batch any
+-- i_max_return are taken: to find the first ones, all would have to be read. ack finishes the whole batch, also
 -- messages that i_max_return left out; until then receive returns the same ones. A batch without
 -- an event is finished on the way.
 -- locks: those of open_batch and finish_batch. writes: the same.
@@ -2463,6 +4396,7 @@ create or replace function pgque.receive(
 returns setof pgque.message
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set jit = off
 as $$
 declare
     v_batch bigint;
@@ -2476,10 +4410,11 @@ begin
     loop
         v_batch := pgque.next_batch(i_queue, i_consumer);
         exit when v_batch is null;
-        return query execute format(  -- quoted: made by batch_event_sql
+        return query execute format(  -- quoted: made by batch_select
             'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
-            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s limit $2) e',
-            pgque.batch_event_sql(v_batch))
+            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+            'from (%s limit $2) e order by ev_id',
+            pgque.batch_select(v_batch, '*'))
         using v_batch, i_max_return;
         exit when found;
         perform pgque.finish_batch(v_batch);
@@ -2510,6 +4445,70 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);
+end;
+$$;
+
+-- ===== api/receive_coop.sql ======================================================================
+
+-- receive for a worker that shares a consumer with others: messages of its open or next batch. ack
+-- finishes the whole batch, also messages that i_max_return left out. A batch without an event is
+-- finished on the way.
+-- locks: those of open_coop_batch and finish_batch. writes: the same.
+create or replace function pgque.receive_coop(
+    i_queue text, i_consumer text, i_subconsumer text,
+    i_max_return integer default 100, i_dead_interval interval default null)
+returns setof pgque.message
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_batch bigint;
+begin
+    if i_max_return is null or i_max_return < 1 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no batch returns %s messages', coalesce(i_max_return::text, 'null')),
+            hint = 'Ask for 1 or more.';
+    end if;
+    loop
+        v_batch := pgque.next_batch(i_queue, i_consumer, i_subconsumer, i_dead_interval);
+        exit when v_batch is null;
+        return query execute format(  -- quoted: made by batch_select
+            'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
+            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+            'from (%s limit $2) e order by ev_id',
+            pgque.batch_select(v_batch, '*'))
+        using v_batch, i_max_return;
+        exit when found;
+        perform pgque.finish_batch(v_batch);
+    end loop;
+end;
+$$;
+
+-- The registration of a subconsumer under the name that applications expect.
+-- locks: those of register_subconsumer. writes: the same.
+create or replace function pgque.subscribe_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer, i_convert_normal);
+end;
+$$;
+
+-- Its end; see unregister_subconsumer for a batch that is open.
+-- locks: those of unregister_subconsumer. writes: the same.
+create or replace function pgque.unsubscribe_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.unregister_subconsumer(i_queue, i_consumer, i_subconsumer, i_batch_handling);
 end;
 $$;
 
@@ -2678,10 +4677,27 @@ $$;
 
 -- ===== ops/regenerate.sql ========================================================================
 
--- Queues that an older installation made get this version's functions.
+-- Gives each queue the functions of this version; returns how many queues there are. Installing
+-- calls it last, for queues that an older version made.
+-- locks: the rows of all queues. writes: pg_proc.
+create or replace function pgque.upgrade_schema()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queues integer;
+begin
+    perform pgque.build_queue_functions(q.queue_id)
+    from (select queue_id from pgque.queue order by queue_id for update) q;
+    get diagnostics v_queues = row_count;
+    return v_queues;
+end;
+$$;
+
 do $$
 begin
-    perform pgque.build_queue_functions(q.queue_id) from pgque.queue q;
+    perform pgque.upgrade_schema();
 end;
 $$;
 
@@ -2718,9 +4734,39 @@ grant execute on function
     pgque.send_batch(text, text, jsonb[]),
     pgque.insert_event(text, text, text),
     pgque.insert_event(text, text, text, text, text, text, text),
+    pgque.insert_event_bulk(text, text, text[]),
     pgque.current_event_table(text),
     pgque.dlq_replay(bigint),
     pgque.dlq_replay_all(text)
+to pgque_writer;
+
+-- The triggers run as whoever changes the row, and so does all that they call.
+grant execute on function
+    pgque.jsontriga(),
+    pgque.logutriga(),
+    pgque.sqltriga(),
+    pgque.trigger_arguments(text, text[]),
+    pgque.trigger_expressions(text, text[]),
+    pgque.refuse_trigger(text, text, text),
+    pgque.refuse_change(text, text, text),
+    pgque.check_firing(text, text, text, text, boolean, boolean),
+    pgque.check_columns(text, text[], text[]),
+    pgque.add_field_columns(text, text[], text[]),
+    pgque.check_key(text, text, text[], text[], text[], text[]),
+    pgque.is_change_sent(text[], boolean[], text[], text[], text[]),
+    pgque.table_columns(oid),
+    pgque.split_row(text),
+    pgque.describe_change(text, oid, text, text, text[], text, text, text, boolean, record, record),
+    pgque.insert_change(text, text, record, text[]),
+    pgque.json_change_type(text, text, text, text[]),
+    pgque.row_as_json(text[], oid[], boolean[], text[]),
+    pgque.change_letter(text, text[]),
+    pgque.row_as_url(text[], boolean[], text[]),
+    pgque.url_encode(text),
+    pgque.change_fragment(text, text[], boolean[], text[], text[], text[]),
+    pgque.insert_fragment(text[], boolean[], text[]),
+    pgque.update_fragment(text[], boolean[], text[], text[], text[]),
+    pgque.key_fragment(text[], text[], text[])
 to pgque_writer;
 
 grant execute on function
@@ -2729,9 +4775,17 @@ grant execute on function
     pgque.unregister_consumer(text, text),
     pgque.subscribe(text, text),
     pgque.unsubscribe(text, text),
+    pgque.register_subconsumer(text, text, text, boolean),
+    pgque.unregister_subconsumer(text, text, text, integer),
+    pgque.subscribe_subconsumer(text, text, text, boolean),
+    pgque.unsubscribe_subconsumer(text, text, text, integer),
+    pgque.touch_subconsumer(text, text, text),
     pgque.next_batch(text, text),
+    pgque.next_batch(text, text, text, interval),
+    pgque.next_batch_info(text, text),
     pgque.next_batch_custom(text, text, interval, integer, interval),
     pgque.next_batch_custom(text, text, interval, integer, interval, integer),
+    pgque.next_batch_custom(text, text, text, interval, integer, interval, interval),
     pgque.get_batch_events(bigint),
     pgque.get_batch_info(bigint),
     pgque.batch_read_plan(bigint, integer),
@@ -2743,6 +4797,7 @@ grant execute on function
     pgque.release_batch(bigint, text, bigint),
     pgque.get_lease_info(text, text),
     pgque.receive(text, text, integer),
+    pgque.receive_coop(text, text, text, integer, interval),
     pgque.ack(bigint),
     pgque.nack(bigint, pgque.message, interval, text),
     pgque.nack_batch(bigint, bigint[], interval, text),
@@ -2765,17 +4820,37 @@ grant execute on function
                            text, text, text, text, text, text),
     pgque.batch_event_sql(bigint),
     pgque.batch_event_tables(bigint),
+    pgque.get_batch_cursor(bigint, text, integer),
+    pgque.get_batch_cursor(bigint, text, integer, text),
+    pgque.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer,
+                          text, text, text, text, text, text),
+    pgque.batch_retry(bigint, integer),
+    pgque.find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval),
     pgque.ticker(),
     pgque.ticker(text),
+    pgque.ticker(text, bigint, timestamptz, bigint),
+    pgque.force_tick(text),
     pgque.force_next_tick(text),
+    pgque.set_tick_period_ms(integer),
+    pgque.set_metadata_rotation_period(interval),
+    pgque.grant_perms(text),
+    pgque.tune_storage(text),
+    pgque.quote_fqname(text),
+    pgque.seq_getval(text),
+    pgque.seq_setval(text, bigint),
+    pgque.upgrade_schema(),
     pgque.ticker_pace(),
     pgque.maint(),
     pgque.maint_rotate_tables_step1(text),
     pgque.maint_rotate_tables_step2(),
     pgque.maint_retry_events(),
+    pgque.maint_operations(),
+    pgque.maint_tables_to_vacuum(),
+    pgque.maint_rotate_metadata(),
     pgque.maint_compact_positions(),
     pgque.maint_compact_ticks(),
-    pgque.dlq_purge(text, interval)
+    pgque.dlq_purge(text, interval),
+    pgque.adopt_restored_database()
 to pgque_admin;
 grant execute on procedure pgque.ticker_loop() to pgque_admin;
 

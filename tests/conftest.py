@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,6 +36,13 @@ class Server(Protocol):
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A server of the version that PGQUE_TEST_PG names, for the whole session."""
+    with new_server() as running:
+        yield running
+
+
+@contextmanager
+def new_server() -> Iterator[EmbeddedPostgres | DebianPostgres]:
+    """One more server of that version, for tests that need it to themselves."""
     version = int(os.environ.get("PGQUE_TEST_PG") or 18)
     # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
     with tempfile.TemporaryDirectory(prefix="pgque-test-") as folder:

@@ -100,6 +100,26 @@ class WrongIsolation(PgqueError):
     """Maintenance was asked for in a transaction stricter than READ COMMITTED."""
 
 
+class ChangeRefused(PgqueError):
+    """A trigger of the queue refused a row's change: denied, without a key, or of the key."""
+
+
+class WrongConsumerRole(PgqueError):
+    """The call is not for this consumer: a normal one, a cooperative one, or a subconsumer."""
+
+
+class ConsumerInUse(PgqueError):
+    """The consumer has a batch open, or subconsumers, which must end first."""
+
+
+class TickRefused(PgqueError):
+    """The queue's ticker is paused, or its ticks come from another source."""
+
+
+class NotAdopted(PgqueError):
+    """The database was restored from a dump, and its queues are not renumbered yet."""
+
+
 _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ001": QueueNotFound,
     "PQ002": ConsumerNotFound,
@@ -114,6 +134,11 @@ _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ011": UnsupportedServer,
     "PQ012": LeaseLost,
     "PQ013": WrongIsolation,
+    "PQ014": ChangeRefused,
+    "PQ015": WrongConsumerRole,
+    "PQ016": ConsumerInUse,
+    "PQ017": TickRefused,
+    "PQ018": NotAdopted,
     "40001": TransactionOutdated,
     "22P02": MalformedPayload,
     "22021": MalformedPayload,

@@ -98,15 +98,18 @@ class QueueInfo:
 
 @dataclass(frozen=True)
 class ConsumerInfo:
-    """A consumer's state. `pending_events` is an upper estimate up to the last tick."""
+    """A consumer's state. `pending_events` is an upper estimate up to the last tick.
+
+    A subconsumer without a batch stands nowhere: it has no lag, last tick and pending events.
+    """
 
     queue: str
     name: str
-    lag: timedelta
+    lag: timedelta | None
     last_seen: timedelta
-    last_tick_id: int
+    last_tick_id: int | None
     batch_id: int | None
-    pending_events: int
+    pending_events: int | None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ begin
 end;
 $$;
 
--- The first messages of the consumer's open or next batch. ack finishes the whole batch, also
+-- Messages of the consumer's open or next batch, in order of msg_id. Of a larger batch any
+-- i_max_return are taken: to find the first ones, all would have to be read. ack finishes the whole batch, also
 -- messages that i_max_return left out; until then receive returns the same ones. A batch without
 -- an event is finished on the way.
 -- locks: those of open_batch and finish_batch. writes: the same.
@@ -31,6 +32,7 @@ create or replace function pgque.receive(
 returns setof pgque.message
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set jit = off
 as $$
 declare
     v_batch bigint;
@@ -44,10 +46,11 @@ begin
     loop
         v_batch := pgque.next_batch(i_queue, i_consumer);
         exit when v_batch is null;
-        return query execute format(  -- quoted: made by batch_event_sql
+        return query execute format(  -- quoted: made by batch_select
             'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
-            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s limit $2) e',
-            pgque.batch_event_sql(v_batch))
+            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+            'from (%s limit $2) e order by ev_id',
+            pgque.batch_select(v_batch, '*'))
         using v_batch, i_max_return;
         exit when found;
         perform pgque.finish_batch(v_batch);

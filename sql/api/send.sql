@@ -6,16 +6,17 @@ returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_queue_id pg_catalog.int4;
-    v_id       pg_catalog.int8;
+    v_sql  pg_catalog.text;
+    v_id   pg_catalog.int8;
 begin
-    select q.queue_id into v_queue_id
+    select q.queue_insert_sql into v_sql
     from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
     if not found then
         perform pgque.find_queue($1);
     end if;
-    execute pg_catalog.format('select pgque.event_%s_insert($1, $2)', v_queue_id)  -- quoted: a number
-    into v_id using $2, $3;
+    execute v_sql into v_id
+    using $2, $3, null::pg_catalog.text, null::pg_catalog.text, null::pg_catalog.text,
+          null::pg_catalog.text;
     return v_id;
 end;
 $$;

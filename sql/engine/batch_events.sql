@@ -46,38 +46,52 @@ declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_c    record;
 begin
+    perform pgque.check_adopted();
     v_c := pgque.snapshot_conditions(
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     in_range := v_c.in_range;
     in_list := v_c.in_list;
-    is_owned := format('(ev_owner is null or ev_owner = %s)', v_sub.sub_id);
-    execute format('select array_agg(t order by t) from pgque.%I($1, $2) t',
-                   format('event_%s_tables', v_sub.sub_queue))
+    is_owned := format('(ev_owner is null or ev_owner = %s)',
+                       coalesce(v_sub.sub_main, v_sub.sub_id));
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
     into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 
--- The SELECT of a batch's events, in order of ev_id. Its rows are committed and fixed: the same on
--- every connection and at every time until the batch is finished.
+-- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed: the
+-- same on every connection and at every time until the batch is finished.
+-- locks: none. writes: nothing.
+create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_b    record := pgque.describe_batch(i_batch_id);
+    v_sql  text;
+begin
+    select string_agg(format('select %s from %s where %s and %s', i_columns, t, c, v_b.is_owned),
+                      ' union all ')
+    into v_sql
+    from unnest(case v_b.tables when '{}' then '{pgque.event_template}' else v_b.tables end) t
+    cross join unnest(array[v_b.in_range, v_b.in_list]) c
+    where c is not null;
+    return v_sql;
+end;
+$$;
+
+-- The SELECT of a batch's events, in order of ev_id.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_event_sql(x_batch_id bigint)
 returns text
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_b     record := pgque.describe_batch(x_batch_id);
-    v_sql   text;
-    v_head  constant text := 'select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, '
-                             'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from ';
 begin
-    select string_agg(concat(v_head, t, ' where ', c, ' and ', v_b.is_owned), ' union all ')
-    into v_sql
-    from unnest(coalesce(v_b.tables, '{pgque.event_template}')) t
-    cross join unnest(array[v_b.in_range, v_b.in_list]) c
-    where c is not null;
-    return v_sql || ' order by 1';
+    return concat(pgque.batch_select(
+        x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
+                    'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
 end;
 $$;
 
@@ -93,7 +107,8 @@ begin
 end;
 $$;
 
--- The events of an open batch, in order of ev_id.
+-- The events of an open batch, in order of ev_id. Event tables have no statistics, so the planner
+-- may take a small batch of a large table for worth compiling.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
@@ -103,6 +118,7 @@ create or replace function pgque.get_batch_events(
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set jit = off
 as $$
 declare
     v_sql text := pgque.batch_event_sql(x_batch_id);

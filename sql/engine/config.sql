@@ -38,6 +38,9 @@ begin
                 hint = 'Periods are positive intervals such as ''2 hours'', counts positive '
                        'integers, switches true or false; null resets to the default.';
     end;
+    if x_param_name = 'disable_insert' then
+        perform pgque.build_insert_functions(v_queue.queue_id);
+    end if;
     return 1;
 end;
 $$;

@@ -21,14 +21,18 @@ begin
     end if;
 
     v_id := nextval(pg_get_serial_sequence('pgque.queue', 'queue_id'));
-    insert into pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq)
-    values (v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id))
+    insert into pgque.queue (
+        queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_insert_sql)
+    values (
+        v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id),
+        format('select pgque.event_%s_insert($1, $2, $3, $4, $5, $6)', v_id))
     on conflict (queue_name) do nothing;
     if not found then
         return 0;
     end if;
 
     perform pgque.create_event_tables(v_id);
+    perform pgque.grant_perms(i_queue_name);
     perform pgque.build_queue_functions(v_id);
     insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
     values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
@@ -36,8 +40,8 @@ begin
 end;
 $$;
 
--- Writers get no more than the columns that are theirs to fill, so that COPY into the current
--- table cannot forge ids, times or transactions. Vacuum has no work in tables that TRUNCATE empties.
+-- The id sequence, the parent and its three children. Vacuum has no work in tables that TRUNCATE
+-- empties.
 -- locks: none. writes: the catalog.
 create or replace function pgque.create_event_tables(i_queue_id integer)
 returns void
@@ -51,8 +55,6 @@ declare
 begin
     execute format('create sequence pgque.%I', v_seq);
     execute format('create table pgque.%I () inherits (pgque.event_template)', v_parent);
-    execute format('grant select on pgque.%I to pgque_reader', v_parent);
-    execute format('grant usage on sequence pgque.%I to pgque_writer', v_seq);
 
     for v_nr in 0..2 loop
         v_child := format('%s_%s', v_parent, v_nr);
@@ -68,10 +70,6 @@ begin
             v_child, format('pgque.%I', v_seq));
         execute format('create index %I on pgque.%I (ev_txid)',
                        format('%s_txid_idx', v_child), v_child);
-        execute format('grant select on pgque.%I to pgque_reader', v_child);
-        execute format(
-            'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'on pgque.%I to pgque_writer', v_child);
     end loop;
 end;
 $$;

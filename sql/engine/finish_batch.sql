@@ -1,5 +1,6 @@
 -- Ends a batch: the consumer's position moves to its last tick. A batch under a live lease is
--- finished by its holder, with ack_batch.
+-- finished by its holder, with ack_batch. The common case is one statement; when it finds nothing
+-- to write, find_batch tells why, or the position moved at the same moment and is looked at again.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -10,6 +11,19 @@ declare
     v_sub pgque.subscription;
 begin
     loop
+        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+        select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
+               clock_timestamp(), p.lease_epoch
+        from pgque.position_log p
+        join pgque.subscription_base s on s.sub_id = p.sub_id
+        where p.sub_batch = x_batch_id
+          and coalesce(p.lease_until <= clock_timestamp(), true)
+          and not exists (
+              select from pgque.position_log newer
+              where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+        on conflict (sub_id, pos_seq) do nothing;
+        exit when found;
+
         v_sub := pgque.find_batch(x_batch_id);
         if v_sub.lease_until > clock_timestamp() then
             raise exception using
@@ -18,13 +32,13 @@ begin
                                  x_batch_id, v_sub.lease_owner, v_sub.lease_until),
                 hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
         end if;
-        exit when pgque.close_batch(v_sub);
     end loop;
     return 1;
 end;
 $$;
 
--- The step that finish_batch and ack_batch share. False when the position moved meanwhile.
+-- The last step of ack_batch, and of a move of the shared cursor. A subconsumer stands nowhere
+-- afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
@@ -32,7 +46,7 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    i_sub.sub_last_tick := i_sub.sub_next_tick;
+    i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
     i_sub.sub_batch := null;
     i_sub.sub_next_tick := null;
     return pgque.append_position(i_sub);

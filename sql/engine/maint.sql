@@ -1,5 +1,5 @@
--- All maintenance in one call, for any scheduler: rotation, retries, compaction. Returns how many
--- things it did. What it cannot lock it leaves for the next call. The logs come last, since their
+-- All maintenance in one call, for any scheduler: rotation of events, retries, rotation of the
+-- logs. Returns how many things it did. What it cannot lock it leaves for the next call. The logs come last, since their
 -- locks are kept until commit.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
@@ -16,8 +16,6 @@ begin
         v_done := v_done + pgque.maint_rotate_tables_step1(v_queue);
     end loop;
     v_done := v_done + pgque.maint_retry_events();
-    v_done := v_done + (pgque.maint_compact_positions() > 0)::integer;
-    v_done := v_done + (pgque.maint_compact_ticks() > 0)::integer;
-    return v_done;
+    return v_done + pgque.maint_rotate_metadata();
 end;
 $$;

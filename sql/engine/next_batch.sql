@@ -11,7 +11,7 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_newest  timestamptz := 'infinity';
+    v_newest  timestamptz := timestamptz 'infinity';
     v_near    pgque.tick;
     v_far     pgque.tick;
 begin
@@ -61,8 +61,21 @@ declare
     v_sub  pgque.subscription;
 begin
     loop
-        v_sub := pgque.find_subscription(i_queue, i_consumer);
-        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+        -- Each poll comes by here: no call that the common case does not need.
+        select s.* into v_sub
+        from pgque.subscription s
+        join pgque.queue q on q.queue_id = s.sub_queue
+        join pgque.consumer c on c.co_id = s.sub_consumer
+        where q.queue_name = i_queue and c.co_name = i_consumer;
+        if not found then
+            v_sub := pgque.find_subscription(i_queue, i_consumer);
+        end if;
+        if v_sub.sub_role <> 'normal' then
+            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+        end if;
+        if v_sub.lease_until is not null then
+            perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+        end if;
         if i_only is not null and v_sub.sub_batch is distinct from i_only then
             raise exception using
                 errcode = 'PQ003',
@@ -71,10 +84,22 @@ begin
         end if;
 
         if v_sub.sub_batch is null then
-            v_sub.sub_next_tick := (pgque.find_next_tick(
-                v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+            if coalesce(i_min_lag, i_min_interval) is null
+               and coalesce(i_min_count, i_max_count) is null then
+                select t.tick_id into v_sub.sub_next_tick
+                from pgque.tick t
+                where t.tick_queue = v_sub.sub_queue and t.tick_id > v_sub.sub_last_tick
+                order by t.tick_id
+                limit 1;
+            else
+                v_sub.sub_next_tick := (pgque.find_next_tick(
+                    v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
+                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+            end if;
             if v_sub.sub_next_tick is null then
+                if current_setting('transaction_isolation') <> 'read committed' then
+                    perform pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
+                end if;
                 return null;
             end if;
             v_sub.sub_batch := nextval('pgque.batch_id_seq');
@@ -85,10 +110,9 @@ begin
         v_sub.lease_owner := i_owner;
         v_sub.lease_until := clock_timestamp() + i_ttl;
         v_sub.lease_epoch := v_sub.lease_epoch + (i_owner is not null)::integer;
-        if pgque.append_position(v_sub) then
-            return v_sub;
-        end if;
+        exit when pgque.append_position(v_sub);
     end loop;
+    return v_sub;
 end;
 $$;
 

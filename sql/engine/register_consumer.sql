@@ -72,6 +72,9 @@ declare
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
+        if v_sub.sub_role = 'coop_member' then
+            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+        end if;
         perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
         v_sub.sub_last_tick := i_tick;
         v_sub.sub_batch := null;
@@ -94,8 +97,9 @@ end;
 $$;
 
 -- Ends a registration with its open batch, waiting retries and dead letters. Returns how many
--- registrations ended.
--- locks: none. writes: subscription_base, retry_queue, dead_letter.
+-- registrations ended. One with subconsumers is refused; of a subconsumer, see
+-- unregister_subconsumer.
+-- locks: the registration's row. writes: subscription_base, retry_queue, dead_letter.
 create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
 language plpgsql security definer
@@ -104,6 +108,19 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(x_queue_name, x_consumer_name);
 begin
+    if v_sub.sub_role = 'coop_member' then
+        perform pgque.end_subconsumer(v_sub.sub_main, v_sub.sub_id, 0);
+        return 1;
+    end if;
+    perform from pgque.subscription_base s where s.sub_id = v_sub.sub_id for update;
+    if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('consumer "%s" on queue "%s" still has subconsumers',
+                             x_consumer_name, x_queue_name),
+            hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, subconsumer);';
+    end if;
+
     delete from pgque.retry_queue r
     where r.ev_owner = v_sub.sub_id;
     delete from pgque.dead_letter d

@@ -40,7 +40,8 @@ end;
 $$;
 
 -- The pass that nack_batch, dead_letter_batch and event_retry share: ids below the maximum of
--- retries go to the retry queue (always, when that is null), the others to the dead letters.
+-- retries go to the retry queue (always, when that is null), the others to the dead letters. Those
+-- of a subconsumer's batch belong to its main consumer.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
@@ -51,9 +52,13 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
+    v_owner  pgque.subscription_base;
     v_found  bigint[];
     v_lost   record;
 begin
+    select b.* into v_owner
+    from pgque.subscription_base b
+    where b.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id);
     execute format(  -- quoted: made by batch_event_sql
         'with ev as materialized ('
         '  select b.*, coalesce(b.ev_retry, 0) < coalesce($4, 2147483647) as again '
@@ -72,8 +77,8 @@ begin
         '  from ev where not again on conflict do nothing) '
         'select array_agg(ev_id) from ev', pgque.batch_event_sql(i_batch_id))
     into v_found
-    using i_msg_ids, v_sub.sub_queue, v_sub.sub_id, i_max_retries, i_retry_at,
-          v_sub.sub_consumer, i_reason;
+    using i_msg_ids, v_owner.sub_queue, v_owner.sub_id, i_max_retries, i_retry_at,
+          v_owner.sub_consumer, i_reason;
 
     select i.id, count(*) over () as events into v_lost
     from unnest(i_msg_ids) i(id)

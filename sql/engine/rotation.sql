@@ -38,6 +38,7 @@ declare
     v_needed  boolean;
 begin
     perform pgque.check_read_committed('rotation');
+    perform pgque.check_adopted();
     select q.* into v_queue
     from pgque.queue q
     where q.queue_id = v_queue.queue_id
@@ -73,6 +74,7 @@ begin
         queue_switch_time = clock_timestamp(),
         queue_first_tick = v_floor.tick_id
     where queue_id = v_queue.queue_id;
+    perform pgque.build_insert_functions(v_queue.queue_id);
     return 1;
 end;
 $$;

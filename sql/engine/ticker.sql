@@ -61,6 +61,7 @@ as $$
 declare
     v_ticked bigint;
 begin
+    perform pgque.check_adopted();
     with due as materialized (
         select * from pgque.tick_due
     ), ticked as (
@@ -83,7 +84,8 @@ begin
 end;
 $$;
 
--- Ticks one queue if it is due; returns the new tick's id, or null.
+-- Ticks one queue if it is due; returns the new tick's id, or null. Refuses one that has its ticks
+-- from elsewhere, or none for now.
 -- locks: one advisory transaction lock. writes: tick, tick_request; notifies.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
@@ -94,6 +96,10 @@ declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
     v_tick   bigint;
 begin
+    perform pgque.check_adopted();
+    if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
+        perform pgque.refuse_tick(v_queue);
+    end if;
     with due as materialized (
         select * from pgque.tick_due d where d.queue_id = v_queue.queue_id
     ), ticked as (

@@ -1,6 +1,23 @@
--- Queues that an older installation made get this version's functions.
+-- Gives each queue the functions of this version; returns how many queues there are. Installing
+-- calls it last, for queues that an older version made.
+-- locks: the rows of all queues. writes: pg_proc.
+create or replace function pgque.upgrade_schema()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queues integer;
+begin
+    perform pgque.build_queue_functions(q.queue_id)
+    from (select queue_id from pgque.queue order by queue_id for update) q;
+    get diagnostics v_queues = row_count;
+    return v_queues;
+end;
+$$;
+
 do $$
 begin
-    perform pgque.build_queue_functions(q.queue_id) from pgque.queue q;
+    perform pgque.upgrade_schema();
 end;
 $$;

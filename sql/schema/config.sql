@@ -10,5 +10,12 @@ create table if not exists pgque.config (
     schema_version  text not null
 );
 
+-- The logs of positions and ticks have a rotation period of their own: they are small and busy,
+-- where event tables are large and hold what consumers may still need.
+alter table pgque.config
+    add column if not exists metadata_rotation_period interval not null default '2 minutes'
+        check (metadata_rotation_period >= '0'),
+    add column if not exists metadata_rotated_at timestamptz;
+
 insert into pgque.config (schema_version) values ('@VERSION@')
 on conflict (singleton) do update set schema_version = excluded.schema_version;

@@ -23,5 +23,7 @@ create table if not exists pgque.queue (
     queue_event_seq            text not null,
     queue_extra_maint          text[] check (queue_extra_maint is null),
     queue_max_retries          integer check (queue_max_retries >= 0),
-    queue_first_tick           bigint not null default 1
+    queue_first_tick           bigint not null default 1,
+    -- What send and insert_event execute: stored, so that they need not make it for each event.
+    queue_insert_sql           text not null
 );

@@ -13,6 +13,11 @@ create table if not exists pgque.subscription_base (
     unique (sub_queue, sub_consumer)
 );
 
+-- A cooperative subconsumer names the consumer whose cursor it shares.
+alter table pgque.subscription_base
+    add column if not exists sub_main integer references pgque.subscription_base
+        check ((sub_main is not null) = (sub_role = 'coop_member'));
+
 -- Where each subscription stands: append-only, the row with the highest pos_seq counts.
 -- The primary key makes two sessions that move one consumer at once meet: the second waits for
 -- the first and then finds its number taken. Compaction (TRUNCATE and the newest rows again)
@@ -20,7 +25,7 @@ create table if not exists pgque.subscription_base (
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
-    sub_last_tick  bigint not null,
+    sub_last_tick  bigint,
     sub_active     timestamptz not null,
     sub_batch      bigint,
     sub_next_tick  bigint,
@@ -32,6 +37,17 @@ create table if not exists pgque.position_log (
 
 create index if not exists position_log_batch_idx
     on pgque.position_log (sub_batch, pos_seq) where sub_batch is not null;
+
+-- A subconsumer without a batch stands nowhere. Earlier versions knew none.
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'pgque.position_log'::regclass
+                 and a.attname = 'sub_last_tick' and a.attnotnull) then
+        alter table pgque.position_log alter column sub_last_tick drop not null;
+    end if;
+end;
+$$;
 
 create sequence if not exists pgque.batch_id_seq;
 
@@ -48,7 +64,8 @@ select s.sub_id,
        p.lease_owner,
        p.lease_until,
        p.lease_epoch,
-       p.pos_seq
+       p.pos_seq,
+       s.sub_main
 from pgque.subscription_base s
 cross join lateral (
     select *

@@ -9,14 +9,17 @@ import pytest
 from pgque_dagster.client import (
     BatchLeased,
     BatchNotOpen,
+    ChangeRefused,
     Client,
     ConnectionFailed,
+    ConsumerInUse,
     ConsumerNotFound,
     DeadLetterNotFound,
     EventNotInBatch,
     InvalidArgument,
     LeaseLost,
     MalformedPayload,
+    NotAdopted,
     PermissionDenied,
     PgqueError,
     QueueClosed,
@@ -24,8 +27,10 @@ from pgque_dagster.client import (
     QueueNotFound,
     SchemaMissing,
     StaleReadPlan,
+    TickRefused,
     TransactionOutdated,
     UnsupportedServer,
+    WrongConsumerRole,
     WrongIsolation,
     errors,
 )
@@ -125,6 +130,40 @@ def maintenance_in_a_strict_transaction(client: Client, db: Connection) -> None:
         client.maint()
 
 
+def change_denied_by_a_trigger(client: Client, db: Connection) -> None:
+    make_queue(db)
+    db.execute("create table accounts (id int)")
+    db.execute(
+        "create trigger shut before insert on accounts for each row"
+        " execute function pgque.jsontriga('q', 'deny')"
+    )
+    with errors.translated():
+        db.execute("insert into accounts values (1)")
+
+
+def plain_call_for_a_shared_consumer(client: Client, db: Connection) -> None:
+    make_queue(db, consumers=())
+    db.execute("select pgque.register_subconsumer('q', 'c', 'worker')")
+    client.next_batch("q", "c")
+
+
+def end_of_a_consumer_with_subconsumers(client: Client, db: Connection) -> None:
+    make_queue(db, consumers=())
+    db.execute("select pgque.register_subconsumer('q', 'c', 'worker')")
+    client.unregister_consumer("q", "c")
+
+
+def tick_of_a_paused_queue(client: Client, db: Connection) -> None:
+    make_queue(db, ticker_paused="true")
+    with errors.translated():
+        tick(db)
+
+
+def tick_of_a_restored_database(client: Client, db: Connection) -> None:
+    db.execute("update pgque.config set origin_id = gen_random_uuid()")
+    client.ticker()
+
+
 def role_without_rights(client: Client, db: Connection) -> None:
     with client.transaction() as connection:
         connection.execute("set local role pgque_writer")
@@ -169,6 +208,11 @@ PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str
     (dead_letter_gone, DeadLetterNotFound, "4711"),
     (transaction_older_than_a_compaction, TransactionOutdated, "try again"),
     (maintenance_in_a_strict_transaction, WrongIsolation, "read committed"),
+    (change_denied_by_a_trigger, ChangeRefused, "accounts"),
+    (plain_call_for_a_shared_consumer, WrongConsumerRole, "subconsumer"),
+    (end_of_a_consumer_with_subconsumers, ConsumerInUse, "unregister_subconsumer"),
+    (tick_of_a_paused_queue, TickRefused, "set_queue_config"),
+    (tick_of_a_restored_database, NotAdopted, "adopt_restored_database"),
     (role_without_rights, PermissionDenied, "pgque_admin"),
     (server_said_too_old, UnsupportedServer, "too old"),
     (schema_gone, SchemaMissing, "pgque install"),

@@ -20,6 +20,7 @@ PRODUCE = [
     "pgque.send_batch('q', 't', '{x}'::text[])",
     "pgque.send_batch('q', 't', '{1}'::jsonb[])",
     "pgque.insert_event('q', 't', 'x')",
+    "pgque.insert_event_bulk('q', 't', '{x}')",
     "pgque.insert_event('q', 't', 'x', '', '', '', '')",
     "pgque.current_event_table('q')",
     "pgque.dlq_replay_all('q')",
@@ -30,7 +31,17 @@ CONSUME = [
     "pgque.unregister_consumer('q', 'c')",
     "pgque.subscribe('q', 'new')",
     "pgque.unsubscribe('q', 'c')",
+    "pgque.register_subconsumer('q', 'new', 'worker')",
+    "pgque.subscribe_subconsumer('q', 'new', 'worker')",
     "pgque.next_batch('q', 'c')",
+    "pgque.next_batch('q', 'new', 'worker')",
+    "pgque.next_batch('q', 'new', 'worker', '1 hour')",
+    "pgque.next_batch_custom('q', 'new', 'worker', null, null, null, null)",
+    "pgque.receive_coop('q', 'new', 'worker')",
+    "pgque.touch_subconsumer('q', 'shared', 'worker')",
+    "pgque.unregister_subconsumer('q', 'shared', 'worker')",
+    "pgque.unsubscribe_subconsumer('q', 'shared', 'worker')",
+    "pgque.next_batch_info('q', 'c')",
     "pgque.next_batch_custom('q', 'c', null, null, null)",
     "pgque.next_batch_custom('q', 'c', null, null, null, null)",
     "pgque.claim_batch('q', 'c', 'me')",
@@ -65,7 +76,21 @@ RUN = [
     "pgque.ticker()",
     "pgque.ticker('q')",
     "pgque.force_next_tick('q')",
+    "pgque.force_tick('q')",
+    "pgque.find_tick_helper(1, 1, now(), 0, null, null)",
+    "pgque.event_retry_raw('q', 'c', now(), 1, now(), 0, 't', 'x', null, null, null, null)",
     "pgque.ticker_pace()",
+    "pgque.set_tick_period_ms(100)",
+    "pgque.set_metadata_rotation_period('1 minute')",
+    "pgque.grant_perms('q')",
+    "pgque.tune_storage('q')",
+    "pgque.quote_fqname('a.b')",
+    "pgque.seq_getval('pgque.event_1_id_seq')",
+    "pgque.seq_setval('pgque.event_1_id_seq', 1)",
+    "pgque.upgrade_schema()",
+    "pgque.maint_operations()",
+    "pgque.maint_tables_to_vacuum()",
+    "pgque.maint_rotate_metadata()",
     "pgque.maint()",
     "pgque.maint_rotate_tables_step1('q')",
     "pgque.maint_rotate_tables_step2()",
@@ -73,6 +98,13 @@ RUN = [
     "pgque.maint_compact_positions()",
     "pgque.maint_compact_ticks()",
     "pgque.dlq_purge('q')",
+]
+RUN_A_BATCH = [
+    "pgque.batch_event_sql(0)",
+    "pgque.batch_event_tables(0)",
+    "pgque.get_batch_cursor(0, 'cursor', 1)",
+    "pgque.get_batch_cursor(0, 'cursor', 1, 'true')",
+    "pgque.batch_retry(0, 1)",
 ]
 TABLES = ["queue", "consumer", "tick", "subscription", "config", "retry_queue", "dead_letter"]
 LOCKED_TABLES = ["queue", "tick", "position_log", "subscription_base", "event_1_0", "dead_letter"]
@@ -88,6 +120,7 @@ def shared(server: Any, template_database: str) -> Iterator[Connection]:
         main.execute(f"create database t_roles template {template_database}".encode())
         with connect(server.database_url("t_roles")) as db:
             make_queue(db)
+            value(db, "select pgque.register_subconsumer('q', 'shared', 'worker')")
             yield db
         main.execute("drop database t_roles")
         main.execute("drop role t_stranger, t_reader, t_writer, t_admin")
@@ -137,7 +170,12 @@ class TestRoles:
         with refused("42501"):
             call_as(db, "t_writer", call)
 
-    @pytest.mark.parametrize("call", PRODUCE + RUN)
+    @pytest.mark.parametrize("call", CONSUME_A_BATCH + RUN_A_BATCH)
+    def test_an_admin_may_ask_for_any_batch(self, db: Connection, call: str) -> None:
+        with refused("PQ003"):
+            call_as(db, "t_admin", call)
+
+    @pytest.mark.parametrize("call", PRODUCE + RUN + RUN_A_BATCH)
     def test_a_reader_neither_produces_nor_runs_the_queue(self, db: Connection, call: str) -> None:
         with refused("42501"):
             call_as(db, "t_reader", call)
@@ -219,7 +257,16 @@ def test_public_may_see_no_table(db: Connection) -> None:
 
 def test_no_role_may_execute_what_is_in_no_list(db: Connection) -> None:
     """Internal functions trust their callers; they belong to the installing role alone."""
-    internal = ["open_batch", "append_position", "move_consumer", "settle_events", "find_batch"]
+    internal = [
+        "open_batch",
+        "open_coop_batch",
+        "append_position",
+        "move_consumer",
+        "end_subconsumer",
+        "make_cooperative",
+        "settle_events",
+        "find_batch",
+    ]
     granted = rows(
         db,
         "select p.proname, a.grantee::regrole::text from pg_proc p, aclexplode(p.proacl) a"

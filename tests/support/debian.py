@@ -42,13 +42,23 @@ class DebianPostgres:
         with (self._folder / "data" / "postgresql.conf").open("a") as conf:
             conf.write(
                 f"listen_addresses = ''\nunix_socket_directories = '{self._folder}'\n"
-                "max_prepared_transactions = 8\n"
+                "max_prepared_transactions = 8\nfsync = off\n"
             )
         self._run("pg_ctl", "start", "--wait", "--pgdata=data", "--log=server.log")
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._run("pg_ctl", "stop", "--wait", "--pgdata=data", "--mode=fast")
+
+    def crash(self) -> None:
+        """Ends at once, without a checkpoint, and starts again."""
+        self._run(
+            "pg_ctl", "restart", "--wait", "--pgdata=data", "--log=server.log", "--mode=immediate"
+        )
+
+    def binary(self, name: str) -> Path:
+        """Path of a program that comes with the server."""
+        return _BIN / name
 
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(

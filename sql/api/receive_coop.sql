@@ -1,0 +1,61 @@
+-- receive for a worker that shares a consumer with others: messages of its open or next batch. ack
+-- finishes the whole batch, also messages that i_max_return left out. A batch without an event is
+-- finished on the way.
+-- locks: those of open_coop_batch and finish_batch. writes: the same.
+create or replace function pgque.receive_coop(
+    i_queue text, i_consumer text, i_subconsumer text,
+    i_max_return integer default 100, i_dead_interval interval default null)
+returns setof pgque.message
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_batch bigint;
+begin
+    if i_max_return is null or i_max_return < 1 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no batch returns %s messages', coalesce(i_max_return::text, 'null')),
+            hint = 'Ask for 1 or more.';
+    end if;
+    loop
+        v_batch := pgque.next_batch(i_queue, i_consumer, i_subconsumer, i_dead_interval);
+        exit when v_batch is null;
+        return query execute format(  -- quoted: made by batch_select
+            'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
+            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+            'from (%s limit $2) e order by ev_id',
+            pgque.batch_select(v_batch, '*'))
+        using v_batch, i_max_return;
+        exit when found;
+        perform pgque.finish_batch(v_batch);
+    end loop;
+end;
+$$;
+
+-- The registration of a subconsumer under the name that applications expect.
+-- locks: those of register_subconsumer. writes: the same.
+create or replace function pgque.subscribe_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer, i_convert_normal);
+end;
+$$;
+
+-- Its end; see unregister_subconsumer for a batch that is open.
+-- locks: those of unregister_subconsumer. writes: the same.
+create or replace function pgque.unsubscribe_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.unregister_subconsumer(i_queue, i_consumer, i_subconsumer, i_batch_handling);
+end;
+$$;

@@ -1,0 +1,153 @@
+-- A subconsumer's open batch, or its next one: one that a dead colleague left, else what follows the
+-- shared cursor. Whoever hands out a batch first writes a position of his own, then moves the cursor
+-- or the colleague, each only from where he read it, then takes the batch: all in one transaction.
+-- So of two at once one waits for the other and looks again, and no batch is given twice or lost.
+-- A batch taken over has a new id, so that a late ack of the colleague fails. Registers the
+-- subconsumer if it is new.
+-- locks: waits for concurrent moves of the consumer or of the dead colleague; those of
+-- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
+create or replace function pgque.open_coop_batch(
+    i_queue text, i_consumer text, i_subconsumer text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_main  pgque.subscription;
+    v_sub   pgque.subscription;
+    v_from  pgque.subscription;
+begin
+    loop
+        perform pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer);
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+        v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
+        continue when v_sub.sub_id is null;
+        if v_sub.sub_batch is not null then
+            exit when pgque.append_position(v_sub);  -- a sign of life
+            continue;
+        end if;
+
+        v_from := pgque.find_dead_subconsumer(v_main.sub_id, v_sub.sub_id, i_dead_interval);
+        if v_from.sub_id is null then
+            v_from := v_main;
+            v_from.sub_next_tick := (pgque.find_next_tick(
+                v_main.sub_queue, pgque.find_tick(v_main.sub_queue, v_main.sub_last_tick),
+                i_min_lag, i_min_count, i_min_interval, null)).tick_id;
+            if v_from.sub_next_tick is null then
+                return null;
+            end if;
+        end if;
+
+        continue when not pgque.append_position(v_sub);
+        continue when not pgque.close_batch(v_from);
+        v_sub.pos_seq := v_sub.pos_seq + 1;
+        v_sub.sub_batch := nextval('pgque.batch_id_seq');
+        v_sub.sub_last_tick := v_from.sub_last_tick;
+        v_sub.sub_next_tick := v_from.sub_next_tick;
+        if not pgque.append_position(v_sub) then
+            raise exception using
+                errcode = 'serialization_failure',
+                message = format('subconsumer "%s" moved while it got a batch', v_name),
+                hint = 'Roll back and try again.';
+        end if;
+        exit;
+    end loop;
+    return v_sub;
+end;
+$$;
+
+-- The subconsumer that has been silent longest, if longer than the interval, with a batch open.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_dead_subconsumer(
+    i_main_id integer, i_own_id integer, i_dead_interval interval)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_dead pgque.subscription;
+begin
+    if i_dead_interval is null then
+        return null;
+    end if;
+    select s.* into v_dead
+    from pgque.subscription s
+    where s.sub_main = i_main_id
+      and s.sub_id <> i_own_id
+      and s.sub_batch is not null
+      and s.sub_active <= clock_timestamp() - i_dead_interval
+    order by s.sub_active
+    limit 1;
+    return v_dead;
+end;
+$$;
+
+-- A subconsumer's next batch within limits, see find_next_tick; nulls when there is none. With a
+-- dead interval it first takes over the batch of a colleague who showed no sign of life for so long.
+-- locks: those of open_coop_batch. writes: the same.
+create or replace function pgque.next_batch_custom(
+    i_queue text, i_consumer text, i_subconsumer text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval,
+    out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
+    if i_dead_interval < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('nobody is dead after %s', i_dead_interval),
+            hint = 'Give an interval of 0 or more, or null to take over nothing.';
+    end if;
+    v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
+                                   i_min_interval, i_dead_interval);
+    batch_id := v_sub.sub_batch;
+    prev_tick_id := v_sub.sub_last_tick;
+    next_tick_id := v_sub.sub_next_tick;
+end;
+$$;
+
+-- The same without limits.
+-- locks: those of open_coop_batch. writes: the same.
+create or replace function pgque.next_batch(
+    i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
+                                    i_dead_interval)).batch_id;
+end;
+$$;
+
+-- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1.
+-- locks: waits for a concurrent move of the subconsumer. writes: position_log.
+create or replace function pgque.touch_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub   pgque.subscription;
+begin
+    loop
+        v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
+        if v_sub.sub_id is null then
+            perform pgque.find_subscription(i_queue, v_name);
+            continue;
+        end if;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    return 1;
+end;
+$$;

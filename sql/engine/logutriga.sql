@@ -1,0 +1,81 @@
+-- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats are
+-- in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.logutriga()
+returns trigger
+language plpgsql
+as $$
+declare
+    c pg_catalog.record;
+begin
+    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
+                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
+    if c.is_event then
+        perform pgque.insert_change(
+            c.queue, c.expressions, coalesce(new, old),
+            array[pgque.change_letter(tg_op, c.key),
+                  pgque.row_as_url(c.names, c.sent, coalesce(c.new_values, c.old_values)),
+                  c.table_name,
+                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
+                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
+                  null, null]);
+    end if;
+    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
+
+-- PgQ's letters: I, U, D, each with the key's columns where given, and R for a TRUNCATE.
+-- locks: none. writes: nothing.
+create or replace function pgque.change_letter(i_op text, i_key text[] default null)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_op = 'TRUNCATE' then
+        return 'R';
+    end if;
+    return left(i_op, 1) || coalesce(':' || array_to_string(i_key, ','), '');
+end;
+$$;
+
+-- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
+-- encoding, and so no call.
+-- locks: none. writes: nothing.
+create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((
+        select string_agg(
+            case when name ~ '[^A-Za-z0-9_.-]' then pgque.url_encode(name) else name end
+            || case when value ~ '[^A-Za-z0-9_.-]' then '=' || pgque.url_encode(value)
+               else coalesce('=' || value, '') end,
+            '&' order by nr)
+        from unnest(i_names, i_sent, i_values) with ordinality c (name, sent, value, nr)
+        where sent), '');
+end;
+$$;
+
+-- A text as forms send it, from its bytes in UTF-8. Runs of characters that stay are taken whole.
+-- locks: none. writes: nothing.
+create or replace function pgque.url_encode(i_text text)
+returns text
+language plpgsql immutable strict
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select string_agg(case
+            when run[1] ~ '^[A-Za-z0-9_.-]' then run[1]
+            else replace(regexp_replace(encode(convert_to(run[1], 'UTF8'), 'hex'),
+                                        '(..)', '%\1', 'g'), '%20', '+') end, '' order by nr)
+        from regexp_matches(i_text, '[A-Za-z0-9_.-]+|[^A-Za-z0-9_.-]+', 'g')
+             with ordinality m (run, nr));
+end;
+$$;

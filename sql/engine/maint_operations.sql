@@ -1,0 +1,49 @@
+-- What there is to maintain now, for schedulers that run each step in a transaction of its own:
+-- functions of none or one argument, to be called again while they return more than 0, and tables
+-- to vacuum.
+-- locks: none. writes: nothing.
+create or replace function pgque.maint_operations(out func_name text, out func_arg text)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select 'pgque.maint_rotate_tables_step1', q.queue_name
+    from pgque.queue q
+    where q.queue_switch_step2 is not null
+      and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+    order by q.queue_name;
+    if found or exists (select from pgque.queue q where q.queue_switch_step2 is null) then
+        return query values ('pgque.maint_rotate_tables_step2', null::text);
+    end if;
+
+    if exists (select from pgque.retry_queue r where r.ev_retry_after <= clock_timestamp()) then
+        return query values ('pgque.maint_retry_events', null::text);
+    end if;
+    if exists (select from pgque.config c
+               where c.metadata_rotated_at is null
+                  or c.metadata_rotated_at <= clock_timestamp() - c.metadata_rotation_period) then
+        return query values ('pgque.maint_rotate_metadata', null::text);
+    end if;
+    return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
+end;
+$$;
+
+-- The tables that change rows in place, where the server does not vacuum them by itself. Events,
+-- positions and ticks are not among them: they are truncated.
+-- locks: none. writes: nothing.
+create or replace function pgque.maint_tables_to_vacuum()
+returns setof text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('autovacuum')::boolean then
+        return;
+    end if;
+    return query
+    select format('pgque.%I', t)
+    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request}'::text[]) t;
+end;
+$$;

@@ -1,0 +1,37 @@
+-- Sets how often the logs of positions and ticks are rotated at most; returns the period.
+-- locks: the row of config. writes: config.
+create or replace function pgque.set_metadata_rotation_period(p_period interval)
+returns interval
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if p_period is null or p_period < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no rotation of metadata every %s', coalesce(p_period::text, 'null')),
+            hint = 'Give an interval of 0 or more; the default is 2 minutes.';
+    end if;
+    update pgque.config set metadata_rotation_period = p_period;
+    return p_period;
+end;
+$$;
+
+-- Sets how often ticker_loop ticks, in milliseconds; returns it.
+-- locks: the row of config. writes: config.
+create or replace function pgque.set_tick_period_ms(p_period_ms integer)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if p_period_ms is null or p_period_ms not between 1 and 1000 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no tick period of %s ms', coalesce(p_period_ms::text, 'null')),
+            hint = 'Give 1 to 1000. To tick less often, raise ticker_max_lag of the queues.';
+    end if;
+    update pgque.config set tick_period_ms = p_period_ms;
+    return p_period_ms;
+end;
+$$;

@@ -1,0 +1,185 @@
+-- Life after pg_restore. Transaction ids of the new cluster say nothing beside those stored in
+-- ticks and events, so nothing is ticked, read or truncated until adopt_restored_database has
+-- renumbered what is unread. See docs/restore.md.
+
+-- Refuses to compare transaction ids of two clusters.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_adopted()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
+        raise exception using
+            errcode = 'PQ018',
+            message = 'this database was restored from a dump and is not adopted yet',
+            hint = 'Let an administrator run: select pgque.adopt_restored_database();';
+    end if;
+end;
+$$;
+
+-- Gives every consumer what it had not finished as new events: its next batch holds all of them,
+-- with their ids, times and retry counts. Open batches are taken back, leases end. Returns how many
+-- rows it wrote, 0 also where there is nothing to adopt.
+-- locks: ticks, positions and the event tables, against everybody but readers of events.
+-- writes: all of them; config.
+create or replace function pgque.adopt_restored_database()
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_origin  pgque.origin;
+    v_queue   pgque.queue;
+    v_rows    bigint := 0;
+begin
+    perform pgque.check_read_committed('adoption');
+    lock table pgque.queue in share row exclusive mode;
+    lock table pgque.tick, pgque.position_log in access exclusive mode;
+    select o.* into v_origin
+    from pgque.origin o
+    join pgque.config c on c.origin_id <> o.origin_id;
+    if not found then
+        return 0;
+    end if;
+
+    for v_queue in select q.* from pgque.queue q order by q.queue_id loop
+        v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
+    end loop;
+    perform pgque.renumber_positions();
+    update pgque.config set origin_id = v_origin.origin_id;
+    return v_rows;
+end;
+$$;
+
+-- What each consumer of a queue has not finished: all that its last tick did not see and, for an
+-- open batch of a cooperative member, what lies between its two ticks. Without consumers, what
+-- is not ticked.
+create or replace view pgque.unfinished as
+select s.sub_queue as queue_id, coalesce(s.sub_main, s.sub_id) as owner_id,
+       prev.tick_snapshot as after_snapshot,
+       case when s.sub_main is not null then cur.tick_snapshot end as until_snapshot
+from pgque.subscription s
+join pgque.tick prev on prev.tick_queue = s.sub_queue and prev.tick_id = s.sub_last_tick
+left join pgque.tick cur on cur.tick_queue = s.sub_queue and cur.tick_id = s.sub_next_tick
+union all
+select q.queue_id, null, last_tick.tick_snapshot, null
+from pgque.queue q
+cross join lateral (
+    select t.tick_snapshot from pgque.tick t
+    where t.tick_queue = q.queue_id
+    order by t.tick_id desc
+    limit 1
+) last_tick
+where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
+
+-- Writes the unfinished events of a queue again, under this transaction's id. One that all
+-- consumers need stays one row, else each gets its own. Rows sent since the restore are told from
+-- restored ones by the transaction that wrote them (xmin, which has 32 bits of the id), and all
+-- consumers need those.
+-- locks: the event tables, exclusively at the end. writes: the event tables.
+create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_kept     text := format('pgque.event_%s_kept', i_queue.queue_id);
+    v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
+                                'ev_extra1, ev_extra2, ev_extra3, ev_extra4';
+    v_rows     bigint;
+begin
+    for v_nr in 0..i_queue.queue_ntables - 1 loop
+        execute format('lock table pgque.%I in access exclusive mode',
+                       format('event_%s_%s', i_queue.queue_id, v_nr));
+    end loop;
+
+    execute format(  -- quoted: made of the queue's number, a number, and column names
+        'create table %s as '
+        'with owner as (select u.owner_id, array_agg(u.after_snapshot) as after_snapshots, '
+        '                      array_agg(u.until_snapshot) as until_snapshots '
+        '               from pgque.unfinished u where u.queue_id = %s group by u.owner_id), '
+        'need as (select e.*, needed.owners from %s e cross join lateral ('
+        '  select array_agg(o.owner_id) as owners from owner o '
+        '  where (e.ev_owner is null or e.ev_owner = o.owner_id) '
+        '    and (pgque.is_written_since(e.xmin, %L) or exists ('
+        '      select from unnest(o.after_snapshots, o.until_snapshots) s(a, u) '
+        '      where not pg_visible_in_snapshot(e.ev_txid, s.a) '
+        '        and coalesce(pg_visible_in_snapshot(e.ev_txid, s.u), true)))) needed '
+        '  where needed.owners is not null) '
+        'select ev_id, ev_time, coalesce(ev_owner, one.owner_id) as ev_owner, ev_retry, ev_type, '
+        '       ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+        'from need n cross join lateral (select null::integer where cardinality(n.owners) = '
+        '  (select count(*) from owner) union all select x from unnest(n.owners) x '
+        '  where cardinality(n.owners) < (select count(*) from owner)) one(owner_id)',
+        v_kept, i_queue.queue_id, i_queue.queue_data_pfx, i_first_txid);
+    for v_nr in 0..i_queue.queue_ntables - 1 loop
+        execute format('truncate pgque.%I', format('event_%s_%s', i_queue.queue_id, v_nr));
+    end loop;
+    execute format('insert into %s_%s (%s) select %s from %s order by ev_id',  -- quoted: as above
+                   i_queue.queue_data_pfx, i_queue.queue_cur_table, v_columns, v_columns, v_kept);
+    get diagnostics v_rows = row_count;
+    execute format('drop table %s', v_kept);  -- quoted: as above
+    return v_rows;
+end;
+$$;
+
+-- Whether a row's xmin is a given transaction or a later one; both are less than 2^31 apart.
+-- locks: none. writes: nothing.
+create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
+returns boolean
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
+end;
+$$;
+
+-- One tick a queue, with this transaction still in progress, and every consumer at it.
+-- locks: held by the caller. writes: tick, tick_request, position_log, queue.
+create or replace function pgque.renumber_positions()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_ticks      pgque.tick[];
+    v_positions  pgque.position_log[];
+begin
+    v_ticks := array(
+        select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
+                   t.tick_event_seq)::pgque.tick
+        from pgque.queue q
+        cross join lateral (
+            select * from pgque.tick l
+            where l.tick_queue = q.queue_id
+            order by l.tick_id desc
+            limit 1
+        ) t);
+    truncate pgque.tick;
+    insert into pgque.tick select (unnest(v_ticks)).*;
+
+    v_positions := array(
+        select p
+        from pgque.subscription s
+        join pgque.position_log p on p.sub_id = s.sub_id and p.pos_seq = s.pos_seq);
+    truncate pgque.position_log;
+    insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+    select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then t.tick_id end,
+           clock_timestamp(), p.lease_epoch
+    from unnest(v_positions) p
+    join pgque.subscription_base s on s.sub_id = p.sub_id
+    join pgque.tick t on t.tick_queue = s.sub_queue;
+
+    update pgque.queue q
+    set queue_first_tick = t.tick_id,
+        queue_switch_step1 = pg_current_xact_id()::text::bigint,
+        queue_switch_step2 = pg_current_xact_id()::text::bigint,
+        queue_switch_time = clock_timestamp()
+    from pgque.tick t
+    where t.tick_queue = q.queue_id;
+    insert into pgque.tick_request (queue_id) select q.queue_id from pgque.queue q;
+end;
+$$;

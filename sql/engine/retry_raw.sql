@@ -1,0 +1,71 @@
+-- Puts an event, given in full, into a consumer's retries: for consumers that keep events aside
+-- themselves. Without an id it is a new event. Returns its id; one scheduled before stays as it was.
+-- locks: none. writes: retry_queue.
+create or replace function pgque.event_retry_raw(
+    x_queue text, x_consumer text, x_retry_after timestamptz,
+    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
+    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
+    v_queue  pgque.queue := pgque.find_queue(x_queue);
+    v_id     bigint := x_ev_id;
+begin
+    if v_sub.sub_role = 'coop_member' then
+        perform pgque.refuse_cooperative(v_sub, x_queue, x_consumer);
+    end if;
+    if x_retry_after is null or x_ev_retry < 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no retry number %s at %s', coalesce(x_ev_retry::text, 'null'),
+                             coalesce(x_retry_after::text, 'null')),
+            hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
+    end if;
+
+    if v_id is null then
+        v_id := nextval(v_queue.queue_event_seq);
+    end if;
+    insert into pgque.retry_queue (
+        ev_retry_after, ev_queue, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    values (
+        x_retry_after, v_sub.sub_queue, v_id, coalesce(x_ev_time, now()), v_sub.sub_id, x_ev_retry,
+        x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4)
+    on conflict do nothing;
+    return v_id;
+end;
+$$;
+
+-- All events of an open batch again, so many seconds from now, however often that happened before.
+-- Returns how many; those scheduled before stay as they were. The batch stays open.
+-- locks: none. writes: retry_queue.
+create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
+    v_count  integer;
+begin
+    if i_retry_seconds is null or i_retry_seconds < 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no retry after %s seconds', coalesce(i_retry_seconds::text, 'null')),
+            hint = 'Give 0 or more.';
+    end if;
+    execute format(  -- quoted: made by batch_event_sql
+        'insert into pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, '
+        '  ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'select $1, $2, ev_id, ev_time, ev_txid::text::xid8, $3, coalesce(ev_retry, 0) + 1, '
+        '  ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+        'from (%s) b on conflict do nothing', pgque.batch_event_sql(i_batch_id))
+    using clock_timestamp() + make_interval(secs => i_retry_seconds), v_sub.sub_queue,
+          coalesce(v_sub.sub_main, v_sub.sub_id);
+    get diagnostics v_count = row_count;
+    return v_count;
+end;
+$$;

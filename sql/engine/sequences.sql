@@ -1,0 +1,85 @@
+-- A name as SQL writes it. The first dot parts schema and name; without one the schema is public.
+-- locks: none. writes: nothing.
+create or replace function pgque.quote_fqname(i_name text)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_dot     integer := strpos(i_name, '.');
+    v_schema  text := case when v_dot > 0 then left(i_name, v_dot - 1) else 'public' end;
+    v_name    text := substr(i_name, v_dot + 1);
+begin
+    if i_name is null or v_schema = '' or v_name = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('"%s" names no object', coalesce(i_name, 'null')),
+            hint = 'Pass name, or schema.name.';
+    end if;
+    return format('%I.%I', v_schema, v_name);
+end;
+$$;
+
+-- The sequence of this name, if it gives a queue's event ids. Of no other: those who call
+-- seq_getval and seq_setval act with the owner's rights.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_event_seq(i_seq_name text)
+returns regclass
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+begin
+    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('"%s" is not the event sequence of a queue', i_seq_name),
+            hint = 'They stand in pgque.queue, queue_event_seq.';
+    end if;
+    return v_seq;
+end;
+$$;
+
+-- The last event id that a queue gave out, 0 before the first.
+-- locks: none. writes: nothing.
+create or replace function pgque.seq_getval(i_seq_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
+end;
+$$;
+
+-- Raises a queue's event ids to a value, never lowers them; returns the last id given out then.
+-- setval() could lower them below what a producer took meanwhile. So short ways are gone in single
+-- steps, and a long one is jumped under a lock that keeps producers away.
+-- locks: the sequence against all others, until commit, for a jump of 100,000 and more.
+-- writes: the sequence.
+create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_seq   regclass := pgque.find_event_seq(i_seq_name);
+    v_last  bigint := pgque.seq_getval(i_seq_name);
+begin
+    if i_new_value is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the new value is null',
+            hint = 'Pass the last id that was given out elsewhere.';
+    end if;
+    if i_new_value >= v_last + 100000 then
+        execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself
+        v_last := setval(v_seq, greatest(i_new_value, pgque.seq_getval(i_seq_name)));
+    end if;
+    while v_last < i_new_value loop
+        v_last := nextval(v_seq);
+    end loop;
+    return v_last;
+end;
+$$;

@@ -1,0 +1,236 @@
+-- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
+-- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
+-- at its main consumer (sub_main). Members come and go under the lock of the main's row in
+-- subscription_base; batches are handed out in coop.sql.
+
+-- Registers a subconsumer, and its main consumer where that is new. A normal consumer becomes a
+-- cooperative one only when i_convert_normal says so, and only without an open batch. Returns 1, or
+-- 0 if the subconsumer was registered.
+-- locks: the main's registration, until commit; those of register_consumer.
+-- writes: consumer, subscription_base, position_log.
+create or replace function pgque.register_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_queue    pgque.queue := pgque.find_queue(i_queue);
+    v_main     pgque.subscription;
+    v_created  boolean := false;
+    v_co_id    integer;
+    v_sub_id   integer;
+begin
+    if exists (select
+               from pgque.subscription_base s
+               join pgque.consumer c on c.co_id = s.sub_consumer and c.co_name = v_name
+               join pgque.subscription_base m on m.sub_id = s.sub_main
+               join pgque.consumer mc on mc.co_id = m.sub_consumer and mc.co_name = i_consumer
+               where s.sub_queue = v_queue.queue_id) then
+        return 0;
+    end if;
+    insert into pgque.consumer (co_name) values (v_name) on conflict do nothing;
+    select c.co_id into v_co_id from pgque.consumer c where c.co_name = v_name;
+
+    loop
+        v_created := pgque.register_consumer(i_queue, i_consumer) = 1 or v_created;
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+        perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
+        continue when not found;
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+        continue when not pgque.make_cooperative(
+            v_main, i_queue, i_consumer, v_created or coalesce(i_convert_normal, false));
+
+        insert into pgque.subscription_base (sub_queue, sub_consumer, sub_role, sub_main)
+        values (v_main.sub_queue, v_co_id, 'coop_member', v_main.sub_id)
+        on conflict do nothing
+        returning sub_id into v_sub_id;
+        if found then
+            insert into pgque.position_log (sub_id, pos_seq, sub_active, lease_epoch)
+            values (v_sub_id, 1, clock_timestamp(), 0);
+            exit;
+        end if;
+        -- Another session was faster, or the name is somebody else's.
+        exit when (pgque.find_subconsumer(v_main, i_queue, v_name)).sub_id is not null;
+    end loop;
+    return (v_sub_id is not null)::integer;
+end;
+$$;
+
+-- The name of a subconsumer among all consumers.
+-- locks: none. writes: nothing.
+create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the name of the consumer or of the subconsumer is null or empty',
+            hint = 'Pass the name that the workers share, and one of the worker''s own.';
+    end if;
+    return format('%s.%s', i_consumer, i_subconsumer);
+end;
+$$;
+
+-- Makes a normal consumer the main one of cooperative workers, if allowed. False when its position
+-- moved meanwhile: a batch may be open now.
+-- locks: waits for a concurrent move of the consumer. writes: subscription_base, position_log.
+create or replace function pgque.make_cooperative(
+    i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_main.sub_role = 'coop_main' then
+        return true;
+    end if;
+    if i_main.sub_role = 'coop_member' or not i_allowed then
+        perform pgque.refuse_cooperative(i_main, i_queue, i_consumer);
+    end if;
+    if i_main.sub_batch is not null then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('consumer "%s" on queue "%s" has batch %s open',
+                             i_consumer, i_queue, i_main.sub_batch),
+            hint = 'Finish it first; then the consumer can become a cooperative one.';
+    end if;
+    if not pgque.append_position(i_main) then
+        return false;
+    end if;
+    update pgque.subscription_base set sub_role = 'coop_main' where sub_id = i_main.sub_id;
+    return true;
+end;
+$$;
+
+-- Says how a consumer of this role is to be used instead.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_cooperative(
+    i_sub pgque.subscription, i_queue text, i_consumer text)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'PQ015',
+        message = format('consumer "%s" on queue "%s" is %s', i_consumer, i_queue,
+                         case i_sub.sub_role when 'normal' then 'a normal one'
+                                             when 'coop_main' then 'shared by subconsumers'
+                                             else 'a subconsumer' end),
+        hint = case i_sub.sub_role
+            when 'normal' then 'Convert it with: select pgque.register_subconsumer(queue, consumer, '
+                               'subconsumer, true);'
+            when 'coop_main' then 'Its batches come from pgque.next_batch(queue, consumer, '
+                                  'subconsumer, dead_interval) or pgque.receive_coop(...).'
+            else 'Use the functions that take queue, consumer and subconsumer.' end;
+end;
+$$;
+
+-- A registered subconsumer with its newest position, or null. The name may belong to another
+-- consumer: a.b of c is also a of b.c.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_subconsumer(
+    i_main pgque.subscription, i_queue text, i_name text)
+returns pgque.subscription
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    select s.* into v_sub
+    from pgque.subscription s
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    where s.sub_queue = i_main.sub_queue
+      and c.co_name = i_name;
+    if not found then
+        perform pgque.check_positions_visible();
+        return null;
+    end if;
+    if v_sub.sub_main is distinct from i_main.sub_id then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" on queue "%s" is another one', i_name, i_queue),
+            hint = 'Its name is taken by a normal consumer or by a subconsumer of another one: '
+                   'choose another name for the subconsumer.';
+    end if;
+    return v_sub;
+end;
+$$;
+
+-- Ends a subconsumer's registration; the last one's end makes the main consumer a normal one again.
+-- With a batch open, i_batch_handling 0 refuses, 1 gives its events back as nack_batch does: to the
+-- main consumer's retries, or to the dead letters when these are used up.
+-- locks: the main's registration; waits for a concurrent move of the subconsumer.
+-- writes: subscription_base, position_log, retry_queue, dead_letter.
+create or replace function pgque.unregister_subconsumer(
+    i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
+    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub   pgque.subscription := pgque.find_subconsumer(v_main, i_queue, v_name);
+begin
+    if i_batch_handling is null or i_batch_handling not in (0, 1) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('there is no batch handling %s', coalesce(i_batch_handling::text, 'null')),
+            hint = '0 refuses while a batch is open, 1 schedules its events for another delivery.';
+    end if;
+    if v_sub.sub_id is null then
+        perform pgque.find_subscription(i_queue, v_name);
+    end if;
+    perform pgque.end_subconsumer(v_main.sub_id, v_sub.sub_id, i_batch_handling);
+    return 1;
+end;
+$$;
+
+-- The part that unregister_subconsumer and unregister_consumer share. The position that it writes
+-- keeps the subconsumer from finishing its batch, and others from taking it over, until commit.
+-- locks: those of unregister_subconsumer. writes: the same.
+create or replace function pgque.end_subconsumer(
+    i_main_id integer, i_sub_id integer, i_batch_handling integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform from pgque.subscription_base b where b.sub_id = i_main_id for no key update;
+    loop
+        select s.* into v_sub from pgque.subscription s where s.sub_id = i_sub_id;
+        if not found then
+            return;
+        end if;
+        if v_sub.sub_batch is not null and i_batch_handling = 0 then
+            raise exception using
+                errcode = 'PQ016',
+                message = format('the subconsumer has batch %s open', v_sub.sub_batch),
+                hint = 'Finish it first, or pass batch_handling 1: then its events are delivered '
+                       'again to the others.';
+        end if;
+        exit when pgque.append_position(v_sub);
+    end loop;
+
+    if v_sub.sub_batch is not null then
+        perform pgque.nack_batch(
+            v_sub.sub_batch,
+            array(select e.ev_id from pgque.get_batch_events(v_sub.sub_batch) e),
+            i_reason => 'subconsumer unregistered');
+    end if;
+    delete from pgque.subscription_base b where b.sub_id = i_sub_id;
+    update pgque.subscription_base b
+    set sub_role = 'normal'
+    where b.sub_id = i_main_id
+      and not exists (select from pgque.subscription_base m where m.sub_main = i_main_id);
+end;
+$$;

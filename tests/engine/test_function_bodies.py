@@ -1,0 +1,47 @@
+"""plpgsql_check finds nothing in any function: no wrong name or type, no unused variable."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.queues import Connection, make_queue, rows, value
+
+Another = Callable[[], Connection]
+
+# Left out: advice on speed, since many functions are volatile on purpose (see find_subscription in
+# lookup.sql); advice on injection, which build/check_sql.py gives more exactly; and results of
+# dynamic SQL, which plpgsql_check says it cannot judge.
+CHECK = """
+select p.oid::regprocedure::text, f.lineno, f.level, f.message, f.detail
+from pg_proc p
+join pg_language l on l.oid = p.prolang and l.lanname = 'plpgsql'
+cross join lateral plpgsql_check_function_tb(
+    p.oid, case when p.prorettype = 'trigger'::regtype then 'checked'::regclass else 0 end,
+    extra_warnings => true, performance_warnings => false, security_warnings => false) f
+where p.pronamespace = 'pgque'::regnamespace
+  and f.detail is distinct from 'cannot to determine result of dynamic SQL'
+order by 1, 2
+"""
+
+
+@pytest.fixture
+def checked(db: Connection) -> Connection:
+    if not value(db, "select count(*) from pg_available_extensions where name = 'plpgsql_check'"):
+        pytest.skip("this server has no plpgsql_check: make test PG=15 on Debian has it")
+    db.execute("create extension plpgsql_check")
+    db.execute("create table checked (id bigint primary key, name text, at timestamptz)")
+    make_queue(db)
+    return db
+
+
+def test_no_function_has_a_warning(checked: Connection) -> None:
+    found = [" | ".join(str(part) for part in row) for row in rows(checked, CHECK)]
+    assert not found, "\n".join(found)
+
+
+def test_a_wrong_function_would_be_found(checked: Connection) -> None:
+    checked.execute(
+        "create function pgque.wrong() returns integer language plpgsql as"
+        " 'begin return (select no_such_column from pgque.queue); end'"
+    )
+    assert [row[0] for row in rows(checked, CHECK)] == ["pgque.wrong()"]

@@ -1,0 +1,283 @@
+"""What the triggers publish: the formats of PgQ, the same in every session."""
+
+import json
+
+import pytest
+
+from tests.support.queues import Connection, make_queue, rows, value
+from tests.support.triggers import TRIGGERS, Event, attach, take_events
+
+
+@pytest.fixture(autouse=True)
+def queue(db: Connection) -> None:
+    make_queue(db)
+    db.execute("set timezone = 'UTC'")
+
+
+@pytest.fixture
+def bank(db: Connection) -> Connection:
+    db.execute("create table t (id int primary key, txt text, val float8)")
+    return db
+
+
+def change(db: Connection) -> list[Event]:
+    db.execute("insert into t (id, txt) values (1, 'text1')")
+    db.execute("update t set txt = 'text2'")
+    db.execute("delete from t")
+    return take_events(db)
+
+
+def published(db: Connection, function: str, type_name: str, literal: str) -> str:
+    """The data of an event for a row with one value and an array of it."""
+    db.execute(f"create table t (nr int, val {type_name}, arr {type_name}[])".encode())
+    attach(db, function)
+    db.execute(
+        f"insert into t values (1, %s::{type_name}, array[%s, %s]::{type_name}[])".encode(),
+        [literal] * 3,
+    )
+    (event,) = take_events(db)
+    assert event.data is not None
+    return event.data
+
+
+def test_logutriga_encodes_a_row_for_urls(bank: Connection) -> None:
+    attach(bank, "logutriga")
+    assert change(bank) == [
+        Event("I:id", "id=1&txt=text1&val", "public.t"),
+        Event("U:id", "id=1&txt=text2&val", "public.t"),
+        Event("D:id", "id=1&txt=text2&val", "public.t"),
+    ]
+
+
+def test_sqltriga_makes_fragments_of_statements(bank: Connection) -> None:
+    attach(bank, "sqltriga")
+    assert change(bank) == [
+        Event("I", "(id,txt,val) values ('1','text1',null)", "public.t"),
+        Event("U", "txt='text2' where id='1'", "public.t"),
+        Event("D", "id='1'", "public.t"),
+    ]
+
+
+def test_jsontriga_makes_json_of_a_row(bank: Connection) -> None:
+    attach(bank, "jsontriga")
+    kind = '{{"op":"{}","table":["public","t"],"pkey":["id"]}}'.format
+    assert change(bank) == [
+        Event(kind("INSERT"), '{"id":1,"txt":"text1","val":null}', "public.t"),
+        Event(kind("UPDATE"), '{"id":1,"txt":"text2","val":null}', "public.t"),
+        Event(kind("DELETE"), '{"id":1,"txt":"text2","val":null}', "public.t"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "old"),
+    [
+        ("jsontriga", '{"id":1,"txt":"text1","val":null}'),
+        ("logutriga", "id=1&txt=text1&val"),
+        ("sqltriga", "id=1&txt=text1&val"),
+    ],
+)
+def test_backup_keeps_the_old_row_of_an_update(bank: Connection, function: str, old: str) -> None:
+    attach(bank, function, "backup")
+    assert [event.extra2 for event in change(bank)] == [None, old, None]
+
+
+def test_sqltriga_sets_to_null_what_became_null(bank: Connection) -> None:
+    attach(bank, "sqltriga")
+    bank.execute("insert into t values (1, 'a', 1.5)")
+    bank.execute("update t set val = null, txt = 'b'")
+    assert take_events(bank)[1].data == "txt='b',val=NULL where id='1'"
+
+
+def test_sqltriga_sets_the_key_to_itself_when_nothing_changed(bank: Connection) -> None:
+    attach(bank, "sqltriga")
+    bank.execute("insert into t values (1, 'a', 1.5)")
+    bank.execute("update t set txt = txt")
+    assert take_events(bank)[1].data == "id='1' where id='1'"
+
+
+def test_sqltriga_sees_a_change_that_the_type_calls_equal(db: Connection) -> None:
+    db.execute("create table t (id int primary key, n numeric)")
+    attach(db, "sqltriga")
+    db.execute("insert into t values (1, 1.0)")
+    db.execute("update t set n = 1.00")
+    assert take_events(db)[1].data == "n='1.00' where id='1'"
+
+
+# Figures of PgQ's own trigger_types test.
+JSON_VALUES = [
+    ("text", "'\"quoted\\string$%,@\"'", r'"' + r"'\"quoted\\string$%,@\"'" + '"'),
+    ("bytea", r"\x00FF01", r'"\\x00ff01"'),
+    ("bool", "true", "true"),
+    ("bool", "false", "false"),
+    ("timestamptz", "2009-09-19 11:59:48.599", '"2009-09-19T11:59:48.599+00:00"'),
+    ("timestamptz", "infinity", '"infinity"'),
+    ("timestamp", "2009-09-19 11:59:48.599", '"2009-09-19T11:59:48.599"'),
+    ("timestamp", "0044-03-15 12:00 BC", '"0044-03-15T12:00:00 BC"'),
+    ("date", "2009-09-19", '"2009-09-19"'),
+    ("date", "-infinity", '"-infinity"'),
+    ("time", "11:59:48.599", '"11:59:48.599"'),
+    ("int2", "10010", "10010"),
+    ("int4", "100100100", "100100100"),
+    ("int8", "9223372036854775807", "9223372036854775807"),
+    ("int8", "-9223372036854775808", "-9223372036854775808"),
+    ("oid", "100200300", '"100200300"'),
+    ("xid", "100200300", '"100200300"'),
+    ("float8", "NaN", '"NaN"'),
+    ("numeric(40,15)", "100100.600500566501811", '"100100.600500566501811"'),
+    ("box", "((1.1, 2.1), (5.6, 5.7))", '"(5.6,5.7),(1.1,2.1)"'),
+    ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", '"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"'),
+    ("json", '{"a": [false, null, true]}', r'"{\"a\": [false, null, true]}"'),
+    ("json", "[1,2,3]", '"[1,2,3]"'),
+    ("char(5)", "ab", '"ab   "'),
+    ("inet", "10.0.0.1", '"10.0.0.1"'),
+    ("text", "", '""'),
+    ("text", "null", '"null"'),
+    ("text", 'a,"b",(c)\\ \n\t', r'"a,\"b\",(c)\\ \n\t"'),
+    ("text", "ünïcödé €", '"ünïcödé €"'),
+]
+
+
+@pytest.mark.parametrize(("type_name", "literal", "expected"), JSON_VALUES)
+def test_jsontriga_writes_values_as_pgq_does(
+    db: Connection, type_name: str, literal: str, expected: str
+) -> None:
+    data = published(db, "jsontriga", type_name, literal)
+    array = value(db, "select arr::text from t")
+    assert data == f'{{"nr":1,"val":{expected},"arr":{json.dumps(array, ensure_ascii=False)}}}'
+
+
+URL_VALUES = [
+    (
+        "text",
+        "'\"quoted\\string$%,@\"'",
+        "val=%27%22quoted%5cstring%24%25%2c%40%22%27"
+        "&arr=%7b%22%27%5c%22quoted%5c%5cstring%24%25%2c%40%5c%22%27%22%2c"
+        "%22%27%5c%22quoted%5c%5cstring%24%25%2c%40%5c%22%27%22%7d",
+    ),
+    ("bool", "true", "val=t&arr=%7bt%2ct%7d"),
+    ("date", "2009-09-19", "val=2009-09-19&arr=%7b2009-09-19%2c2009-09-19%7d"),
+    (
+        "text",
+        "é=&+ ~-_.",
+        "val=%c3%a9%3d%26%2b+%7e-_.&arr=%7b%22%c3%a9%3d%26%2b+%7e-_.%22"
+        "%2c%22%c3%a9%3d%26%2b+%7e-_.%22%7d",
+    ),
+    (
+        "timestamptz",
+        "2009-09-19 11:59:48.599",
+        "val=2009-09-19+11%3a59%3a48.599%2b00"
+        "&arr=%7b%222009-09-19+11%3a59%3a48.599%2b00%22%2c%222009-09-19+11%3a59%3a48.599%2b00%22%7d",
+    ),
+]
+
+
+@pytest.mark.parametrize(("type_name", "literal", "expected"), URL_VALUES)
+def test_logutriga_writes_values_as_pgq_does(
+    db: Connection, type_name: str, literal: str, expected: str
+) -> None:
+    assert published(db, "logutriga", type_name, literal) == f"nr=1&{expected}"
+
+
+SQL_VALUES = [
+    (
+        "text",
+        "'\"quoted\\string$%,@\"'",
+        "E'''\"quoted\\\\string$%,@\"''',"
+        "E'{\"''\\\\\"quoted\\\\\\\\string$%,@\\\\\"''\",\"''\\\\\"quoted\\\\\\\\string$%,@\\\\\"''\"}'",
+    ),
+    ("bytea", r"\x00FF01", r"""E'\\x00ff01',E'{"\\\\x00ff01","\\\\x00ff01"}'"""),
+    ("bool", "false", "'f','{f,f}'"),
+]
+
+
+@pytest.mark.parametrize(("type_name", "literal", "expected"), SQL_VALUES)
+def test_sqltriga_writes_values_as_pgq_does(
+    db: Connection, type_name: str, literal: str, expected: str
+) -> None:
+    data = published(db, "sqltriga", type_name, literal)
+    assert data == f"(nr,val,arr) values ('1',{expected})"
+
+
+@pytest.mark.parametrize(
+    "text", ['"', '""', "\\", '\\"', ",", "(", "", "a\nb", "'", "{}", "☃" * 99]
+)
+def test_texts_that_look_like_syntax_arrive_whole(db: Connection, text: str) -> None:
+    db.execute("create table t (id int primary key, a text, b text, c text)")
+    attach(db, "jsontriga")
+    db.execute("insert into t values (1, %s, null, %s)", [text, text])
+    (event,) = take_events(db)
+    assert json.loads(event.data or "") == {"id": 1, "a": text, "b": None, "c": text}
+
+
+def test_fragments_of_sqltriga_rebuild_the_table(db: Connection) -> None:
+    db.execute("create table t (id int primary key, a text, b timestamptz, c float8, d bytea)")
+    db.execute("create table copy (like t)")
+    attach(db, "sqltriga")
+    db.execute("set datestyle = 'SQL, DMY'")
+    db.execute("set extra_float_digits = -5")
+    for nr, text in enumerate(["plain", "it's", 'a\\b"', ""]):
+        db.execute(
+            "insert into t values (%s, %s, '2001-02-03 04:05+00', 0.1::float8 * 3, %s)",
+            [nr, text, text.encode()],
+        )
+    db.execute("update t set a = a || '!', b = null where id > 1")
+    db.execute("delete from t where id = 0")
+    db.execute("reset datestyle")
+    db.execute("reset extra_float_digits")
+    verbs = {
+        "I": "insert into copy {}",
+        "U": "update copy set {}",
+        "D": "delete from copy where {}",
+    }
+    for event in take_events(db):
+        db.execute(verbs[event.type or ""].format(event.data).encode())
+    assert rows(db, "select * from copy order by id") == rows(db, "select * from t order by id")
+
+
+@pytest.mark.parametrize("function", TRIGGERS)
+def test_display_settings_of_the_session_change_nothing(db: Connection, function: str) -> None:
+    db.execute(
+        "create table t (id int primary key, a timestamptz, b interval, c float8, d bytea,"
+        " e tstzrange, f date)"
+    )
+    attach(db, function)
+    insert = (
+        b"insert into t values (%s, '2001-02-03 04:05+00', '1 day 2 hours', 0.1::float8 * 3,"
+        rb" '\x00ff', '[2001-02-03,)', '2001-02-03')"
+    )
+    db.execute(insert, [1])
+    for setting in [
+        "datestyle = 'German'",
+        "intervalstyle = 'sql_standard'",
+        "extra_float_digits = -5",
+        "bytea_output = 'escape'",
+    ]:
+        db.execute(f"set {setting}".encode())
+    db.execute(insert, [2])
+    one, two = take_events(db)
+    assert (one.data or "").replace("1", "#", 1) == (two.data or "").replace("2", "#", 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "data"),
+    [
+        ("jsontriga", '{"op":"TRUNCATE","table":["public","t"],"pkey":["id"]}', "{}"),
+        ("logutriga", "R", ""),
+        ("sqltriga", "R", ""),
+    ],
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_truncate_makes_an_event(
+    bank: Connection, function: str, kind: str, data: str, when: str
+) -> None:
+    attach(bank, function, ops="truncate", each="statement", when=when)
+    bank.execute("truncate t")
+    assert take_events(bank) == [Event(kind, data, "public.t")]
+
+
+def test_a_table_without_columns_makes_events(db: Connection) -> None:
+    db.execute("create table t ()")
+    for function in TRIGGERS:
+        attach(db, function, name=f"trg_{function}")
+    db.execute("insert into t default values")
+    assert [event.data for event in take_events(db)] == ["{}", "", "() values ()"]
