@@ -4,7 +4,7 @@ PG ?= 18
 
 .PHONY: help
 help:  ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 .PHONY: demo
 demo: java venv  ## Run the bank demo, about 2 minutes (CHAOS=1: kill a run in the middle)
@@ -37,8 +37,12 @@ sql: venv  ## Assemble sql/pgque.sql from the files of build/manifest.txt
 	@$(PYTHON) build/assemble.py
 
 .PHONY: bench
-bench: java venv  ## Run the benchmarks
-	@$(PYTHON) benchmarks/run.py
+bench: venv  ## Run the benchmarks, about 10 minutes (Debian's postgresql-15-pgq3 needed)
+	@$(PYTHON) benchmarks/run.py $(ARGS)
+
+.PHONY: bench-soak
+bench-soak: venv  ## The same with 10 minutes of a held xmin horizon
+	@$(PYTHON) benchmarks/run.py --soak 10 $(ARGS)
 
 .PHONY: clean
 clean:  ## Remove data, caches and build results

@@ -1,60 +1,84 @@
 """Interleaved measuring: each rival gets a turn in every round, and medians are compared."""
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to measure. `rate` runs it once and returns operations a second."""
+    """Something to measure. `cost` runs it once and returns seconds an operation."""
 
     name: str
-    rate: Callable[[], float]
+    cost: Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """A contender's median rate, and what part of the limit's it is."""
+class Result:
+    """One line of the table.
 
-    name: str
-    limit: str
-    rate: float
-    ratio: float
+    Attributes:
+        what: what was measured.
+        against: the rival or the limit.
+        figure: the ratio, or the number where there is nothing to compare with.
+        better: whether the figure is to be at least or at most the target.
+        target: what is to be reached; None for a line that only informs.
+        detail: absolute figures, in words.
+    """
+
+    what: str
+    against: str
+    figure: float
+    better: Literal[">=", "<="]
+    target: float | None
+    detail: str
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the target was reached; None where there is none."""
+        if self.target is None:
+            return None
+        return self.figure >= self.target if self.better == ">=" else self.figure <= self.target
 
 
-def compare(limit: Contender, contenders: Sequence[Contender], *, rounds: int) -> list[Ratio]:
-    """Measures all in turns.
+def timed(operation: Callable[[], object], times: int = 1) -> float:
+    """Returns the seconds that one of so many operations took."""
+    start = time.perf_counter()
+    for _ in range(times):
+        operation()
+    return (time.perf_counter() - start) / times
 
-    Args:
-        limit: what the others are compared with.
-        contenders: what to compare.
-        rounds: how often each is measured; the first round warms up and does not count.
+
+def medians(contenders: Sequence[Contender], rounds: int) -> dict[str, float]:
+    """Measures all in turns; one round more than asked for warms up and does not count.
 
     Returns:
-        The contenders' ratios of medians, the limit's own (1.0) first.
+        The median cost of each, in seconds.
     """
-    rates: dict[str, list[float]] = {}
+    costs: dict[str, list[float]] = {}
     for number in range(rounds + 1):
-        for contender in (limit, *contenders):
-            rate = contender.rate()
+        for contender in contenders:
+            cost = contender.cost()
             if number:
-                rates.setdefault(contender.name, []).append(rate)
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    return [
-        Ratio(name, limit.name, median, median / medians[limit.name])
-        for name, median in medians.items()
-    ]
+                costs.setdefault(contender.name, []).append(cost)
+    return {name: statistics.median(values) for name, values in costs.items()}
 
 
-def to_markdown(title: str, unit: str, ratios: Sequence[Ratio]) -> str:
-    """Returns a Markdown table of one comparison."""
-    lines = [
-        f"### {title}",
-        "",
-        f"| what | {unit} a second, median | ratio to {ratios[0].limit} |",
-        "|---|---:|---:|",
-        *(f"| {ratio.name} | {ratio.rate:,.0f} | {ratio.ratio:.2f} |" for ratio in ratios),
-        "",
-    ]
-    return "\n".join(lines)
+def to_markdown(results: Sequence[Result]) -> str:
+    """Returns the table of all results."""
+    marks = {True: "yes", False: "**no**", None: ""}
+    return "\n".join(
+        [
+            "| what | against | figure | reach | reached | absolute |",
+            "|---|---|---:|---:|---|---|",
+            *(
+                f"| {r.what} | {r.against} | {r.figure:.2f} | "
+                f"{'' if r.target is None else f'{r.better} {r.target:g}'} | {marks[r.reached]} | "
+                f"{r.detail} |"
+                for r in results
+            ),
+            "",
+        ]
+    )

@@ -4,21 +4,19 @@ import os
 import re
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
+from psycopg.adapt import PyFormat, Transformer
 
-from benchmarks.measure import Contender, Ratio, compare
-from pgque_dagster.client import Client
-from pgque_dagster.embedded import EmbeddedPostgres
+from benchmarks.measure import Contender, Result, medians, timed
+from benchmarks.servers import Connection, connect, prepared, value
 
 PAYLOAD = '{"id": 1, "text": "' + "x" * 160 + '"}'
 BATCH = 1000
 
 # The same shape, defaults and index as an event table.
-PLAIN_TABLE = """
+_PLAIN = """
 create sequence plain_id_seq;
 create table plain (like pgque.event_template) with (autovacuum_enabled = false);
 alter table plain alter ev_id set default nextval('plain_id_seq'),
@@ -27,90 +25,91 @@ create index on plain (ev_txid);
 """
 
 
-def prepare(url: str) -> str:
-    """Creates the queue `bench` and the table `plain`; returns the queue's insert function."""
-    with Client(url) as client, client.transaction() as connection:
-        client.create_queue("bench")
-        connection.execute(PLAIN_TABLE)
-        rows = connection.execute("select queue_data_pfx from pgque.queue").fetchall()
-    return f"{rows[0][0]}_insert"
+def measure(url: str, *, seconds: int, rounds: int) -> list[Result]:
+    """Returns the lines on producers."""
+    with connect(url) as connection:
+        connection.execute(_PLAIN.encode())
+        value(connection, "select pgque.create_queue('bench')")
+        value(connection, "select pgq.create_queue('bench')")
+        function = value(connection, "select queue_data_pfx from pgque.queue") + "_insert"
+        return [
+            *_single(url, function, seconds=seconds, rounds=rounds),
+            *_batched(connection, rounds=rounds),
+        ]
 
 
-def single(server: EmbeddedPostgres, url: str, *, seconds: int, rounds: int) -> list[Ratio]:
-    """One insert a transaction, 4 clients."""
-    function = prepare(url)
+def _single(url: str, function: str, *, seconds: int, rounds: int) -> list[Result]:
     statements = {
         "plain INSERT": f"insert into plain (ev_type, ev_data) values ('t', '{PAYLOAD}')",
         "the queue's insert function": f"select {function}('t', '{PAYLOAD}')",
         "send": f"select pgque.send('bench', 't', '{PAYLOAD}')",
-        "insert_event": f"select pgque.insert_event('bench', 't', '{PAYLOAD}')",
+        "C PgQ insert_event": f"select pgq.insert_event('bench', 't', '{PAYLOAD}')",
     }
-    limit, *contenders = (
-        Contender(name, _pgbench(server, url, statement, seconds))
-        for name, statement in statements.items()
+    costs = medians(
+        [Contender(name, _pgbench(url, text, seconds)) for name, text in statements.items()],
+        rounds,
     )
-    return compare(limit, contenders, rounds=rounds)
-
-
-def batched(url: str, *, seconds: int, rounds: int) -> list[Ratio]:
-    """A thousand events a transaction, one connection."""
-    payloads = [PAYLOAD] * BATCH
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("set synchronous_commit = off")
-
-        def copy(table: str) -> Callable[[], None]:
-            def run() -> None:
-                with (
-                    connection.transaction(),
-                    connection.cursor() as cursor,
-                    cursor.copy(f"copy {table} (ev_type, ev_data) from stdin".encode()) as into,
-                ):
-                    for payload in payloads:
-                        into.write_row(("t", payload))
-
-            return run
-
-        def send_batch() -> None:
-            connection.execute(
-                "select pgque.send_batch('bench', 't', %b::text[])", (payloads,), prepare=True
-            )
-
-        return compare(
-            Contender("COPY", _repeated(copy("plain"), seconds)),
-            [
-                Contender("send_batch", _repeated(send_batch, seconds)),
-                Contender("COPY into the event table", _repeated(copy(_table(url)), seconds)),
-            ],
-            rounds=rounds,
+    plain = costs["plain INSERT"]
+    targets = {"send": 0.65, "the queue's insert function": 0.80, "C PgQ insert_event": None}
+    return [
+        Result(
+            f"{name}, single insert a transaction, 4 clients",
+            "plain INSERT",
+            plain / costs[name],
+            ">=",
+            target,
+            f"{1 / costs[name]:,.0f} against {1 / plain:,.0f} transactions a second",
         )
+        for name, target in targets.items()
+    ]
 
 
-def _table(url: str) -> str:
-    with psycopg.connect(url) as connection:
-        return str(connection.execute("select pgque.current_event_table('bench')").fetchall()[0][0])
+def _batched(connection: Connection, *, rounds: int) -> list[Result]:
+    table = value(connection, "select pgque.current_event_table('bench')")
+    # Both are made ready for the wire beforehand: what Python needs for that is not compared.
+    rows = f"t\t{PAYLOAD}\n".encode() * BATCH
+    payloads = [PAYLOAD] * BATCH
+    array = Transformer(connection).get_dumper(payloads, PyFormat.BINARY).dump(payloads)
+    send = prepared(connection, "select pgque.send_batch('bench', 't', $1::text[])")
+
+    def copy_into(table: str) -> None:
+        with (
+            connection.cursor() as cursor,
+            cursor.copy(f"copy {table} (ev_type, ev_data) from stdin".encode()) as into,
+        ):
+            into.write(rows)
+
+    costs = medians(
+        [
+            Contender("copy", lambda: timed(lambda: copy_into("plain"), 100)),
+            Contender("send_batch", lambda: timed(lambda: send(array, binary=True), 100)),
+            Contender("copy_event_table", lambda: timed(lambda: copy_into(table), 100)),
+        ],
+        rounds,
+    )
+    return [
+        Result(
+            f"{name} of {BATCH}",
+            f"COPY of {BATCH}",
+            costs["copy"] / costs[key],
+            ">=",
+            target,
+            f"{costs[key] * 1000:.1f} against {costs['copy'] * 1000:.1f} ms",
+        )
+        for name, key, target in (
+            ("send_batch", "send_batch", 0.90),
+            ("COPY into the event table", "copy_event_table", None),
+        )
+    ]
 
 
-def _repeated(run: Callable[[], None], seconds: int) -> Callable[[], float]:
-    def rate() -> float:
-        start = time.perf_counter()
-        events = 0
-        while time.perf_counter() - start < seconds:
-            run()
-            events += BATCH
-        return events / (time.perf_counter() - start)
-
-    return rate
-
-
-def _pgbench(
-    server: EmbeddedPostgres, url: str, statement: str, seconds: int
-) -> Callable[[], float]:
-    def rate() -> float:
+def _pgbench(url: str, statement: str, seconds: int) -> Callable[[], float]:
+    def cost() -> float:
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "script.sql"
             script.write_text(f"{statement};\n")
             command = [
-                str(server.binary("pgbench")), "--no-vacuum", "--protocol=prepared",
+                "/usr/lib/postgresql/15/bin/pgbench", "--no-vacuum", "--protocol=prepared",
                 "--client=4", "--jobs=2", f"--time={seconds}", f"--file={script}", url,
             ]  # fmt: skip
             answer = subprocess.run(
@@ -122,6 +121,6 @@ def _pgbench(
             )
         found = re.search(r"tps = ([\d.]+)", answer.stdout)
         assert found, answer.stdout
-        return float(found.group(1))
+        return 1 / float(found.group(1))
 
-    return rate
+    return cost

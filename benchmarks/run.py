@@ -1,35 +1,50 @@
-"""Runs the benchmarks on the embedded server and prints Markdown tables: `make bench`."""
+"""Runs the benchmarks against PgQ's C extension on Debian's PostgreSQL 15: `make bench`.
+
+Needs the Debian packages postgresql-15 and postgresql-15-pgq3. Prints a Markdown table as it goes.
+"""
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import producers
-from benchmarks.measure import to_markdown
-from pgque_dagster import installer
-from pgque_dagster.embedded import EmbeddedPostgres
+from benchmarks import consumers, latency, picture, producers, soak
+from benchmarks.measure import Result, to_markdown
+from benchmarks.servers import rivals
+
+_DOCS = Path(__file__).parent.parent / "docs"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=5, help="of each measurement")
+    parser.add_argument("--seconds", type=int, default=5, help="of each measurement of producers")
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one to warm up")
+    parser.add_argument("--soak", type=float, default=1, help="minutes of the held xmin horizon")
+    parser.add_argument("--only", choices=("producers", "consumers", "latency", "soak"))
+    parser.add_argument("--write", action="store_true", help="the table and picture into docs/")
     options = parser.parse_args()
-    pace = {"seconds": options.seconds, "rounds": options.rounds}
-
-    with (
-        tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder,
-        EmbeddedPostgres(Path(folder) / "postgres") as server,
-    ):
-        url = server.create_database("bench")
-        installer.install(url)
-        single = producers.single(server, url, **pace)
-        print(to_markdown("Single events, 4 clients", "transactions", single), flush=True)
-        batched = producers.batched(url, **pace)
-        print(to_markdown(f"{producers.BATCH} events a transaction", "events", batched))
+    parts = {
+        "producers": lambda url: producers.measure(
+            url, seconds=options.seconds, rounds=options.rounds
+        ),
+        "latency": lambda url: latency.measure(url, seconds=30),
+        "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
+        "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
+    }
+    results: list[Result] = []
+    with rivals() as url:
+        for name, measure in parts.items():
+            if options.only in (None, name):
+                print(f"measuring {name}", file=sys.stderr, flush=True)
+                results += measure(url)
+    table = to_markdown(results)
+    print(table)
+    if options.write:
+        picture.draw(results, _DOCS / "images" / "benchmarks.png")
+        report = (_DOCS / "benchmarks.md").read_text()
+        head, mark, _ = report.partition("<!-- results -->\n")
+        (_DOCS / "benchmarks.md").write_text(f"{head}{mark}\n{table}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""From send to the consumer's hands, in tick periods."""
+
+import statistics
+import threading
+import time
+
+import psycopg
+
+from benchmarks.measure import Result
+from benchmarks.servers import connect, value
+from pgque_dagster.client import Ticker
+
+_PERIOD = 0.1
+_EVENTS_A_SECOND = 100
+
+
+def measure(url: str, *, seconds: int) -> list[Result]:
+    """Sends a hundred events a second; a consumer wakes on NOTIFY."""
+    with connect(url) as connection:
+        value(connection, "select pgque.create_queue('latency')")
+        value(connection, "select pgque.set_queue_config('latency', 'ticker_max_lag', '0')")
+        value(connection, "select pgque.register_consumer('latency', 'reader')")
+    ticker = Ticker(url)
+    done = threading.Event()
+    threads = [
+        threading.Thread(target=ticker.run),
+        threading.Thread(target=_produce, args=(url, done)),
+    ]
+    for thread in threads:
+        thread.start()
+    latencies = _consume(url, seconds)
+    done.set()
+    ticker.stop()
+    for thread in threads:
+        thread.join()
+
+    percentiles = statistics.quantiles(latencies, n=100)
+    return [
+        Result(
+            f"delivery latency at a tick period of 100 ms, 100 events/s: p{rank}",
+            "the period",
+            percentiles[rank - 1] / _PERIOD,
+            "<=",
+            target,
+            f"{percentiles[rank - 1] * 1000:.0f} ms of {len(latencies)} events",
+        )
+        for rank, target in ((50, 0.55), (99, 1.1))
+    ]
+
+
+def _produce(url: str, done: threading.Event) -> None:
+    with connect(url) as connection:
+        while not done.wait(1 / _EVENTS_A_SECOND):
+            value(connection, "select pgque.send('latency', 't', %s)", str(time.time()))
+
+
+def _consume(url: str, seconds: int) -> list[float]:
+    latencies: list[float] = []
+    end = time.monotonic() + seconds
+    with connect(url) as connection, psycopg.connect(url, autocommit=True) as listener:
+        listener.execute('listen "pgque_latency"')
+        while time.monotonic() < end:
+            list(listener.notifies(timeout=1, stop_after=1))
+            while batch := value(connection, "select pgque.next_batch('latency', 'reader')"):
+                rows = connection.execute(
+                    "select ev_data from pgque.get_batch_events(%s)", (batch,)
+                ).fetchall()
+                now = time.time()
+                latencies += [now - float(row[0]) for row in rows]
+                value(connection, "select pgque.finish_batch(%s)", batch)
+    return latencies

@@ -1,0 +1,36 @@
+"""The results as a picture: how far each figure is from what was to be reached."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+from benchmarks.measure import Result
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Draws one bar a result, 1 being the target; to the right is better."""
+    shown = [result for result in results if result.target]
+    bars = [_margin(result) for result in shown]
+    figure, axes = pyplot.subplots(figsize=(9, 0.42 * len(shown) + 1.2))
+    colours = ["#2a9d8f" if result.reached else "#e76f51" for result in shown]
+    axes.barh([result.what for result in shown], bars, color=colours)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.invert_yaxis()
+    axes.set_xlabel("times better than the target (log scale); the line is the target")
+    for row, (result, bar) in enumerate(zip(shown, bars, strict=True)):
+        axes.text(bar, row, f" {result.figure:.2f}", va="center", fontsize=8)
+    axes.tick_params(labelsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _margin(result: Result) -> float:
+    assert result.target
+    figure = max(result.figure, result.target / 64)
+    return figure / result.target if result.better == ">=" else result.target / figure

@@ -1,0 +1,74 @@
+"""Debian's PostgreSQL 15 with PgQ's C extension beside us, so that rivals meet on one server."""
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from pgque_dagster import installer
+from tests.support.debian import DebianPostgres
+
+_RIVAL = Path("/usr/share/postgresql/15/extension/pgq.control")
+_names = itertools.count()
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_SETTINGS = ("max_wal_size = '8GB'", "checkpoint_timeout = '30min'", "autovacuum_naptime = '10s'")
+
+
+@contextmanager
+def rivals() -> Iterator[str]:
+    """Runs a server for the block.
+
+    Yields:
+        The URL of a database with both schemas, `pgque` and `pgq`.
+    """
+    if not _RIVAL.is_file():
+        raise SystemExit("C PgQ is missing: apt install postgresql-15 postgresql-15-pgq3")
+    with (
+        tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder,
+        DebianPostgres(Path(folder) / "postgres") as server,
+    ):
+        with connect(server.url) as connection:
+            for setting in _SETTINGS:
+                connection.execute(f"alter system set {setting}".encode())
+            connection.execute("select pg_reload_conf()")
+            connection.execute("create database bench")
+        url = server.database_url("bench")
+        installer.install(url)
+        with connect(url) as connection:
+            connection.execute("create extension pgq")
+        yield url
+
+
+def connect(url: str) -> Connection:
+    """Connects as a benchmark does: no wait for the disk, each call a transaction."""
+    return psycopg.connect(url, autocommit=True, options="-c synchronous_commit=off")
+
+
+def value(connection: Connection, statement: str, *params: object) -> Any:
+    """Runs a statement and returns the first column of its first row."""
+    row = connection.execute(statement.encode(), params or None).fetchone()
+    return row[0] if row else None
+
+
+def prepared(connection: Connection, statement: str) -> Callable[..., PGresult]:
+    """Prepares a statement and returns what runs it: libpq alone, so that Python hardly counts."""
+    name = f"bench_{next(_names)}".encode()
+    answer = connection.pgconn.prepare(name, statement.encode())
+    assert answer.status == ExecStatus.COMMAND_OK, answer.error_message
+
+    def run(*params: bytes, binary: bool = False) -> PGresult:
+        answer = connection.pgconn.exec_prepared(
+            name, params, param_formats=[int(binary)] * len(params)
+        )
+        assert answer.status == ExecStatus.TUPLES_OK, answer.error_message
+        return answer
+
+    return run

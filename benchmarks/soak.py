@@ -1,0 +1,111 @@
+"""Consuming while somebody holds an old snapshot: nothing may slow down, nothing may pile up.
+
+20 ticks and 1000 events a second, one consumer that cycles as fast as it can, and a REPEATABLE READ
+transaction that stays open all the time.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from benchmarks.measure import Result
+from benchmarks.servers import Connection, connect, value
+
+_WINDOW = 10.0
+
+
+def measure(url: str, *, seconds: float) -> list[Result]:
+    """Returns the lines on a held horizon."""
+    with connect(url) as connection:
+        value(connection, "select pgque.create_queue('soak')")
+        value(connection, "select pgque.set_queue_config('soak', 'ticker_max_lag', '0')")
+        value(connection, "select pgque.register_consumer('soak', 'reader')")
+        value(connection, "select pgque.register_consumer('soak', 'poller')")
+    done = threading.Event()
+    with connect(url) as holder:
+        holder.execute("begin isolation level repeatable read")
+        holder.execute("select txid_current_snapshot()")
+        workers = [
+            _every(0.05, url, done, lambda c: value(c, "select pgque.ticker('soak')")),
+            _every(10, url, done, lambda c: value(c, "select pgque.maint()")),
+            _every(0.1, url, done, _send),
+        ]
+        rates = _cycle(url, seconds)
+        done.set()
+        for worker in workers:
+            worker.join()
+        dead = _dead_tuples(url)
+        holder.execute("rollback")
+    return [
+        Result(
+            f"consumer cycles a second after {seconds / 60:.0f} minutes of held xmin",
+            "at the start",
+            rates[-1] / rates[0],
+            ">=",
+            0.9,
+            f"{rates[-1]:,.0f} against {rates[0]:,.0f} cycles a second",
+        ),
+        *(
+            Result(f"dead tuples then, {name}", "", count, "<=", target, "")
+            for (name, count), target in zip(dead.items(), (0, 500, 200), strict=True)
+        ),
+    ]
+
+
+def _send(connection: Connection) -> None:
+    value(connection, "select pgque.send_batch('soak', 't', array_fill('x'::text, array[100]))")
+
+
+def _every(
+    period: float, url: str, done: threading.Event, work: Callable[[Connection], object]
+) -> threading.Thread:
+    def run() -> None:
+        with connect(url) as connection:
+            while not done.wait(period):
+                work(connection)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def _cycle(url: str, seconds: float) -> list[float]:
+    """Cycles as fast as it can: an event that this consumer registered itself for, or a poll.
+
+    Returns:
+        Cycles a second in each window.
+    """
+    rates = []
+    end = time.monotonic() + seconds
+    with connect(url) as connection:
+        while time.monotonic() < end:
+            cycles = 0
+            start = time.monotonic()
+            while time.monotonic() - start < _WINDOW:
+                # Claim and release move the position like open and finish, without waiting for a
+                # tick, so that the rate is the consumer's own.
+                lease = connection.execute(
+                    "select batch_id, epoch from pgque.claim_batch('soak', 'reader', 'bench')"
+                ).fetchone()
+                assert lease
+                if lease[0] is not None:
+                    if cycles % 20:
+                        value(connection, "select pgque.release_batch(%s, 'bench', %s)", *lease)
+                    else:
+                        value(connection, "select pgque.ack_batch(%s, 'bench', %s)", *lease)
+                cycles += 1
+            rates.append(cycles / (time.monotonic() - start))
+    return rates
+
+
+def _dead_tuples(url: str) -> dict[str, float]:
+    with connect(url) as connection:
+        value(connection, "select pg_stat_clear_snapshot()")
+        rows = connection.execute(
+            "select case when relname like 'event_%%' then 'event tables' "
+            "when relname like 'position_log' or relname like 'subscription%%' "
+            "then 'subscription side' when relname like 'tick%%' then 'tick side' end as side, "
+            "sum(n_dead_tup) from pg_stat_user_tables where schemaname = 'pgque' group by 1"
+        ).fetchall()
+    dead = {side: float(count) for side, count in rows if side}
+    return {side: dead[side] for side in ("event tables", "subscription side", "tick side")}
