@@ -33,6 +33,24 @@ class Server(Protocol):
     def database_url(self, name: str) -> str: ...
 
 
+def server_version() -> int:
+    """The PostgreSQL that `make test PG=…` asks for."""
+    return int(os.environ.get("PGQUE_TEST_PG") or 18)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what another server's features are needed for."""
+
+    def is_for_another(item: pytest.Item) -> bool:
+        mark = item.get_closest_marker("server")
+        return mark is not None and mark.args[0] != server_version()
+
+    others = [item for item in items if is_for_another(item)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if not is_for_another(item)]
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A server of the version that PGQUE_TEST_PG names, for the whole session."""
@@ -43,7 +61,7 @@ def server() -> Iterator[Server]:
 @contextmanager
 def new_server() -> Iterator[EmbeddedPostgres | DebianPostgres]:
     """One more server of that version, for tests that need it to themselves."""
-    version = int(os.environ.get("PGQUE_TEST_PG") or 18)
+    version = server_version()
     # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
     with tempfile.TemporaryDirectory(prefix="pgque-test-") as folder:
         data_dir = Path(folder) / "postgres"

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.conftest import INSTALL_SQL, new_server
+from tests.conftest import INSTALL_SQL, new_server, server_version
 from tests.support import chaos
 from tests.support.debian import DebianPostgres
 from tests.support.queues import Connection, connect, make_queue, rows, value
@@ -60,7 +60,7 @@ def crash(server: EmbeddedPostgres | DebianPostgres, stack: ExitStack) -> None:
     if isinstance(server, DebianPostgres):
         return server.crash()
     os.kill(server.pid, signal.SIGKILL)
-    version = int(os.environ.get("PGQUE_TEST_PG") or 18)
+    version = server_version()
     stack.enter_context(EmbeddedPostgres(server.data_dir, version=version))
     return None
 
