@@ -151,15 +151,20 @@ def _evaluate(
 ) -> dg.RunRequest | str:
     """Decides on one consumer: the run to request, or why there is none."""
     pgque.ensure_consumer(client, consumer.queue, consumer.name)
-    try:
-        batch_id = _open_batch(client, consumer, limits)
-    except BatchLeased as error:
-        return str(error)
-    if batch_id is None:
-        return f"{consumer}: no batch yet"
+    while True:
+        try:
+            batch_id = client.next_batch(*_names(consumer), limits)
+        except BatchLeased as error:
+            return str(error)
+        if batch_id is None:
+            return f"{consumer}: no batch yet"
+        tags = {QUEUE: consumer.queue, CONSUMER: consumer.name, BATCH_ID: str(batch_id)}
+        runs = context.instance.get_run_records(dg.RunsFilter(tags=tags))
+        # To look for events costs a pass over the batch, so a batch is looked into only once.
+        if runs or client.read_plan(batch_id, 1).events:
+            break
+        client.finish_batch(batch_id)
 
-    tags = {QUEUE: consumer.queue, CONSUMER: consumer.name, BATCH_ID: str(batch_id)}
-    runs = context.instance.get_run_records(dg.RunsFilter(tags=tags))
     reason = _why_not_now(consumer, batch_id, runs, client.lease_info(*_names(consumer)), policy)
     if reason:
         return reason
@@ -174,15 +179,6 @@ def _evaluate(
 
 def _names(consumer: Consumer) -> tuple[str, str]:
     return consumer.queue, consumer.name
-
-
-def _open_batch(client: Client, consumer: Consumer, limits: Limits) -> int | None:
-    """Opens the consumer's next batch that has events; finishes those without on the way."""
-    while True:
-        batch_id = client.next_batch(*_names(consumer), limits)
-        if batch_id is None or client.read_plan(batch_id, 1).events:
-            return batch_id
-        client.finish_batch(batch_id)
 
 
 def _why_not_now(
