@@ -26,6 +26,7 @@ lint: venv  ## Check style, types, import arrows and the SQL rules
 	@.venv/bin/lint-imports
 	@$(PYTHON) build/assemble.py --check
 	@$(PYTHON) build/check_sql.py
+	@$(PYTHON) build/reference.py --check
 
 .PHONY: format
 format: venv  ## Format the code and repair what ruff can
@@ -35,6 +36,10 @@ format: venv  ## Format the code and repair what ruff can
 .PHONY: sql
 sql: venv  ## Assemble sql/pgque.sql from the files of build/manifest.txt
 	@$(PYTHON) build/assemble.py
+
+.PHONY: reference
+reference: venv  ## Write docs/reference.md from the SQL files
+	@$(PYTHON) build/reference.py
 
 .PHONY: bench
 bench: venv  ## Run the benchmarks, about 10 minutes (Debian's postgresql-15-pgq3 needed)

@@ -46,7 +46,7 @@ def _single(url: str, function: str, *, seconds: int, rounds: int) -> list[Resul
         "C PgQ insert_event": f"select pgq.insert_event('bench', 't', '{PAYLOAD}')",
     }
     costs = medians(
-        [Contender(name, _pgbench(url, text, seconds)) for name, text in statements.items()],
+        [Contender(name, pgbench(url, text, seconds)) for name, text in statements.items()],
         rounds,
     )
     plain = costs["plain INSERT"]
@@ -103,7 +103,9 @@ def _batched(connection: Connection, *, rounds: int) -> list[Result]:
     ]
 
 
-def _pgbench(url: str, statement: str, seconds: int) -> Callable[[], float]:
+def pgbench(url: str, statement: str, seconds: int) -> Callable[[], float]:
+    """Returns what runs a statement from 4 clients for so long: the seconds that one took."""
+
     def cost() -> float:
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "script.sql"

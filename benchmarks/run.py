@@ -9,7 +9,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import consumers, latency, picture, producers, soak
+from benchmarks import (
+    consumers,
+    latency,
+    observability,
+    partitions,
+    picture,
+    producers,
+    publishing,
+    soak,
+)
 from benchmarks.measure import Result, to_markdown
 from benchmarks.servers import rivals
 
@@ -21,15 +30,31 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=5, help="of each measurement of producers")
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one to warm up")
     parser.add_argument("--soak", type=float, default=1, help="minutes of the held xmin horizon")
-    parser.add_argument("--only", choices=("producers", "consumers", "latency", "soak"))
+    parser.add_argument(
+        "--only",
+        choices=(
+            "producers",
+            "publishing",
+            "latency",
+            "soak",
+            "partitions",
+            "consumers",
+            "observability",
+        ),
+    )
     parser.add_argument("--write", action="store_true", help="the table and picture into docs/")
     options = parser.parse_args()
     parts = {
         "producers": lambda url: producers.measure(
             url, seconds=options.seconds, rounds=options.rounds
         ),
+        "publishing": lambda url: publishing.measure(
+            url, seconds=options.seconds, rounds=options.rounds
+        ),
         "latency": lambda url: latency.measure(url, seconds=30),
         "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
+        "partitions": lambda url: partitions.measure(url, rounds=options.rounds),
+        "observability": lambda url: observability.measure(url, rounds=options.rounds),
         "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
     }
     results: list[Result] = []

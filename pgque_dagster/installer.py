@@ -38,9 +38,16 @@ def install(url: str) -> None:
     Raises:
         ConnectionFailed: if the database cannot be reached.
         UnsupportedServer: if the server is older than PostgreSQL 14.
-        PermissionDenied: if the role may not create the schema or its roles.
+        PermissionDenied: if the role may not create the schema or its roles, or if the schema
+            belongs to another role.
+        NewerInstalled: if the database has a newer version.
+        psycopg.errors.LockNotAvailable: if transactions were open on the queues for a minute, or
+            for the connection's lock_timeout; nothing was changed.
     """
-    _run_script(url, "pgque.sql")
+    with connect(url) as connection, translated():
+        # Without parameters psycopg sends the script whole, as psql would; it holds its own
+        # begin and commit.
+        connection.execute(read_sql("pgque.sql").encode())
 
 
 def install_if_missing(url: str) -> bool:
@@ -51,19 +58,20 @@ def install_if_missing(url: str) -> bool:
     return True
 
 
-def uninstall(url: str) -> None:
-    """Removes the schema with all queues, events and positions; the roles stay.
+def uninstall(url: str, *, force: bool = False) -> None:
+    """Removes the schema with all queues and positions, and its jobs of pg_cron; the roles stay.
+
+    Args:
+        url: the database.
+        force: also with events that were not read yet.
 
     Raises:
-        SchemaMissing: if there is nothing to remove.
+        SchemaMissing: if there is nothing to remove, or an older version that cannot tell whether
+            events are unread; `install` upgrades it.
+        UnreadEvents: if queues hold some, without force.
+        PermissionDenied: if the role does not own the schema.
     """
     if installed_version(url) is None:
         raise SchemaMissing("this database has no pgque schema")
-    _run_script(url, "pgque_uninstall.sql")
-
-
-def _run_script(url: str, file_name: str) -> None:
     with connect(url) as connection, translated():
-        # Without parameters psycopg sends the script whole, as psql would; it holds its own
-        # begin and commit.
-        connection.execute(read_sql(file_name).encode())
+        connection.execute("select pgque.uninstall(%s)::text", [force])

@@ -4,7 +4,7 @@ import click
 
 from pgque_dagster import __version__
 
-from . import dead_letters, queues, running, schema, sending
+from . import dead_letters, queues, running, scheduled, schema, sending, watching
 from .database import Database
 from .errors import OneLineErrorGroup
 
@@ -53,8 +53,14 @@ for _command in (
     queues.consumers,
     queues.status,
     sending.send,
+    scheduled.scheduled,
+    running.start,
+    running.stop,
     running.ticker,
     running.maint,
     dead_letters.dead_letters,
+    watching.stats,
+    watching.health,
 ):
     main.add_command(_command)
+main.add_command(dead_letters.dead_letters, "dlq")

@@ -1,8 +1,6 @@
 """Dead letters, the events that consumers gave up: list, replay, purge."""
 
-import re
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -11,24 +9,9 @@ from pgque_dagster.client import PgqueError
 from .database import Database, pass_database
 from .examples import examples
 from .tables import shortened, table
+from .times import Age
 
 _TEXT_WIDTH = 60
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-class Age(click.ParamType[timedelta]):
-    """A duration as a number and a unit: `90s`, `15m`, `12h`, `30d`."""
-
-    name = "age"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> timedelta:
-        """Reads the text."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"(\d{1,9})([smhd])", value.strip())
-        if found is None:
-            self.fail(f"{value!r} is no age; write 90s, 15m, 12h or 30d", param, ctx)
-        return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 @click.group(
@@ -81,16 +64,30 @@ def list_(database: Database, queue: str, limit: int, full: bool) -> None:
 @dead_letters.command(
     epilog=examples(
         "pgque dead-letters replay orders",
+        "pgque dead-letters replay orders --reason 'not JSON%' --since 2h --limit 100",
         "pgque dead-letters replay --id 17 --id 18",
     ),
 )
 @click.argument("queue", required=False)
 @click.option("--id", "ids", type=int, multiple=True, help="Only this one. May be given again.")
+@click.option("--reason", help="Only those given up for this reason; % stands for any text.")
+@click.option("--type", help="Only events of this type.")
+@click.option("--since", type=Age(), help="Only those given up so lately: 90s, 15m, 12h, 30d.")
+@click.option("--limit", type=click.IntRange(min=1), help="The oldest, and so many at most.")
 @pass_database
-def replay(database: Database, queue: str | None, ids: tuple[int, ...]) -> None:
-    """Send all dead letters of QUEUE, or those of --id, to their consumers again."""
-    if (queue is None) == (not ids):
-        raise click.UsageError("Give a queue, or one or more --id.")
+def replay(
+    database: Database,
+    queue: str | None,
+    ids: tuple[int, ...],
+    reason: str | None,
+    type: str | None,
+    since: timedelta | None,
+    limit: int | None,
+) -> None:
+    """Send dead letters of QUEUE, or those of --id, to their consumers again."""
+    filtered = any(option is not None for option in (reason, type, since, limit))
+    if (queue is None) == (not ids) or (ids and filtered):
+        raise click.UsageError("Give a queue, with or without a filter, or one or more --id.")
     with database.client() as client:
         if queue is None:
             with client.transaction():
@@ -98,7 +95,13 @@ def replay(database: Database, queue: str | None, ids: tuple[int, ...]) -> None:
                     client.replay_dead_letter(dead_letter_id)
             click.echo(f"dead letters replayed: {len(ids)}")
             return
-        replayed, failed, first_error = client.replay_dead_letters(queue)
+        replayed, failed, first_error = client.replay_dead_letters(
+            queue,
+            reason=reason,
+            type=type,
+            since=datetime.now(UTC) - since if since is not None else None,
+            limit=limit,
+        )
     click.echo(f"dead letters replayed: {replayed}")
     if failed:
         raise PgqueError(f"{failed} dead letters stay, the first because: {first_error}")

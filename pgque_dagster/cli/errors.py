@@ -13,6 +13,7 @@ from pgque_dagster.client import (
     QueueInUse,
     QueueNotFound,
     SchemaMissing,
+    UnreadEvents,
 )
 from pgque_dagster.embedded import EmbeddedPostgresError
 
@@ -25,6 +26,7 @@ _WAYS_OUT: dict[type[PgqueError], str] = {
     ConsumerNotFound: "`pgque consumers` lists those there are, `pgque register` adds one.",
     QueueInUse: "`pgque unregister` them, or drop all with --force.",
     SchemaMissing: "Run `pgque install`.",
+    UnreadEvents: "Let their consumers finish, or remove all with `pgque uninstall --force`.",
 }
 
 # `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.

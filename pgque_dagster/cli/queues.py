@@ -2,7 +2,7 @@
 
 import click
 
-from pgque_dagster.client import Client
+from pgque_dagster.client import Client, PermissionDenied
 
 from .database import Database, pass_database
 from .examples import examples
@@ -76,15 +76,17 @@ def register(database: Database, queue: str, consumer: str) -> None:
 @click.command(
     epilog=examples(
         "pgque unregister orders billing",
+        "pgque unregister orders billing --keep-dead-letters",
     ),
 )
 @click.argument("queue")
 @click.argument("consumer")
+@click.option("--keep-dead-letters", is_flag=True, help="Leave these, to inspect or replay later.")
 @pass_database
-def unregister(database: Database, queue: str, consumer: str) -> None:
+def unregister(database: Database, queue: str, consumer: str, keep_dead_letters: bool) -> None:
     """End the registration of CONSUMER on QUEUE, with its retries and dead letters."""
     with database.client() as client:
-        client.unregister_consumer(queue, consumer)
+        client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
     click.echo(f"unregistered consumer {consumer} from {queue}")
 
 
@@ -122,13 +124,24 @@ def consumers(database: Database, queue: str | None) -> None:
 )
 @pass_database
 def status(database: Database) -> None:
-    """Show queues, consumers and dead letters in one view."""
+    """Show what keeps queues going, queues, consumers and dead letters in one view."""
     with database.client() as client:
+        click.echo(_part_table(client))
+        click.echo()
         click.echo(_queue_table(client))
         click.echo()
         click.echo(_consumer_table(client, None))
         click.echo()
         click.echo(_dead_letter_table(client))
+
+
+def _part_table(client: Client) -> str:
+    try:
+        parts = client.status()
+    except PermissionDenied:
+        return "what keeps the queues going is shown to pgque_admin only"
+    rows = [(part.component, part.status, part.detail) for part in parts]
+    return table(("component", "status", "detail"), rows)
 
 
 def _queue_table(client: Client) -> str:

@@ -13,6 +13,35 @@ from .examples import examples
 
 @click.command(
     epilog=examples(
+        "pgque start",
+    ),
+)
+@pass_database
+def start(database: Database) -> None:
+    """Have pg_cron tick all queues and maintain them; once is enough.
+
+    Without pg_cron, run `pgque ticker`.
+    """
+    with database.client() as client:
+        client.start()
+    click.echo("pg_cron ticks and maintains; it begins within a minute")
+
+
+@click.command(
+    epilog=examples(
+        "pgque stop",
+    ),
+)
+@pass_database
+def stop(database: Database) -> None:
+    """Take the jobs of `pgque start` back."""
+    with database.client() as client:
+        client.stop()
+    click.echo("pg_cron ticks no more")
+
+
+@click.command(
+    epilog=examples(
         "pgque ticker",
         "pgque ticker --once",
     ),

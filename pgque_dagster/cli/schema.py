@@ -3,7 +3,6 @@
 import click
 
 from pgque_dagster import __version__, installer
-from pgque_dagster.client import PgqueError
 
 from .database import Database, pass_database
 from .examples import examples
@@ -34,22 +33,18 @@ def install(database: Database) -> None:
 
 @click.command(
     epilog=examples(
+        "pgque uninstall",
         "pgque uninstall --force",
     ),
 )
-@click.option("--force", is_flag=True, help="Yes, remove everything.")
+@click.option("--force", is_flag=True, help="Remove events that were not read, too.")
 @pass_database
 def uninstall(database: Database, force: bool) -> None:
-    """Remove the schema with all queues, events and positions.
+    """Remove the schema with all queues and positions, and its jobs of pg_cron.
 
-    Nothing of it comes back, so it asks for --force.
+    Nothing of it comes back. While events are unread it refuses, unless with --force.
     """
-    if not force:
-        raise PgqueError(
-            "this removes all queues with their events",
-            "Run `pgque uninstall --force` if you mean it.",
-        )
-    installer.uninstall(database.url)
+    installer.uninstall(database.url, force=force)
     click.echo("removed pgque; its roles stay")
 
 

@@ -3,15 +3,18 @@
 import json
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import BinaryIO, NoReturn
 
 import click
 
 from pgque_dagster.client import Client, MalformedPayload
+from pgque_dagster.client.models import FIRST_ENTRY_ID
 
 from .database import Database, pass_database
 from .examples import examples
+from .times import Age, Moment
 
 _STDIN = "-"
 
@@ -21,6 +24,8 @@ _STDIN = "-"
         'pgque send orders \'{"id": 1, "total": 9.5}\'',
         "pgque send orders 'free text' --text --type note",
         "pgque send orders - < orders.jsonl",
+        "pgque send reminders '{\"user\": 7}' --at 2030-12-24T18:00+01:00",
+        "pgque send orders '{\"id\": 1}' --idem-key order-1",
     ),
 )
 @click.argument("queue")
@@ -30,6 +35,17 @@ _STDIN = "-"
 )
 @click.option("--text", is_flag=True, help="Send any text, not only JSON.")
 @click.option(
+    "--at",
+    type=Moment(),
+    metavar="TIME",
+    help="When to deliver it: 2030-12-24T18:00+01:00, or from now on 90s, 15m, 12h, 30d.",
+)
+@click.option("--idem-key", metavar="KEY", help="Send nothing if an event was sent under KEY.")
+@click.option(
+    "--idem-ttl", type=Age(), default="1h", show_default=True, help="How long the key counts."
+)
+@click.option("--partition-key", metavar="KEY", help="Handled in order with others of this KEY.")
+@click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=1000,
@@ -38,13 +54,27 @@ _STDIN = "-"
 )
 @pass_database
 def send(
-    database: Database, queue: str, payload: str, event_type: str, text: bool, batch_size: int
+    database: Database,
+    queue: str,
+    payload: str,
+    event_type: str,
+    text: bool,
+    at: datetime | None,
+    idem_key: str | None,
+    idem_ttl: timedelta,
+    partition_key: str | None,
+    batch_size: int,
 ) -> None:
     """Send PAYLOAD to QUEUE, or with `-` each line of standard input.
 
     A payload must be JSON unless --text is given. Lines are sent in batches, each of them whole or
     not at all; a malformed line ends the command and the message says how many were sent.
     """
+    has_key = idem_key is not None or partition_key is not None
+    if payload == _STDIN and (at or has_key):
+        raise click.UsageError("Lines of standard input take no time and no keys.")
+    if at and has_key:
+        raise click.UsageError("An event with a time takes no keys.")
     with database.client() as client:
         if payload == _STDIN:
             lines = sys.stdin.buffer
@@ -52,8 +82,29 @@ def send(
             click.echo(f"events sent to {queue}: {count}")
         else:
             event = _checked(payload.encode(errors="surrogateescape"), "the payload", text)
-            event_id = client.send(queue, event, type=event_type)
-            click.echo(f"sent event {event_id} to {queue}")
+            if at:
+                click.echo(_send_at(client, queue, event, event_type, at))
+            elif idem_key is not None:
+                sent = client.send_idem(
+                    queue,
+                    event,
+                    idem_key,
+                    type=event_type,
+                    ttl=idem_ttl,
+                    partition_key=partition_key,
+                )
+                before = " before, not again" if sent.deduped else ""
+                click.echo(f"sent event {sent.event_id} to {queue}{before}")
+            else:
+                event_id = client.send(queue, event, type=event_type, partition_key=partition_key)
+                click.echo(f"sent event {event_id} to {queue}")
+
+
+def _send_at(client: Client, queue: str, event: str, event_type: str, at: datetime) -> str:
+    number = client.send_at(queue, event, at, type=event_type)
+    if number < FIRST_ENTRY_ID:
+        return f"sent event {number} to {queue}"
+    return f"scheduled entry {number} for {queue} at {at:%F %T%z}"
 
 
 def _send_lines(

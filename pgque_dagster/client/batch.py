@@ -5,16 +5,18 @@ only if, the batch is finished: a crash in between leaves neither a retry nor a 
 that the next attempt would double.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import psycopg
 
 from . import calls
-from .calls import Call
+from .failures import Failures, Reason
 from .lease import LeaseKeeper
-from .models import Lease, Message, ReadPlan
+from .models import BatchInfo, Lease, Message, ReadPlan
 
 if TYPE_CHECKING:
     from .client import Client
@@ -45,13 +47,18 @@ class Batch:
         self.lease = lease
         self._client = client
         self._ttl = ttl
-        self._nacks: list[Call[int]] = []
-        self._dead_letters: list[Call[int]] = []
+        self._nacked: list[Failures] = []
+        self._dead_lettered: list[Failures] = []
+        self._steps: list[Callable[[psycopg.Connection[tuple[Any, ...]]], object]] = []
 
     @property
     def batch_id(self) -> int:
         """The batch's id: the same for every attempt at the same events."""
         return self.lease.batch_id
+
+    def info(self) -> BatchInfo:
+        """Returns what the batch spans."""
+        return self._client.batch_info(self.batch_id)
 
     def events(self) -> list[Message]:
         """Returns all events in order of id."""
@@ -66,17 +73,44 @@ class Batch:
         msg_ids: Iterable[int],
         *,
         retry_after: timedelta = timedelta(minutes=1),
-        reason: str | None = None,
+        reason: Reason = None,
     ) -> None:
         """Has events delivered again later, or given up when their retries are used up.
 
-        Takes effect with the ack, which raises `EventNotInBatch` for an id of another batch.
-        """
-        self._nacks.append(calls.nack_batch(self.batch_id, list(msg_ids), retry_after, reason))
+        Takes effect with the ack, which raises `EventNotInBatch` for an id of another batch. An
+        event that is given up as well is only that.
 
-    def dead_letter(self, msg_ids: Iterable[int], *, reason: str) -> None:
-        """Gives events up: they become dead letters with the ack."""
-        self._dead_letters.append(calls.dead_letter_batch(self.batch_id, list(msg_ids), reason))
+        Args:
+            msg_ids: which; one given twice counts once.
+            retry_after: when.
+            reason: kept with the dead letter of those whose retries are used up: one text for all,
+                or one for each id.
+
+        Raises:
+            InvalidArgument: if an id is no whole number, or there are not as many reasons as ids.
+        """
+        self._nacked.append(Failures.of(msg_ids, reason, retry_after))
+
+    def dead_letter(self, msg_ids: Iterable[int], *, reason: Reason) -> None:
+        """Gives events up: they become dead letters with the ack, which treats ids like `nack`'s.
+
+        Args:
+            msg_ids: which; one given twice counts once.
+            reason: why: one text for all, or one for each id.
+
+        Raises:
+            InvalidArgument: if an id is no whole number, or there are not as many reasons as ids.
+        """
+        self._dead_lettered.append(Failures.of(msg_ids, reason, None))
+
+    def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
+        """Has something done in the transaction of the ack, so that the two stand or fall together.
+
+        Args:
+            step: takes the connection; it must not commit. What it raises keeps the batch from
+                being acked. An ack that failed and is tried again calls it again.
+        """
+        self._steps.append(step)
 
     def ack(self) -> AckResult:
         """Finishes the batch, with what was nacked and dead-lettered, in one transaction.
@@ -85,13 +119,17 @@ class Batch:
             LeaseLost: if the lease ran out and another owner took the batch over.
             BatchNotOpen: if the batch was acked before.
         """
-        with self._client.transaction():
-            result = AckResult(
-                nacked=sum(map(self._client.run, self._nacks)),
-                dead_lettered=sum(map(self._client.run, self._dead_letters)),
-            )
+        with self._client.transaction() as connection:
+            for step in self._steps:
+                step(connection)
+            # Given up first: what is a dead letter is not delivered again.
+            dead_lettered = self._settle(self._dead_lettered)
+            result = AckResult(self._settle(self._nacked), dead_lettered)
             self._client.run(calls.ack(self.lease))
         return result
+
+    def _settle(self, failures: list[Failures]) -> int:
+        return sum(self._client.run(call) for some in failures for call in some.calls(self.lease))
 
     def release(self) -> None:
         """Gives the claim back: the batch stays open and anybody may claim it at once."""

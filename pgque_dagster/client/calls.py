@@ -7,7 +7,7 @@ connection it has, so a synchronous and an asynchronous one share this module.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, LiteralString, TypeVar
 
 from .errors import InvalidArgument
@@ -16,12 +16,17 @@ from .models import (
     ConsumerInfo,
     DeadLetter,
     DeadLetterCount,
+    HealthCheck,
     Lease,
     LeaseInfo,
     Limits,
     Message,
+    Metric,
     QueueInfo,
-    ReadPlan,
+    QueueStats,
+    ScheduledEvent,
+    Sent,
+    Status,
 )
 
 T = TypeVar("T")
@@ -63,16 +68,69 @@ def encode(payload: Payload) -> str:
         ) from error
 
 
-def send(queue: str, payload: Payload, type: str, check_json: bool) -> Call[int]:
+def send(
+    queue: str, payload: Payload, type: str, partition_key: str | None, check_json: bool
+) -> Call[int]:
     """One event; with `check_json`, refused by the server unless it is JSON."""
-    if check_json:
+    params = (queue, type, encode(payload))
+    if partition_key is not None:
+        if check_json:
+            return Call(
+                "select pgque.send(%s::text, %s::text, %s::jsonb, %s::text)",
+                (*params, partition_key),
+                _first,
+            )
         return Call(
-            "select pgque.send(%s::text, %s::text, %s::jsonb)",
-            (queue, type, encode(payload)),
+            "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
+            (*params, partition_key),
             _first,
         )
+    if check_json:
+        return Call("select pgque.send(%s::text, %s::text, %s::jsonb)", params, _first)
+    return Call("select pgque.send(%s::text, %s::text, %s::text)", params, _first)
+
+
+def send_at(queue: str, payload: Payload, at: datetime, type: str) -> Call[int]:
+    """One event at a time.
+
+    Raises:
+        InvalidArgument: if the time has no zone.
+    """
+    if at.tzinfo is None:
+        raise InvalidArgument(
+            f"the time of delivery {at} has no time zone",
+            "Pass an aware datetime, such as datetime.now(UTC) + timedelta(hours=1).",
+        )
     return Call(
-        "select pgque.send(%s::text, %s::text, %s::text)", (queue, type, encode(payload)), _first
+        "select pgque.send_at(%s::text, %s::text, %s::text, %s::timestamptz)",
+        (queue, type, encode(payload), at),
+        _first,
+    )
+
+
+def cancel_scheduled(entry_id: int) -> Call[bool]:
+    """A scheduled event taken back; False if there is none."""
+    return Call("select pgque.cancel_scheduled(%s)", (entry_id,), _first)
+
+
+def list_scheduled(queue: str, limit: int) -> Call[list[ScheduledEvent]]:
+    """The events that wait for their time, the next first."""
+    return Call(
+        "select de_id, de_deliver_at, de_type, de_data from pgque.list_scheduled(%s, %s)",
+        (queue, limit),
+        lambda rows: [ScheduledEvent(*row) for row in rows],
+    )
+
+
+def send_idem(
+    queue: str, payload: Payload, key: str, type: str, ttl: timedelta, partition_key: str | None
+) -> Call[Sent]:
+    """One event, unless one was sent under the key."""
+    return Call(
+        "select event_id, deduped from pgque.send_idem("
+        "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
+        (queue, type, encode(payload), key, ttl, partition_key),
+        lambda rows: Sent(*rows[0]),
     )
 
 
@@ -96,6 +154,21 @@ def create_queue(queue: str) -> Call[bool]:
     return Call("select pgque.create_queue(%s) = 1", (queue,), _first)
 
 
+def create_queue_with(queue: str, options: Mapping[str, object]) -> Call[bool]:
+    """A queue with these options, new or not; False if it existed."""
+    return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), _first)
+
+
+def pause_queue(queue: str) -> Call[None]:
+    """No more ticks of a queue."""
+    return Call("select pgque.pause_queue(%s)::text", (queue,), _nothing)
+
+
+def resume_queue(queue: str) -> Call[None]:
+    """Ticks of a queue again."""
+    return Call("select pgque.resume_queue(%s)::text", (queue,), _nothing)
+
+
 def drop_queue(queue: str, force: bool) -> Call[None]:
     """A queue's end."""
     return Call("select pgque.drop_queue(%s, %s)", (queue, force), _nothing)
@@ -111,15 +184,21 @@ def register_consumer(queue: str, consumer: str) -> Call[bool]:
     return Call("select pgque.register_consumer(%s, %s) = 1", (queue, consumer), _first)
 
 
-def unregister_consumer(queue: str, consumer: str) -> Call[None]:
+def unregister_consumer(queue: str, consumer: str, keep_dead_letters: bool) -> Call[None]:
     """A consumer's end."""
-    return Call("select pgque.unregister_consumer(%s, %s)", (queue, consumer), _nothing)
+    return Call(
+        "select pgque.unregister_consumer(%s, %s, %s)",
+        (queue, consumer, keep_dead_letters),
+        _nothing,
+    )
 
 
 def next_batch(queue: str, consumer: str, limits: Limits) -> Call[int | None]:
     """The open or next batch, without a lease."""
     return Call(
-        "select batch_id from pgque.next_batch_custom(%s, %s, %s, %s, %s, %s)",
+        # The types tell this form from the one with a subconsumer.
+        "select batch_id from pgque.next_batch_custom("
+        "%s, %s, %s::interval, %s::integer, %s::interval, %s::integer)",
         (queue, consumer, *astuple(limits)),
         _first,
     )
@@ -175,21 +254,23 @@ def finish_batch(batch_id: int) -> Call[None]:
 
 
 def nack_batch(
-    batch_id: int, msg_ids: Sequence[int], after: timedelta, reason: str | None
+    lease: Lease, msg_ids: Sequence[int], after: timedelta, reasons: Sequence[str | None]
 ) -> Call[int]:
     """Events again later, or to the dead letters when their retries are used up."""
     return Call(
-        "select pgque.nack_batch(%s, %s::bigint[], %s, %s)",
-        (batch_id, list(msg_ids), after, reason),
+        "select pgque.nack_batch(%s, %b::bigint[], %s, %b::text[], %s, %s)",
+        (lease.batch_id, list(msg_ids), after, list(reasons), lease.owner, lease.epoch),
         _first,
     )
 
 
-def dead_letter_batch(batch_id: int, msg_ids: Sequence[int], reason: str) -> Call[int]:
+def dead_letter_batch(
+    lease: Lease, msg_ids: Sequence[int], reasons: Sequence[str | None]
+) -> Call[int]:
     """Events to the dead letters."""
     return Call(
-        "select pgque.dead_letter_batch(%s, %s::bigint[], %s)",
-        (batch_id, list(msg_ids), reason),
+        "select pgque.dead_letter_batch(%s, %b::bigint[], %b::text[], %s, %s)",
+        (lease.batch_id, list(msg_ids), list(reasons), lease.owner, lease.epoch),
         _first,
     )
 
@@ -223,15 +304,6 @@ def batch_events(batch_id: int) -> Call[list[Message]]:
     )
 
 
-def read_plan(batch_id: int, max_slices: int) -> Call[ReadPlan]:
-    """A batch split for reading side by side; no slice when it is empty."""
-    return Call(
-        "select slice_sql, batch_events from pgque.batch_read_plan(%s, %s) order by slice_nr",
-        (batch_id, max_slices),
-        lambda rows: ReadPlan(tuple(row[0] for row in rows), rows[0][1] if rows else 0),
-    )
-
-
 def ticker() -> Call[int]:
     """A tick where one is due; how many queues got one."""
     return Call("select pgque.ticker()", (), _first)
@@ -252,6 +324,25 @@ def maint() -> Call[int]:
     return Call("select pgque.maint()", (), _first)
 
 
+def start() -> Call[None]:
+    """Jobs of pg_cron that tick and maintain."""
+    return Call("select pgque.start()::text", (), _nothing)
+
+
+def stop() -> Call[None]:
+    """The jobs' end."""
+    return Call("select pgque.stop()::text", (), _nothing)
+
+
+def status() -> Call[list[Status]]:
+    """What keeps the queues going, part by part."""
+    return Call(
+        "select component, status, detail from pgque.status()",
+        (),
+        lambda rows: [Status(*row) for row in rows],
+    )
+
+
 def queue_info() -> Call[list[QueueInfo]]:
     """All queues."""
     return Call(
@@ -269,6 +360,34 @@ def consumer_info(queue: str | None) -> Call[list[ConsumerInfo]]:
         "pending_events from pgque.get_consumer_info(%s::text)",
         (queue,),
         lambda rows: [ConsumerInfo(*row) for row in rows],
+    )
+
+
+def queue_stats() -> Call[list[QueueStats]]:
+    """All queues at a glance."""
+    return Call(
+        "select queue_name, depth, oldest_msg_age, consumers, events_per_sec::float8, "
+        "rotation_age, ticker_paused, last_tick_time, dlq_count from pgque.queue_stats()",
+        (),
+        lambda rows: [QueueStats(*row) for row in rows],
+    )
+
+
+def health() -> Call[list[HealthCheck]]:
+    """All checks, those of the database first."""
+    return Call(
+        "select queue_name, check_name, status, detail from pgque.queue_health()",
+        (),
+        lambda rows: [HealthCheck(*row) for row in rows],
+    )
+
+
+def metrics() -> Call[list[Metric]]:
+    """All metrics."""
+    return Call(
+        "select metric_name, metric_type, value::float8, labels from pgque.otel_metrics()",
+        (),
+        lambda rows: [Metric(*row) for row in rows],
     )
 
 
@@ -296,11 +415,19 @@ def replay_dead_letter(dead_letter_id: int) -> Call[int]:
     return Call("select pgque.dlq_replay(%s)", (dead_letter_id,), _first)
 
 
-def replay_dead_letters(queue: str) -> Call[tuple[int, int, str | None]]:
-    """All dead letters again: how many went, how many did not, and the first error."""
+def replay_dead_letters(
+    queue: str,
+    reason: str | None,
+    type: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int | None,
+) -> Call[tuple[int, int, str | None]]:
+    """Dead letters that fit, again: how many went, how many did not, and the first error."""
     return Call(
-        "select replayed, failed, first_error from pgque.dlq_replay_all(%s)",
-        (queue,),
+        "select replayed, failed, first_error "
+        "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s)",
+        (queue, reason, type, since, until, limit),
         lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
     )
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 import psycopg
 
-from . import calls
+from . import calls, plans
 from .batch import Batch
 from .calls import Call, Payload
 from .connection import connect
@@ -17,18 +17,25 @@ from .models import (
     ConsumerInfo,
     DeadLetter,
     DeadLetterCount,
+    HealthCheck,
     Lease,
     LeaseInfo,
     Limits,
     Message,
+    Metric,
     QueueInfo,
+    QueueStats,
     ReadPlan,
+    ScheduledEvent,
+    Sent,
+    Status,
 )
 
 T = TypeVar("T")
 
 NO_LIMITS = Limits()
 DEFAULT_TTL = timedelta(minutes=1)
+DEFAULT_KEY_TTL = timedelta(hours=1)
 
 
 class Client:
@@ -96,7 +103,13 @@ class Client:
     # Producing
 
     def send(
-        self, queue: str, payload: Payload, *, type: str = "default", check_json: bool = False
+        self,
+        queue: str,
+        payload: Payload,
+        *,
+        type: str = "default",
+        partition_key: str | None = None,
+        check_json: bool = False,
     ) -> int:
         """Publishes one event.
 
@@ -104,12 +117,64 @@ class Client:
             queue: the queue's name.
             payload: text, stored as it is, or lists and dicts, stored as JSON.
             type: what kind of event it is.
+            partition_key: events of one key are handled in order where consumers use slots.
             check_json: whether the server refuses text that is not JSON.
 
         Returns:
             The event's id.
         """
-        return self.run(calls.send(queue, payload, type, check_json))
+        return self.run(calls.send(queue, payload, type, partition_key, check_json))
+
+    def send_at(self, queue: str, payload: Payload, at: datetime, *, type: str = "default") -> int:
+        """Publishes one event when its time has come, or at once when that is past.
+
+        Args:
+            queue: the queue's name.
+            payload: text, stored as it is, or lists and dicts, stored as JSON.
+            at: the time of delivery, with its zone; maintenance delivers what is due.
+            type: what kind of event it is.
+
+        Returns:
+            The id of the entry that waits, for `cancel_scheduled`; of an event sent at once, its
+            own. Entries have ids from 2**52 up, events have lower ones.
+
+        Raises:
+            InvalidArgument: if the time has no zone.
+        """
+        return self.run(calls.send_at(queue, payload, at, type))
+
+    def cancel_scheduled(self, entry_id: int) -> bool:
+        """Takes back an entry of `send_at`; returns False if it was delivered or cancelled."""
+        return self.run(calls.cancel_scheduled(entry_id))
+
+    def list_scheduled(self, queue: str, limit: int = 100) -> list[ScheduledEvent]:
+        """Returns a queue's events that wait for their time, the next first."""
+        return self.run(calls.list_scheduled(queue, limit))
+
+    def send_idem(
+        self,
+        queue: str,
+        payload: Payload,
+        key: str,
+        *,
+        type: str = "default",
+        ttl: timedelta = DEFAULT_KEY_TTL,
+        partition_key: str | None = None,
+    ) -> Sent:
+        """Publishes one event unless one was sent under the same key.
+
+        Args:
+            queue: the queue's name.
+            payload: text, stored as it is, or lists and dicts, stored as JSON.
+            key: what makes it the same event (1 to 1000 bytes).
+            type: what kind of event it is.
+            ttl: how long the key counts.
+            partition_key: as for `send`.
+
+        Returns:
+            The id of the event that was sent under the key, and whether that was before.
+        """
+        return self.run(calls.send_idem(queue, payload, key, type, ttl, partition_key))
 
     def send_batch(
         self, queue: str, payloads: Sequence[Payload], *, type: str = "default"
@@ -119,9 +184,24 @@ class Client:
 
     # Queues and consumers
 
-    def create_queue(self, queue: str) -> bool:
-        """Creates a queue (name of 1 to 57 bytes); returns False if it existed."""
-        return self.run(calls.create_queue(queue))
+    def create_queue(self, queue: str, **options: str | int | bool | None) -> bool:
+        """Creates a queue (name of 1 to 57 bytes); returns False if it existed.
+
+        Args:
+            queue: the queue's name.
+            **options: parameters as for `configure_queue`; a queue that exists takes them too.
+        """
+        if not options:
+            return self.run(calls.create_queue(queue))
+        return self.run(calls.create_queue_with(queue, options))
+
+    def pause_queue(self, queue: str) -> None:
+        """Stops a queue's ticks: it takes events, and hands them out when it is resumed."""
+        self.run(calls.pause_queue(queue))
+
+    def resume_queue(self, queue: str) -> None:
+        """Lets a paused queue tick again."""
+        self.run(calls.resume_queue(queue))
 
     def drop_queue(self, queue: str, *, force: bool = False) -> None:
         """Drops a queue with all its events; with consumers registered only by force."""
@@ -137,9 +217,17 @@ class Client:
         """Registers a consumer at the last tick; returns False if it was registered."""
         return self.run(calls.register_consumer(queue, consumer))
 
-    def unregister_consumer(self, queue: str, consumer: str) -> None:
-        """Ends a registration, with the consumer's waiting retries and dead letters."""
-        self.run(calls.unregister_consumer(queue, consumer))
+    def unregister_consumer(
+        self, queue: str, consumer: str, *, keep_dead_letters: bool = False
+    ) -> None:
+        """Ends a registration with the consumer's waiting retries, and its dead letters too.
+
+        Args:
+            queue: the queue's name.
+            consumer: the consumer's name.
+            keep_dead_letters: leaves these; they can be replayed once it is registered again.
+        """
+        self.run(calls.unregister_consumer(queue, consumer, keep_dead_letters))
 
     # Consuming
 
@@ -191,7 +279,7 @@ class Client:
 
     def read_plan(self, batch_id: int, max_slices: int) -> ReadPlan:
         """Splits an open batch for reading side by side."""
-        return self.run(calls.read_plan(batch_id, max_slices))
+        return self.run(plans.read_plan(batch_id, max_slices))
 
     def lease_info(self, queue: str, consumer: str) -> LeaseInfo | None:
         """Returns who holds or last held the open batch; None when none is open."""
@@ -215,6 +303,26 @@ class Client:
         """Rotates, delivers retries that are due, compacts; returns how many things it did."""
         return self.run(calls.maint())
 
+    def start(self) -> None:
+        """Has pg_cron tick and maintain this database; again, it changes nothing.
+
+        Raises:
+            SchedulerMissing: if this database has no pg_cron; the hint says what to run where.
+        """
+        self.run(calls.start())
+
+    def stop(self) -> None:
+        """Takes the jobs of `start` back; does nothing where there are none.
+
+        Raises:
+            SchedulerMissing: if another database's pg_cron may have jobs for this one.
+        """
+        self.run(calls.stop())
+
+    def status(self) -> list[Status]:
+        """Returns how the parts are that keep the queues going."""
+        return self.run(calls.status())
+
     def queues(self) -> list[QueueInfo]:
         """Returns the state of all queues."""
         return self.run(calls.queue_info())
@@ -222,6 +330,18 @@ class Client:
     def consumers(self, queue: str | None = None) -> list[ConsumerInfo]:
         """Returns the state of a queue's consumers, or of all."""
         return self.run(calls.consumer_info(queue))
+
+    def queue_stats(self) -> list[QueueStats]:
+        """Returns all queues at a glance: depth, age, rate, dead letters."""
+        return self.run(calls.queue_stats())
+
+    def health(self) -> list[HealthCheck]:
+        """Returns all checks of the database and of each queue, with what to do."""
+        return self.run(calls.health())
+
+    def metrics(self) -> list[Metric]:
+        """Returns all metrics, for an exporter; docs/observability.md lists them."""
+        return self.run(calls.metrics())
 
     def dead_letter_counts(self, queue: str) -> list[DeadLetterCount]:
         """Counts a queue's dead letters by consumer and reason, most first."""
@@ -235,9 +355,35 @@ class Client:
         """Sends a dead letter to its consumer again; returns the new event's id."""
         return self.run(calls.replay_dead_letter(dead_letter_id))
 
-    def replay_dead_letters(self, queue: str) -> tuple[int, int, str | None]:
-        """Replays all dead letters; returns how many went, how many did not, the first error."""
-        return self.run(calls.replay_dead_letters(queue))
+    def replay_dead_letters(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> tuple[int, int, str | None]:
+        """Replays the dead letters that fit, the oldest first; what is not given fits all.
+
+        One that cannot be replayed stays, and the others go on.
+
+        Args:
+            queue: the queue's name.
+            reason: a pattern of LIKE; a text without % and _ is the reason itself.
+            type: the events' type.
+            since: those given up at this time or later.
+            until: those given up before this time.
+            limit: how many at most.
+
+        Returns:
+            How many went, how many did not, and why the first of these did not.
+
+        Raises:
+            QueueClosed: if the queue takes no events now; all dead letters stay.
+        """
+        return self.run(calls.replay_dead_letters(queue, reason, type, since, until, limit))
 
     def purge_dead_letters(self, queue: str, older_than: timedelta) -> int:
         """Deletes dead letters older than an age; returns how many."""

@@ -77,7 +77,7 @@ class QueueClosed(PgqueError):
 
 
 class QueueInUse(PgqueError):
-    """The queue still has consumers."""
+    """The queue still has consumers, or dead letters."""
 
 
 class StaleReadPlan(PgqueError):
@@ -120,6 +120,26 @@ class NotAdopted(PgqueError):
     """The database was restored from a dump, and its queues are not renumbered yet."""
 
 
+class SchedulerMissing(PgqueError):
+    """There is no pg_cron to schedule ticks with, or it lives in another database."""
+
+
+class UnreadEvents(PgqueError):
+    """Queues hold events that were not read yet, so nothing is removed."""
+
+
+class NewerInstalled(PgqueError):
+    """A newer version of the schema is installed than the one to install."""
+
+
+class TicksUnavailable(PgqueError):
+    """Ticks were asked for that the consumer has finished, or that do not exist."""
+
+
+class StagingLost(PgqueError):
+    """Events written to be published together are gone or incomplete; nothing was published."""
+
+
 _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ001": QueueNotFound,
     "PQ002": ConsumerNotFound,
@@ -139,6 +159,11 @@ _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ016": ConsumerInUse,
     "PQ017": TickRefused,
     "PQ018": NotAdopted,
+    "PQ019": SchedulerMissing,
+    "PQ020": UnreadEvents,
+    "PQ021": NewerInstalled,
+    "PQ022": StagingLost,
+    "PQ023": TicksUnavailable,
     "40001": TransactionOutdated,
     "22P02": MalformedPayload,
     "22021": MalformedPayload,

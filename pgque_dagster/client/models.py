@@ -1,7 +1,9 @@
 """The plain values that the client takes and returns."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,28 @@ class Message:
     extra2: str | None = None
     extra3: str | None = None
     extra4: str | None = None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What sending under a key came to: the event, and whether it had been sent before."""
+
+    event_id: int
+    deduped: bool
+
+
+# Ids of scheduled events begin here, and those of events sent do not reach it.
+FIRST_ENTRY_ID = 2**52
+
+
+@dataclass(frozen=True)
+class ScheduledEvent:
+    """An event that waits for its time. `id` is the entry's, for cancelling; no event has it."""
+
+    id: int
+    deliver_at: datetime
+    type: str | None
+    payload: str | None
 
 
 @dataclass(frozen=True)
@@ -78,10 +102,25 @@ class BatchInfo:
 
 
 @dataclass(frozen=True)
-class ReadPlan:
-    """How to read a batch side by side: one SQL text a slice, and how many events there are."""
+class Slice:
+    """A part of a batch that is read by itself.
 
-    slices: tuple[str, ...]
+    Attributes:
+        sql: the statement that returns it, with all columns of an event.
+        rows: what that statement has after FROM, for readers that choose their columns.
+        set_columns: which of ev_retry and ev_extra1 to ev_extra4 are not null throughout.
+    """
+
+    sql: str
+    rows: str
+    set_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """How to read a batch side by side, and how many events there are."""
+
+    slices: tuple[Slice, ...]
     events: int
 
 
@@ -113,6 +152,56 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True)
+class QueueStats:
+    """A queue at a glance.
+
+    Attributes:
+        depth: events that the slowest consumer has not finished, not ticked ones among them.
+        oldest_message_age: at least the age of the oldest of them; None when there is none.
+        events_per_second: the rate between the last two ticks.
+        rotation_age: since when the current event table is current.
+        last_tick_time: None in a queue that lost its ticks.
+    """
+
+    queue: str
+    depth: int
+    oldest_message_age: timedelta | None
+    consumers: int
+    events_per_second: float
+    rotation_age: timedelta
+    ticker_paused: bool
+    last_tick_time: datetime | None
+    dead_letters: int
+
+
+@dataclass(frozen=True)
+class HealthCheck:
+    """What a check found.
+
+    Attributes:
+        queue: None for a check of the whole database.
+        check: the check's name, such as `ticker_running` or `consumer_lag:billing`.
+        status: ok, warning or critical; unknown where the server does not let one see.
+        detail: what was found and, where something is wrong, what to do.
+    """
+
+    queue: str | None
+    check: str
+    status: Literal["ok", "warning", "critical", "unknown"]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A value of a metric, for exporters. A counter never goes down while its labels exist."""
+
+    name: str
+    type: Literal["gauge", "counter"]
+    value: float
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class DeadLetterCount:
     """How many dead letters a consumer left for one reason, and since when."""
 
@@ -133,3 +222,12 @@ class DeadLetter:
     retry_count: int | None
     type: str | None
     payload: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """How one part of what keeps the queues going is: `ok`, or what else, with details."""
+
+    component: str
+    status: str
+    detail: str

@@ -45,76 +45,61 @@ begin
 end;
 $$;
 
--- Sends a dead letter again, to the consumer that gave it up and to no other, with its retries
--- counted anew. Returns the new event's id.
--- locks: the dead letter. writes: dead_letter, the queue's current event table.
-create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
-returns bigint
+-- The raw form of giving an event up, for tools that hold the event already: its fields are taken as
+-- given and not looked up in the batch, which must not be under somebody's lease. Of a subconsumer's
+-- batch the dead letter belongs to the main consumer. Returns 1, or 0 if that event was a dead letter
+-- before.
+-- locks: none. writes: dead_letter.
+create or replace function pgque.event_dead(
+    i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
+    i_ev_retry integer, i_ev_type text, i_ev_data text, i_ev_extra1 text default null,
+    i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
+returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_dl     pgque.dead_letter;
-    v_queue  text;
-    v_owner  integer;
+    v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
+    v_consumer  integer;
 begin
-    delete from pgque.dead_letter d
-    where d.dl_id = i_dead_letter_id
-    returning d.* into v_dl;
-    if not found then
+    if i_event_id is null or i_ev_time is null then
         raise exception using
-            errcode = 'PQ010',
-            message = format('dead letter %s does not exist',
-                             coalesce(i_dead_letter_id::text, 'null')),
-            hint = 'It was replayed or purged; see pgque.dlq_inspect(queue).';
+            errcode = 'PQ005',
+            message = 'a dead letter needs the id and the time of its event',
+            hint = 'Pass ev_id and ev_time as pgque.get_batch_events(batch_id) gives them.';
     end if;
-
-    select q.queue_name, s.sub_id into v_queue, v_owner
-    from pgque.queue q
-    left join pgque.subscription_base s
-           on s.sub_queue = q.queue_id and s.sub_consumer = v_dl.dl_consumer_id
-    where q.queue_id = v_dl.dl_queue_id;
-    if v_owner is null then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('dead letter %s has no consumer to go to on queue "%s"',
-                             i_dead_letter_id, v_queue),
-            hint = 'Register its consumer again, or send its payload as a new event.';
-    end if;
-    return pgque.insert_event_raw(v_queue, null, v_dl.ev_time, v_owner, null, v_dl.ev_type,
-                                  v_dl.ev_data, v_dl.ev_extra1, v_dl.ev_extra2, v_dl.ev_extra3,
-                                  v_dl.ev_extra4);
+    perform pgque.check_may_settle(v_sub, null, null);
+    select b.sub_consumer into v_consumer
+    from pgque.subscription_base b
+    where b.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id);
+    insert into pgque.dead_letter (
+        dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    values (
+        v_sub.sub_queue, v_consumer, i_reason, i_event_id, i_ev_time, i_ev_txid, i_ev_retry,
+        i_ev_type, i_ev_data, i_ev_extra1, i_ev_extra2, i_ev_extra3, i_ev_extra4)
+    on conflict do nothing;
+    return found::integer;
 end;
 $$;
 
--- Replays all dead letters of a queue. One that cannot be replayed stays, and the others go on.
--- locks: the dead letters. writes: dead_letter, the queue's current event table.
-create or replace function pgque.dlq_replay_all(
-    i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
-returns record
+-- Gives up a whole leased batch: all its events become dead letters and the batch is acked, or
+-- nothing is done. For one that failed too often. Returns how many events that were.
+-- locks: those of ack_batch. writes: dead_letter, position_log.
+create or replace function pgque.give_up_batch(
+    i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
+returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
-    v_id     bigint;
+    v_ids bigint[];
 begin
-    replayed := 0;
-    failed := 0;
-    for v_id in
-        select d.dl_id from pgque.dead_letter d
-        where d.dl_queue_id = v_queue.queue_id
-        order by d.dl_id
-    loop
-        begin
-            perform pgque.dlq_replay(v_id);
-            replayed := replayed + 1;
-        exception
-            when others then
-                failed := failed + 1;
-                first_error := coalesce(first_error, sqlerrm);
-        end;
-    end loop;
+    perform pgque.find_leased_batch(i_batch_id, i_owner, i_epoch);
+    v_ids := array(select e.ev_id from pgque.get_batch_events(i_batch_id) e);
+    perform pgque.dead_letter_batch(i_batch_id, v_ids, i_reason, i_owner, i_epoch);
+    perform pgque.ack_batch(i_batch_id, i_owner, i_epoch);
+    return cardinality(v_ids);
 end;
 $$;
 

@@ -80,6 +80,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    perform pgque.refuse_slot(pgque.find_batch(i_batch_id));
     return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);
 end;
 $$;

@@ -6,6 +6,26 @@ returns bigint
 language plpgsql security definer
 as $$
 declare
+    v_queue_id pg_catalog.int4;
+begin
+    select q.queue_id into v_queue_id
+    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
+    if not found then
+        perform pgque.find_queue($1);
+    end if;
+    return pgque.dispatch_insert(v_queue_id, $2, $3);
+end;
+$$;
+
+-- With a partition key, which the event carries in ev_extra1: slots of a partitioned consumer share
+-- events out by it, and those of one key keep their order. Null is no key.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.send(
+    i_queue text, i_type text, i_payload text, i_partition_key text)
+returns bigint
+language plpgsql security definer
+as $$
+declare
     v_sql  pg_catalog.text;
     v_id   pg_catalog.int8;
 begin
@@ -15,9 +35,21 @@ begin
         perform pgque.find_queue($1);
     end if;
     execute v_sql into v_id
-    using $2, $3, null::pg_catalog.text, null::pg_catalog.text, null::pg_catalog.text,
-          null::pg_catalog.text;
+    using $2, $3, $4, null::pg_catalog.text, null::pg_catalog.text, null::pg_catalog.text;
     return v_id;
+end;
+$$;
+
+-- The jsonb form with a partition key.
+-- locks: those of the text form. writes: the same.
+create or replace function pgque.send(
+    i_queue text, i_type text, i_payload jsonb, i_partition_key text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send(i_queue, i_type, i_payload::text, i_partition_key);
 end;
 $$;
 
@@ -57,7 +89,8 @@ begin
 end;
 $$;
 
--- Publishes many events of one type in one statement; returns their ids in the order given.
+-- Publishes many events of one type in one statement, all or none; returns their ids in the order
+-- given. A null among the payloads is an event without one.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
@@ -76,7 +109,7 @@ begin
     end if;
     execute format('select pgque.%I($1, $2)', format('event_%s_insert_bulk', v_queue.queue_id))
     into v_ids using type_name, payloads;
-    return coalesce(v_ids, '{}');
+    return v_ids;
 end;
 $$;
 
@@ -89,6 +122,31 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_batch(queue_name, 'default', payloads);
+end;
+$$;
+
+-- For untyped literals: between text[] and jsonb[] PostgreSQL would not choose, but it prefers a
+-- string to both. So '{a,b}' without a cast is read as an array of text.
+-- locks: those of the text[] form. writes: the same.
+create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
+returns bigint[]
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, type_name, payloads::text[]);
+end;
+$$;
+
+-- The same with type "default".
+-- locks: those of the text[] form. writes: the same.
+create or replace function pgque.send_batch(queue_name text, payloads text)
+returns bigint[]
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, 'default', payloads::text[]);
 end;
 $$;
 

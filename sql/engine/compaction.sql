@@ -40,7 +40,7 @@ $$;
 -- Drops the ticks that every consumer has behind it. Runs when they are more than those that stay,
 -- so that the copying costs each tick a constant, however far a consumer lags. Returns how many
 -- went.
--- locks: tick, exclusively, so that no consumer registers meanwhile. writes: tick.
+-- locks: tick, exclusively, so that no consumer registers meanwhile. writes: tick, history.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer
@@ -61,6 +61,7 @@ begin
     end if;
     lock table pgque.tick in access exclusive mode;
 
+    perform pgque.keep_tick_history();
     v_keep := array(select r.tick from pgque.tick_retention r where r.is_needed);
     truncate pgque.tick;
     insert into pgque.tick select (unnest(v_keep)).*;

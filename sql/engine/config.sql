@@ -1,4 +1,45 @@
+-- The parameters that users set, with their types; each is a column of pgque.queue.
+-- locks: none. writes: nothing.
+create or replace function pgque.queue_parameters(out param_name text, out param_type text)
+returns setof record
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select p.name, format_type(a.atttypid, null)
+    from unnest(array[
+        'disable_insert', 'event_ttl', 'external_ticker', 'max_retries', 'rotation_period',
+        'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
+    join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
+                       and a.attname = format('queue_%s', p.name);
+end;
+$$;
+
+-- Refuses a parameter that a queue does not have, or a value that is none of its type.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_parameter(i_message text)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_valid text;
+begin
+    select string_agg(format('%s (%s)', p.param_name, p.param_type), ', ' order by p.param_name)
+    into v_valid
+    from pgque.queue_parameters() p;
+    raise exception using
+        errcode = 'PQ005',
+        message = i_message,
+        hint = format('Parameters are: %s. An interval is positive, such as ''2 hours''; '
+                      'null resets a parameter to its default.', v_valid);
+end;
+$$;
+
 -- Sets one parameter of a queue; null resets it to its default. Names as in PgQ, without queue_.
+-- With event_ttl, events that are older when their batch is opened are in none of its readings: they
+-- are neither delivered nor retried nor dead letters. A retried event keeps its time, so it expires too.
 -- locks: the queue's row. writes: queue.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
@@ -9,15 +50,10 @@ as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(x_queue_name);
     v_column   text := format('queue_%s', x_param_name);
-    v_valid    constant text[] := array[
-        'disable_insert', 'external_ticker', 'max_retries', 'rotation_period',
-        'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused'];
 begin
-    if x_param_name is null or x_param_name <> all (v_valid) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('a queue has no parameter "%s"', coalesce(x_param_name, 'null')),
-            hint = format('Parameters are: %s.', array_to_string(v_valid, ', '));
+    if not exists (select from pgque.queue_parameters() p where p.param_name = x_param_name) then
+        perform pgque.refuse_parameter(
+            format('a queue has no parameter "%s"', coalesce(x_param_name, 'null')));
     end if;
 
     begin
@@ -31,12 +67,9 @@ begin
         end if;
     exception
         when data_exception or check_violation then
-            raise exception using
-                errcode = 'PQ005',
-                message = format('"%s" is no value for %s of queue "%s": %s',
-                                 x_param_value, x_param_name, x_queue_name, sqlerrm),
-                hint = 'Periods are positive intervals such as ''2 hours'', counts positive '
-                       'integers, switches true or false; null resets to the default.';
+            perform pgque.refuse_parameter(
+                format('"%s" is no value for %s of queue "%s": %s',
+                       x_param_value, x_param_name, x_queue_name, sqlerrm));
     end;
     if x_param_name = 'disable_insert' then
         perform pgque.build_insert_functions(v_queue.queue_id);

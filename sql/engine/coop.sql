@@ -38,6 +38,7 @@ begin
             if v_from.sub_next_tick is null then
                 return null;
             end if;
+            v_from.event_cutoff := pgque.event_cutoff(v_main.sub_queue);
         end if;
 
         continue when not pgque.append_position(v_sub);
@@ -46,6 +47,7 @@ begin
         v_sub.sub_batch := nextval('pgque.batch_id_seq');
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
+        v_sub.event_cutoff := v_from.event_cutoff;
         if not pgque.append_position(v_sub) then
             raise exception using
                 errcode = 'serialization_failure',
@@ -84,12 +86,16 @@ begin
 end;
 $$;
 
--- A subconsumer's next batch within limits, see find_next_tick; nulls when there is none. With a
+-- A subconsumer's next batch within limits, those of the normal form; nulls when there is none. With a
 -- dead interval it first takes over the batch of a colleague who showed no sign of life for so long.
+-- With six arguments the types tell this form from the one with a maximum count, whose third is an
+-- interval: a text there, an integer as the fifth, or the names of the arguments. PostgreSQL refuses
+-- six of which all are null or literals without a type, as ambiguous.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue text, i_consumer text, i_subconsumer text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval,
+    i_min_lag interval, i_min_count integer, i_min_interval interval,
+    i_dead_interval interval default null,
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
 returns record
 language plpgsql security definer

@@ -34,6 +34,7 @@ begin
     perform pgque.create_event_tables(v_id);
     perform pgque.grant_perms(i_queue_name);
     perform pgque.build_queue_functions(v_id);
+    perform pgque.build_insert_dispatch();
     insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
     values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
     return 1;
@@ -74,8 +75,9 @@ begin
 end;
 $$;
 
--- Removes a queue with its events, retries and dead letters. Without force it refuses while
--- consumers are registered. Its ticks and positions go at the next compaction.
+-- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
+-- Without force it refuses while consumers are registered, or dead letters kept of one that was. Its
+-- ticks and positions go at the next compaction.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
@@ -103,6 +105,14 @@ begin
             hint = format('Unregister them, or drop all with: select pgque.drop_queue(%L, true);',
                           x_queue_name);
     end if;
+    if x_force is not true
+       and exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id) then
+        raise exception using
+            errcode = 'PQ007',
+            message = format('queue "%s" still has dead letters', x_queue_name),
+            hint = format('Replay or purge them, or drop all with: select pgque.drop_queue(%L, true);',
+                          x_queue_name);
+    end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;
     delete from pgque.dead_letter where dl_queue_id = v_queue.queue_id;
@@ -111,20 +121,28 @@ begin
 
     execute format('drop function pgque.%I(text, text, text, text, text, text)',
                    format('event_%s_insert', v_queue.queue_id));
+    execute format('drop function pgque.%I(text, text)',
+                   format('event_%s_insert_short', v_queue.queue_id));
+    execute format('drop function pgque.%I(bigint, text, text, text)',
+                   format('event_%s_insert_as', v_queue.queue_id));
     execute format('drop function pgque.%I(text, text[])',
                    format('event_%s_insert_bulk', v_queue.queue_id));
     execute format('drop function pgque.%I(xid8, xid8)',
                    format('event_%s_tables', v_queue.queue_id));
+    execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',
+                   format('event_%s_read', v_queue.queue_id));
     for v_nr in 0..2 loop
         execute format('drop table pgque.%I', format('event_%s_%s', v_queue.queue_id, v_nr));
     end loop;
     execute format('drop table pgque.%I', format('event_%s', v_queue.queue_id));
     execute format('drop sequence pgque.%I', format('event_%s_id_seq', v_queue.queue_id));
+    -- Only now: whoever sent under a key has ended, since the tables are locked.
+    delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     return 1;
 end;
 $$;
 
--- The careful form: refuses while consumers are registered.
+-- The careful form: refuses while consumers are registered or dead letters kept.
 -- locks: those of drop_queue with force. writes: the same.
 create or replace function pgque.drop_queue(x_queue_name text)
 returns integer

@@ -1,6 +1,7 @@
 -- Ends a batch: the consumer's position moves to its last tick. A batch under a live lease is
--- finished by its holder, with ack_batch. The common case is one statement; when it finds nothing
--- to write, find_batch tells why, or the position moved at the same moment and is looked at again.
+-- finished by its holder, with ack_batch. The common case is one statement, which takes the batch's
+-- newest row for the position; when another row follows that one, it writes nothing, and find_batch
+-- tells why or where the position is.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -14,17 +15,19 @@ begin
         insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
         select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
                clock_timestamp(), p.lease_epoch
-        from pgque.position_log p
+        from (select *
+              from pgque.position_log l
+              where l.sub_batch = x_batch_id
+              order by l.pos_seq desc
+              limit 1) p
         join pgque.subscription_base s on s.sub_id = p.sub_id
-        where p.sub_batch = x_batch_id
+        where s.sub_role <> 'slot'
           and coalesce(p.lease_until <= clock_timestamp(), true)
-          and not exists (
-              select from pgque.position_log newer
-              where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
         on conflict (sub_id, pos_seq) do nothing;
         exit when found;
 
         v_sub := pgque.find_batch(x_batch_id);
+        perform pgque.refuse_slot(v_sub);
         if v_sub.lease_until > clock_timestamp() then
             raise exception using
                 errcode = 'PQ004',
@@ -32,6 +35,7 @@ begin
                                  x_batch_id, v_sub.lease_owner, v_sub.lease_until),
                 hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
         end if;
+        exit when pgque.close_batch(v_sub);
     end loop;
     return 1;
 end;

@@ -1,6 +1,6 @@
--- insert_event and send find the queue and hand over to its generated insert function.
--- They run on every event, so each is flat: no wrapper calls another, no SET clause, every name
--- and operator qualified.
+-- Publishes one event with all its fields; returns its id. insert_event and send find the queue and
+-- hand over to its generated insert function. They run on every event, so each is flat: no wrapper
+-- calls another, no SET clause, every name and operator qualified.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
@@ -29,18 +29,14 @@ returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_sql  pg_catalog.text;
-    v_id   pg_catalog.int8;
+    v_queue_id pg_catalog.int4;
 begin
-    select q.queue_insert_sql into v_sql
+    select q.queue_id into v_queue_id
     from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
     if not found then
         perform pgque.find_queue($1);
     end if;
-    execute v_sql into v_id
-    using $2, $3, null::pg_catalog.text, null::pg_catalog.text, null::pg_catalog.text,
-          null::pg_catalog.text;
-    return v_id;
+    return pgque.dispatch_insert(v_queue_id, $2, $3);
 end;
 $$;
 

@@ -58,19 +58,34 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
-    if v_sub.lease_owner is distinct from i_owner or v_sub.lease_epoch is distinct from i_epoch then
+    perform pgque.refuse_slot(v_sub);
+    perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
+    return v_sub;
+end;
+$$;
+
+-- Refuses whoever does not hold an open batch's newest lease. One that ran out, but that nobody took
+-- over, is still its holder's.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_lease_holder(
+    i_sub pgque.subscription, i_owner text, i_epoch bigint)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not leased by "%s" under epoch %s: %s', i_batch_id,
+            message = format('batch %s is not leased by "%s" under epoch %s: %s', i_sub.sub_batch,
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
-                             case when v_sub.lease_owner is null then 'nobody holds it'
+                             case when i_sub.lease_owner is null then 'nobody holds it'
                                   else format('"%s" holds it under epoch %s until %s',
-                                              v_sub.lease_owner, v_sub.lease_epoch,
-                                              v_sub.lease_until) end),
+                                              i_sub.lease_owner, i_sub.lease_epoch,
+                                              i_sub.lease_until) end),
             hint = 'The lease ran out and the batch went on to another owner, or it was released. '
                    'Discard this attempt.';
     end if;
-    return v_sub;
 end;
 $$;
 

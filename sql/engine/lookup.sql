@@ -100,7 +100,9 @@ begin
 end;
 $$;
 
--- The subscription whose open batch this is.
+-- The subscription whose open batch this is. A batch that is renewed for hours has thousands of
+-- rows, so only the newest one is read; where that is not its subscription's position any more, the
+-- batch is finished, or went on to another subscription.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
@@ -111,11 +113,15 @@ declare
     v_sub pgque.subscription;
 begin
     select s.* into v_sub
-    from pgque.position_log p
-    join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq
-    where p.sub_batch = i_batch_id
-    order by p.pos_seq desc
-    limit 1;
+    from (select l.sub_id, l.pos_seq
+          from pgque.position_log l
+          where l.sub_batch = i_batch_id
+          order by l.pos_seq desc
+          limit 1) p
+    join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq;
+    if not found then
+        select s.* into v_sub from pgque.subscription s where s.sub_batch = i_batch_id;
+    end if;
     if not found then
         perform pgque.check_positions_visible();
         raise exception using

@@ -7,6 +7,8 @@ returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_now constant timestamptz := clock_timestamp();
 begin
     return query
     select 'pgque.maint_rotate_tables_step1', q.queue_name
@@ -21,10 +23,26 @@ begin
     if exists (select from pgque.retry_queue r where r.ev_retry_after <= clock_timestamp()) then
         return query values ('pgque.maint_retry_events', null::text);
     end if;
+    if exists (select
+               from pgque.queue q
+               join pgque.delayed_events d on d.de_queue_name = q.queue_name
+               where not q.queue_disable_insert and d.de_deliver_at <= v_now) then
+        return query values ('pgque.maint_deliver_delayed', null::text);
+    end if;
+    if exists (select from pgque.idem i where i.expires_at <= v_now) then
+        return query values ('pgque.maint_idem', null::text);
+    end if;
+    if exists (select from pgque.removable_stagings()) then
+        return query values ('pgque.maint_staging', null::text);
+    end if;
     if exists (select from pgque.config c
                where c.metadata_rotated_at is null
                   or c.metadata_rotated_at <= clock_timestamp() - c.metadata_rotation_period) then
         return query values ('pgque.maint_rotate_metadata', null::text);
+    end if;
+    if exists (select from pgque.config c where c.scheduler = 'pg_cron')
+       and date_part('minute', v_now) = 0 then
+        return query values ('pgque.maint_cron_log', null::text);
     end if;
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
 end;
@@ -44,6 +62,7 @@ begin
     end if;
     return query
     select format('pgque.%I', t)
-    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request}'::text[]) t;
+    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
+                      'delayed_events,idem,staging,partition_held}'::text[]) t;
 end;
 $$;

@@ -61,15 +61,7 @@ declare
     v_sub  pgque.subscription;
 begin
     loop
-        -- Each poll comes by here: no call that the common case does not need.
-        select s.* into v_sub
-        from pgque.subscription s
-        join pgque.queue q on q.queue_id = s.sub_queue
-        join pgque.consumer c on c.co_id = s.sub_consumer
-        where q.queue_name = i_queue and c.co_name = i_consumer;
-        if not found then
-            v_sub := pgque.find_subscription(i_queue, i_consumer);
-        end if;
+        v_sub := pgque.find_subscription(i_queue, i_consumer);
         if v_sub.sub_role <> 'normal' then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
@@ -84,25 +76,14 @@ begin
         end if;
 
         if v_sub.sub_batch is null then
-            if coalesce(i_min_lag, i_min_interval) is null
-               and coalesce(i_min_count, i_max_count) is null then
-                select t.tick_id into v_sub.sub_next_tick
-                from pgque.tick t
-                where t.tick_queue = v_sub.sub_queue and t.tick_id > v_sub.sub_last_tick
-                order by t.tick_id
-                limit 1;
-            else
-                v_sub.sub_next_tick := (pgque.find_next_tick(
-                    v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
-                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
-            end if;
+            v_sub.sub_next_tick := (pgque.find_next_tick(
+                v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
+                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
             if v_sub.sub_next_tick is null then
-                if current_setting('transaction_isolation') <> 'read committed' then
-                    perform pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
-                end if;
                 return null;
             end if;
             v_sub.sub_batch := nextval('pgque.batch_id_seq');
+            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         elsif i_owner is null then
             return v_sub;
         end if;
@@ -113,6 +94,22 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     return v_sub;
+end;
+$$;
+
+-- Up to which time events have expired, for a batch that is opened now; null without an event_ttl.
+-- Decided once a batch, and kept with it: at each read the clock would give another set of rows.
+-- Events that are delivered again keep their time, so they expire as well.
+-- locks: none. writes: nothing.
+create or replace function pgque.event_cutoff(i_queue_id integer)
+returns timestamptz
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select clock_timestamp() - q.queue_event_ttl
+            from pgque.queue q
+            where q.queue_id = i_queue_id);
 end;
 $$;
 
@@ -148,13 +145,14 @@ as $$
 begin
     insert into pgque.position_log (
         sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick,
-        lease_owner, lease_until, lease_epoch)
+        lease_owner, lease_until, lease_epoch, event_cutoff)
     values (
         i_sub.sub_id, i_sub.pos_seq + 1, i_sub.sub_last_tick, clock_timestamp(), i_sub.sub_batch,
         i_sub.sub_next_tick,
         case when i_sub.sub_batch is not null then i_sub.lease_owner end,
         case when i_sub.sub_batch is not null then i_sub.lease_until end,
-        i_sub.lease_epoch)
+        i_sub.lease_epoch,
+        case when i_sub.sub_batch is not null then i_sub.event_cutoff end)
     on conflict (sub_id, pos_seq) do nothing;
     return found;
 end;
@@ -185,8 +183,9 @@ begin
 end;
 $$;
 
--- Opens the next batch, or returns the open one, with its ticks. See find_next_tick for the
--- limits; null means none.
+-- Opens the next batch, or returns the open one, with its ticks. The batch ends at the nearest tick
+-- that is older than i_min_lag and comes i_min_count events or i_min_interval after the consumer's
+-- position; with i_max_count, at the farthest one that stays within so many events. Null is no limit.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text,
@@ -241,14 +240,46 @@ begin
 end;
 $$;
 
--- Opens the next batch, or returns the open one; null when there is none.
+-- Opens the next batch, or returns the open one; null when there is none. Each poll comes by here: a
+-- poll without a new tick is one statement, and a new batch one more. What is left goes to open_batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_free   record;
+    v_batch  bigint;
 begin
+    select s.sub_id, s.pos_seq, s.sub_last_tick, s.lease_epoch, t.tick_id, q.queue_event_ttl
+    into v_free
+    from pgque.subscription s
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    left join lateral (
+        select l.tick_id from pgque.tick l
+        where l.tick_queue = s.sub_queue and l.tick_id > s.sub_last_tick
+        order by l.tick_id
+        limit 1) t on true
+    where q.queue_name = i_queue_name and c.co_name = i_consumer_name
+      and s.sub_batch is null and s.sub_role = 'normal';
+    if v_free.tick_id is not null then
+        insert into pgque.position_log (
+            sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
+            event_cutoff)
+        values (
+            v_free.sub_id, v_free.pos_seq + 1, v_free.sub_last_tick, clock_timestamp(),
+            nextval('pgque.batch_id_seq'), v_free.tick_id, v_free.lease_epoch,
+            clock_timestamp() - v_free.queue_event_ttl)
+        on conflict (sub_id, pos_seq) do nothing
+        returning sub_batch into v_batch;
+        if found then
+            return v_batch;
+        end if;
+    elsif v_free.sub_id is not null and current_setting('transaction_isolation') = 'read committed' then
+        return null;
+    end if;
     return (pgque.open_batch(i_queue_name, i_consumer_name, null, null, null, null,
                              null, null, null)).sub_batch;
 end;

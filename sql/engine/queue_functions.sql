@@ -10,12 +10,15 @@ as $$
 begin
     perform pgque.build_insert_functions(i_queue_id);
     perform pgque.build_tables_function(i_queue_id);
+    perform pgque.build_read_function(i_queue_id);
 end;
 $$;
 
 -- The insert functions know the current child, so rotation and disable_insert build them anew. A
 -- session that still runs the earlier text inserts into the earlier child, which is safe: readers
--- look into all of them.
+-- look into all of them. The short one takes what send passes, and is a microsecond faster for it.
+-- The bulk one draws the ids first, which is cheaper than having them returned row by row, and gives
+-- them out in the order of the payloads.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_insert_functions(i_queue_id integer)
 returns void
@@ -37,11 +40,24 @@ begin
                'values (v_result, i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4);',
                v_queue.queue_event_seq, v_table));
     perform pgque.build_insert_function(
+        v_queue, 'insert_short', 'i_type text, i_data text', 'bigint',
+        format('v_result := pg_catalog.nextval(%L); '
+               'insert into %s (ev_id, ev_type, ev_data) values (v_result, i_type, i_data);',
+               v_queue.queue_event_seq, v_table));
+    perform pgque.build_insert_function(
+        v_queue, 'insert_as', 'i_id bigint, i_type text, i_data text, i_extra1 text', 'bigint',
+        format('v_result := i_id; insert into %s (ev_id, ev_type, ev_data, ev_extra1) '
+               'values (v_result, i_type, i_data, i_extra1);', v_table));
+    -- Writers are not to choose ids; send_idem takes them from the queue's sequence.
+    execute format('revoke all on function pgque.%I(bigint, text, text, text) from pgque_writer',
+                   format('event_%s_insert_as', i_queue_id));
+    perform pgque.build_insert_function(
         v_queue, 'insert_bulk', 'i_type text, i_data text[]', 'bigint[]',
-        format('with inserted as ('
-               'insert into %s (ev_type, ev_data) '
-               'select i_type, payload from pg_catalog.unnest(i_data) payload returning ev_id) '
-               'select pg_catalog.array_agg(i.ev_id) into v_result from inserted i;', v_table));
+        format('v_result := array(select pg_catalog.nextval(%L) '
+               'from pg_catalog.generate_series(1, pg_catalog.cardinality(i_data))); '
+               'insert into %s (ev_id, ev_type, ev_data) '
+               'select pg_catalog.unnest(v_result), i_type, pg_catalog.unnest(i_data);',
+               v_queue.queue_event_seq, v_table));
 end;
 $$;
 
@@ -67,33 +83,6 @@ begin
         v_name, i_arguments, i_result, i_result, v_body);
     execute format('revoke all on function %s from public', v_name);  -- quoted: as above
     execute format('grant execute on function %s to pgque_writer', v_name);  -- quoted: as above
-end;
-$$;
-
--- The search for the children that hold events of a range of transactions: a probe of each index.
--- Its plan is kept from the time when the tables were small, so sequential scans are ruled out.
--- locks: none. writes: pg_proc.
-create or replace function pgque.build_tables_function(i_queue_id integer)
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name    text := format('pgque.event_%s_tables', i_queue_id);
-    v_probes  text;
-begin
-    select string_agg(format(
-        'case when exists (select from %1$s where ev_txid operator(pg_catalog.>=) i_from '
-        'and ev_txid operator(pg_catalog.<) i_to) then %1$L end',
-        format('pgque.event_%s_%s', i_queue_id, nr)), ', ' order by nr)
-    into v_probes
-    from generate_series(0, 2) nr;
-
-    execute format(  -- quoted: a number, and the texts made of it above
-        'create or replace function %s(i_from xid8, i_to xid8) returns text[] '
-        'language plpgsql set enable_seqscan = off as $fn$ begin '
-        'return pg_catalog.array_remove(array[%s], null); end; $fn$', v_name, v_probes);
-    execute format('revoke all on function %s from public', v_name);  -- quoted: as above
 end;
 $$;
 

@@ -1,20 +1,57 @@
+-- Earlier versions returned less.
+do $$
+begin
+    if exists (select from pg_proc p
+               where p.oid = to_regprocedure('pgque.batch_read_plan(bigint, integer)')
+                 and p.proargnames <> '{i_batch_id,i_max_slices,slice_nr,slice_sql,batch_events,'
+                                      'slice_from,set_columns}') then
+        drop function pgque.batch_read_plan(bigint, integer);
+    end if;
+end;
+$$;
+
 -- Splits an open batch into slices that can be read side by side: ranges of blocks between the
 -- first and the last one that hold rows of the batch. Each slice is one SQL text that any
 -- connection with pgque_reader runs by itself; together they give each event of the batch once.
 -- At most max_slices, but at least one for each table that the batch is in; no row when the batch
 -- is empty. A slice fails with PQ008 when its table was truncated or rewritten after planning.
+-- slice_from is what slice_sql has after FROM, for readers that choose their columns; set_columns
+-- are those of ev_retry and ev_extra1 to ev_extra4 that are not null in all of the slice.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
-    out slice_nr integer, out slice_sql text, out batch_events bigint)
+    out slice_nr integer, out slice_sql text, out batch_events bigint,
+    out slice_from text, out set_columns text[])
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_b        record := pgque.describe_batch(i_batch_id);
-    v_where    text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
-                              coalesce(v_b.in_list, 'false'));
+    v_b record := pgque.describe_batch(i_batch_id);
+begin
+    return query
+    select *
+    from pgque.plan_slices(
+        v_b.tables,
+        format('%s and (%s or %s)', v_b.is_owned, v_b.in_range, coalesce(v_b.in_list, 'false')),
+        i_max_slices);
+end;
+$$;
+
+-- Slices of the rows in some tables that meet a condition. The one pass over the rows that finds
+-- the blocks also finds columns that nobody needs to fetch, because they are null throughout.
+-- locks: none. writes: nothing.
+create or replace function pgque.plan_slices(
+    i_tables text[], i_where text, i_max_slices integer,
+    out slice_nr integer, out slice_sql text, out batch_events bigint,
+    out slice_from text, out set_columns text[])
+returns setof record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
+                        from unnest('{ev_retry,ev_extra1,ev_extra2,ev_extra3,ev_extra4}'::text[]) c);
     v_extents  text;
 begin
     if i_max_slices is null or i_max_slices < 1 then
@@ -26,31 +63,33 @@ begin
 
     select string_agg(format(
         'select %L as tbl, %s as filenode, count(*) as events, '
-        '(min(ctid)::text::point)[0]::bigint as lo, (max(ctid)::text::point)[0]::bigint as hi '
-        'from %s where %s', t, pg_relation_filenode(t), t, v_where), ' union all ')
+        '(min(ctid)::text::point)[0]::bigint as lo, (max(ctid)::text::point)[0]::bigint as hi, '
+        'array_remove(array[%s], null) as cols from %s where %s',
+        t, pg_relation_filenode(t), v_set, t, i_where), ' union all ')
     into v_extents
-    from unnest(v_b.tables) t;
+    from unnest(i_tables) t;
     if v_extents is null then
         return;
     end if;
 
     -- Every table but one may add a slice that its last step does not fill.
-    return query execute format(  -- quoted: numbers, our table names, conditions of describe_batch
+    return query execute format(  -- quoted: numbers, our table names, conditions made by callers
         'with extent as materialized (select * from (%s) e where events > 0), '
         'step as (select ceil(sum(hi - lo + 1) / greatest(1, $1 - count(*) + 1))::bigint as blocks '
         '         from extent) '
-        'select (row_number() over (order by tbl, first))::integer, '
-        '       pgque.slice_sql(tbl, filenode, $2, first, least(first + blocks, hi + 1)), '
-        '       (select sum(events) from extent)::bigint '
-        'from extent, step, generate_series(lo, hi, blocks) first', v_extents)
-    using i_max_slices, v_where;
+        'select (row_number() over (order by tbl, first))::integer, pgque.slice_sql(s.rows), '
+        '       (select sum(events) from extent)::bigint, s.rows, cols '
+        'from extent, step, generate_series(lo, hi, blocks) first, '
+        '     pgque.slice_from(tbl, filenode, $2, first, least(first + blocks, hi + 1)) s (rows)',
+        v_extents)
+    using i_max_slices, i_where;
 end;
 $$;
 
--- One slice. The batch's conditions stand in a CASE, which no index can serve, so that the planner
--- reads the range of blocks and nothing else.
+-- The rows of one slice. The conditions stand in a CASE, which no index can serve, so that the
+-- planner reads the range of blocks and nothing else.
 -- locks: none. writes: nothing.
-create or replace function pgque.slice_sql(
+create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
 returns text
 language plpgsql immutable
@@ -58,11 +97,25 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format(
-        'select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
-        'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from %s '
-        'where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
+        '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
         'and pgque.check_filenode(%L, %s)',
         i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
+end;
+$$;
+
+-- Earlier versions made both in one.
+drop function if exists pgque.slice_sql(text, oid, text, bigint, bigint);
+
+-- One slice as a statement that gives events their columns and types.
+-- locks: none. writes: nothing.
+create or replace function pgque.slice_sql(i_from text)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return concat('select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, '
+                  'ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from ', i_from);
 end;
 $$;
 

@@ -1,7 +1,7 @@
 -- Registers a consumer at a tick: it will get every event that this tick's snapshot did not see.
 -- Returns 1, or 0 if it was registered; then a given tick moves it there, and null leaves it.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit.
--- writes: consumer, subscription_base, position_log.
+-- writes: consumer, subscription_base, position_log, counter_log.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -53,6 +53,7 @@ begin
     if v_new then
         insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
         values (v_sub_id, 1, v_tick, clock_timestamp(), 0);
+        perform pgque.count_move(v_queue.queue_id, v_sub_id, null, v_tick);
     elsif x_tick_pos is not null then
         perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
     end if;
@@ -61,26 +62,29 @@ end;
 $$;
 
 -- Puts a registered consumer at another tick, taking back its open batch unless that is leased.
--- locks: waits for a concurrent move of the same consumer. writes: position_log.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
 create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription;
+    v_sub   pgque.subscription;
+    v_from  bigint;
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role = 'coop_member' then
+        if v_sub.sub_role in ('coop_member', 'slot') then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
         perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
+        v_from := v_sub.sub_last_tick;
         v_sub.sub_last_tick := i_tick;
         v_sub.sub_batch := null;
         v_sub.sub_next_tick := null;
         exit when pgque.append_position(v_sub);
     end loop;
+    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, i_tick);
 end;
 $$;
 
@@ -96,11 +100,14 @@ begin
 end;
 $$;
 
--- Ends a registration with its open batch, waiting retries and dead letters. Returns how many
--- registrations ended. One with subconsumers is refused; of a subconsumer, see
--- unregister_subconsumer.
--- locks: the registration's row. writes: subscription_base, retry_queue, dead_letter.
-create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
+-- Ends a registration with its open batch and waiting retries. Its dead letters go too, unless they
+-- are to be kept: then they can be inspected and purged, and replayed once a consumer of that name is
+-- registered again. Returns how many registrations ended. One with subconsumers is refused; of a
+-- subconsumer, see unregister_subconsumer.
+-- locks: the registration's row; waits for a concurrent move of the consumer.
+-- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
+create or replace function pgque.unregister_consumer(
+    x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -108,6 +115,9 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(x_queue_name, x_consumer_name);
 begin
+    if v_sub.sub_role = 'slot' then
+        perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
+    end if;
     if v_sub.sub_role = 'coop_member' then
         perform pgque.end_subconsumer(v_sub.sub_main, v_sub.sub_id, 0);
         return 1;
@@ -123,10 +133,24 @@ begin
 
     delete from pgque.retry_queue r
     where r.ev_owner = v_sub.sub_id;
-    delete from pgque.dead_letter d
-    where d.dl_queue_id = v_sub.sub_queue and d.dl_consumer_id = v_sub.sub_consumer;
+    if x_keep_dead_letters is not true then
+        delete from pgque.dead_letter d
+        where d.dl_queue_id = v_sub.sub_queue and d.dl_consumer_id = v_sub.sub_consumer;
+    end if;
     delete from pgque.subscription_base s
     where s.sub_id = v_sub.sub_id;
     return 1;
+end;
+$$;
+
+-- PgQ's form: the dead letters go with the registration.
+-- locks: those of the form above. writes: the same.
+create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.unregister_consumer(x_queue_name, x_consumer_name, false);
 end;
 $$;

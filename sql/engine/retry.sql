@@ -1,17 +1,41 @@
+-- Earlier versions knew no holder.
+drop function if exists pgque.nack_batch(bigint, bigint[], interval, text);
+drop function if exists pgque.dead_letter_batch(bigint, bigint[], text);
+-- And one reason for all.
+drop function if exists pgque.settle_events(bigint, bigint[], timestamptz, integer, text);
+
 -- Schedules events of an open batch for another delivery to the same consumer; events that had
 -- all their retries become dead letters, with the reason. One pass over the batch. Returns how
--- many events it settled; an event scheduled before stays as it was.
+-- many events it settled; an event scheduled or given up before stays as it was. Of a batch under a
+-- lease only the holder does that, who names himself.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
-    i_reason text default null)
+    i_reason text default null, i_owner text default null, i_epoch bigint default null)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason],
+                            i_owner, i_epoch);
+end;
+$$;
+
+-- The same with a reason for each event, in the order of the ids; a single one stands for all.
+-- locks: none. writes: retry_queue, dead_letter.
+create or replace function pgque.nack_batch(
+    i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
+    i_owner text default null, i_epoch bigint default null)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_max_retries integer;
+    v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
+    v_max_retries  integer;
 begin
+    perform pgque.check_may_settle(v_sub, i_owner, i_epoch);
     if i_retry_after is null or i_retry_after < '0' then
         raise exception using
             errcode = 'PQ005',
@@ -20,32 +44,73 @@ begin
     end if;
     select coalesce(q.queue_max_retries, 5) into v_max_retries
     from pgque.queue q
-    where q.queue_id = (pgque.find_batch(i_batch_id)).sub_queue;
+    where q.queue_id = v_sub.sub_queue;
     return pgque.settle_events(i_batch_id, i_msg_ids, clock_timestamp() + i_retry_after,
-                               v_max_retries, coalesce(i_reason, 'retries used up'));
+                               v_max_retries, i_reasons, 'retries used up');
 end;
 $$;
 
--- Makes events of an open batch dead letters at once. Returns how many.
+-- Makes events of an open batch dead letters at once. Returns how many. Of a batch under a lease only
+-- the holder does that, who names himself.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
-    i_batch_id bigint, i_msg_ids bigint[], i_reason text)
+    i_batch_id bigint, i_msg_ids bigint[], i_reason text,
+    i_owner text default null, i_epoch bigint default null)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.settle_events(i_batch_id, i_msg_ids, null, 0, i_reason);
+    return pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_epoch);
+end;
+$$;
+
+-- The same with a reason for each event, in the order of the ids; a single one stands for all.
+-- locks: none. writes: dead_letter.
+create or replace function pgque.dead_letter_batch(
+    i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
+    i_owner text default null, i_epoch bigint default null)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
+    return pgque.settle_events(i_batch_id, i_msg_ids, null, 0, i_reasons, null);
+end;
+$$;
+
+-- Refuses to settle events of a batch that somebody else has under a live lease, and whoever names
+-- himself as the holder and is it no more. A holder that is taken over between this and his commit
+-- is refused only where the same transaction acks the batch.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_may_settle(
+    i_sub pgque.subscription, i_owner text, i_epoch bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_owner is not null or i_epoch is not null then
+        perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
+    elsif i_sub.lease_until > clock_timestamp() then
+        raise exception using
+            errcode = 'PQ004',
+            message = format('batch %s is leased by "%s" until %s',
+                             i_sub.sub_batch, i_sub.lease_owner, i_sub.lease_until),
+            hint = 'Its holder passes i_owner and i_epoch; others wait until the lease ends.';
+    end if;
 end;
 $$;
 
 -- The pass that nack_batch, dead_letter_batch and event_retry share: ids below the maximum of
--- retries go to the retry queue (always, when that is null), the others to the dead letters. Those
--- of a subconsumer's batch belong to its main consumer.
+-- retries go to the retry queue unless they were given up before (always, when that is null), the
+-- others to the dead letters, with their reason or the one of those without. Those of a subconsumer's
+-- batch belong to its main consumer.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
-    i_reason text)
+    i_reasons text[], i_reason text)
 returns integer
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -53,16 +118,23 @@ as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_owner  pgque.subscription_base;
-    v_found  bigint[];
-    v_lost   record;
+    v_found  record;
 begin
+    perform pgque.check_reasons(i_msg_ids, i_reasons);
     select b.* into v_owner
     from pgque.subscription_base b
     where b.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id);
+    -- All of it is one statement, planned for this many ids: a cached plan would expect few.
     execute format(  -- quoted: made by batch_event_sql
-        'with ev as materialized ('
-        '  select b.*, coalesce(b.ev_retry, 0) < coalesce($4, 2147483647) as again '
-        '  from (%s) b where b.ev_id = any ($1)), '
+        'with given as materialized ('
+        '  select distinct on (i.id) i.id, '
+        '    coalesce(case cardinality($7) when 1 then $7[1] else i.reason end, $8) as reason '
+        '  from unnest($1, $7) i (id, reason) where i.id is not null order by i.id), '
+        'ev as materialized ('
+        '  select b.*, g.reason, $4 is null or coalesce(b.ev_retry, 0) < $4 and not exists ('
+        '    select from pgque.dead_letter d where d.dl_queue_id = $2 and d.dl_consumer_id = $6 '
+        '    and d.ev_id = b.ev_id) as again '
+        '  from (%s) b join given g on g.id = b.ev_id), '
         'retried as ('
         '  insert into pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, '
         '    ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
@@ -72,28 +144,47 @@ begin
         'died as ('
         '  insert into pgque.dead_letter (dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, '
         '    ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-        '  select $2, $6, $7, ev_id, ev_time, ev_txid::text::xid8, ev_retry, '
+        '  select $2, $6, reason, ev_id, ev_time, ev_txid::text::xid8, ev_retry, '
         '    ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
         '  from ev where not again on conflict do nothing) '
-        'select array_agg(ev_id) from ev', pgque.batch_event_sql(i_batch_id))
+        'select count(e.ev_id) as events, count(*) - count(e.ev_id) as lost, '
+        '  min(g.id) filter (where e.ev_id is null) as lost_id '
+        'from given g left join ev e on e.ev_id = g.id', pgque.batch_event_sql(i_batch_id))
     into v_found
     using i_msg_ids, v_owner.sub_queue, v_owner.sub_id, i_max_retries, i_retry_at,
-          v_owner.sub_consumer, i_reason;
-
-    select i.id, count(*) over () as events into v_lost
-    from unnest(i_msg_ids) i(id)
-    left join unnest(v_found) f(id) on f.id = i.id
-    where f.id is null
-    limit 1;
-    if found or i_msg_ids is null then
+          v_owner.sub_consumer, i_reasons, i_reason;
+    if v_found.lost > 0 then
         raise exception using
             errcode = 'PQ009',
-            message = format('event %s is not in batch %s', coalesce(v_lost.id::text, 'null'),
-                             i_batch_id),
-            detail = format('%s of the %s ids are not.', v_lost.events, cardinality(i_msg_ids)),
+            message = format('event %s is not in batch %s', v_found.lost_id, i_batch_id),
+            detail = format('%s of %s ids are not.', v_found.lost, v_found.lost + v_found.events),
             hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
-    return coalesce(cardinality(v_found), 0);
+    return v_found.events;
+end;
+$$;
+
+-- Refuses ids that are null, and reasons that are neither one a id nor one for all.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
+        raise exception using
+            errcode = 'PQ009',
+            message = 'event null is in no batch',
+            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+    end if;
+    if cardinality(i_reasons) not in (1, cardinality(i_msg_ids)) or i_reasons is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('%s reasons for %s events',
+                             coalesce(cardinality(i_reasons)::text, 'null'), cardinality(i_msg_ids)),
+            hint = 'Give a reason for each id, in the order of the ids, or one for all.';
+    end if;
 end;
 $$;
 
@@ -112,7 +203,8 @@ begin
             message = 'the retry time is null',
             hint = 'Give the time of the next delivery.';
     end if;
-    return pgque.settle_events(x_batch_id, array[x_event_id], x_retry_time, null, null);
+    return pgque.settle_events(x_batch_id, array[x_event_id], x_retry_time, null,
+                               array[null], null);
 end;
 $$;
 
@@ -132,7 +224,8 @@ begin
             hint = 'Give 0 or more.';
     end if;
     return pgque.settle_events(x_batch_id, array[x_event_id],
-                               clock_timestamp() + make_interval(secs => x_retry_seconds), null, null);
+                               clock_timestamp() + make_interval(secs => x_retry_seconds), null,
+                               array[null], null);
 end;
 $$;
 

@@ -44,7 +44,7 @@ begin
     where q.queue_id = v_queue.queue_id
       and q.queue_switch_step2 is not null
       and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
-    for update skip locked;
+    for no key update skip locked;
     if not found then
         return 0;
     end if;

@@ -89,7 +89,7 @@ begin
     if i_main.sub_role = 'coop_main' then
         return true;
     end if;
-    if i_main.sub_role = 'coop_member' or not i_allowed then
+    if i_main.sub_role <> 'normal' or not i_allowed then
         perform pgque.refuse_cooperative(i_main, i_queue, i_consumer);
     end if;
     if i_main.sub_batch is not null then
@@ -121,13 +121,34 @@ begin
         message = format('consumer "%s" on queue "%s" is %s', i_consumer, i_queue,
                          case i_sub.sub_role when 'normal' then 'a normal one'
                                              when 'coop_main' then 'shared by subconsumers'
+                                             when 'slot' then 'a slot of a partitioned one'
                                              else 'a subconsumer' end),
         hint = case i_sub.sub_role
             when 'normal' then 'Convert it with: select pgque.register_subconsumer(queue, consumer, '
                                'subconsumer, true);'
             when 'coop_main' then 'Its batches come from pgque.next_batch(queue, consumer, '
                                   'subconsumer, dead_interval) or pgque.receive_coop(...).'
+            when 'slot' then 'Use the functions that take queue, consumer and slot: '
+                             'pgque.receive_partitioned, pgque.unsubscribe_slot and so on.'
             else 'Use the functions that take queue, consumer and subconsumer.' end;
+end;
+$$;
+
+-- The same for the batch of a slot: without the lease of its worker nobody finishes it, and its
+-- pages are not the whole batch.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_slot(i_sub pgque.subscription)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_sub.sub_role = 'slot' then
+        perform pgque.refuse_cooperative(i_sub, q.queue_name, c.co_name)
+        from pgque.queue q
+        cross join pgque.consumer c
+        where q.queue_id = i_sub.sub_queue and c.co_id = i_sub.sub_consumer;
+    end if;
 end;
 $$;
 

@@ -23,8 +23,19 @@ begin
 end;
 $$;
 
+-- What another session has locked, or waits to lock, against everybody: a queue that is being dropped,
+-- for one. Whoever reads its sequence would wait for that session's commit.
+create or replace view pgque.locked_relation as
+select l.relation
+from pg_locks l
+where l.mode = 'AccessExclusiveLock'
+  and l.relation is not null
+  and l.database = (select d.oid from pg_database d where d.datname = current_database())
+  and l.pid is distinct from pg_backend_pid();
+
 -- Queues whose next tick is due, with their last tick and the last event id given out: enough
--- new events, or some and old enough, or none for the idle period, or asked for.
+-- new events, or some and old enough, or none for the idle period, or asked for. A queue that is
+-- being dropped is passed by, so that its end, if it takes long to commit, holds up no other.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -43,6 +54,8 @@ cross join lateral (
 ) seq
 where not q.queue_external_ticker
   and not q.queue_ticker_paused
+  and (not exists (select from pgque.locked_relation)
+       or q.queue_event_seq::regclass not in (select r.relation from pgque.locked_relation r))
   and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
        or seq.last_event_id > last_tick.tick_event_seq
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
@@ -146,29 +159,5 @@ begin
     select make_interval(secs => c.tick_period_ms / 1000.0), c.ticker_slot
     into tick_period, ticker_slot
     from pgque.config c;
-end;
-$$;
-
--- Fills one slot of a scheduler with ticks, each committed by itself, so that no tick waits for
--- another and no snapshot is held longer than a period.
--- locks: none between ticks. writes: what ticker writes.
-create or replace procedure pgque.ticker_loop()
-language plpgsql
-as $$
-declare
-    v_start   pg_catalog.timestamptz := pg_catalog.clock_timestamp();
-    v_due     pg_catalog.timestamptz := v_start;
-    v_pace    record;
-begin
-    loop
-        perform pgque.ticker();
-        commit;
-        select * into v_pace from pgque.ticker_pace();
-        -- A late tick shifts the beat instead of being followed by a burst.
-        v_due := greatest(v_due operator(pg_catalog.+) v_pace.tick_period, pg_catalog.clock_timestamp());
-        exit when v_due operator(pg_catalog.>=) (v_start operator(pg_catalog.+) v_pace.ticker_slot);
-        perform pg_catalog.pg_sleep(
-            pg_catalog.date_part('epoch', v_due operator(pg_catalog.-) pg_catalog.clock_timestamp()));
-    end loop;
 end;
 $$;

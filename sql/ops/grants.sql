@@ -9,7 +9,9 @@ grant usage on schema pgque to pgque_reader, pgque_writer, pgque_admin;
 
 grant select on
     pgque.config, pgque.queue, pgque.consumer, pgque.tick, pgque.subscription,
-    pgque.retry_queue, pgque.dead_letter, pgque.event_template
+    pgque.retry_queue, pgque.dead_letter, pgque.event_template, pgque.delayed_events, pgque.idem,
+    pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,
+    pgque.partition_held
 to pgque_reader, pgque_admin;
 
 grant execute on function
@@ -23,16 +25,30 @@ grant execute on function
     pgque.send(text, jsonb),
     pgque.send(text, text, text),
     pgque.send(text, text, jsonb),
+    pgque.send(text, text, text, text),
+    pgque.send(text, text, jsonb, text),
+    pgque.send_batch(text, text),
     pgque.send_batch(text, text[]),
     pgque.send_batch(text, jsonb[]),
+    pgque.send_batch(text, text, text),
     pgque.send_batch(text, text, text[]),
     pgque.send_batch(text, text, jsonb[]),
+    pgque.send_at(text, text, text, timestamptz),
+    pgque.send_at(text, text, jsonb, timestamptz),
+    pgque.cancel_scheduled(bigint),
+    pgque.send_idem(text, text, text, text, interval, text),
+    pgque.send_idem(text, text, jsonb, text, interval, text),
     pgque.insert_event(text, text, text),
     pgque.insert_event(text, text, text, text, text, text, text),
     pgque.insert_event_bulk(text, text, text[]),
     pgque.current_event_table(text),
+    pgque.open_staging(text),
+    pgque.staging_table(bigint),
+    pgque.publish_staging(bigint, xid8[], bigint),
+    pgque.abort_staging(bigint),
     pgque.dlq_replay(bigint),
-    pgque.dlq_replay_all(text)
+    pgque.dlq_replay_all(text),
+    pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer)
 to pgque_writer;
 
 -- The triggers run as whoever changes the row, and so does all that they call.
@@ -68,6 +84,7 @@ grant execute on function
     pgque.register_consumer(text, text),
     pgque.register_consumer_at(text, text, bigint),
     pgque.unregister_consumer(text, text),
+    pgque.unregister_consumer(text, text, boolean),
     pgque.subscribe(text, text),
     pgque.unsubscribe(text, text),
     pgque.register_subconsumer(text, text, text, boolean),
@@ -84,30 +101,59 @@ grant execute on function
     pgque.get_batch_events(bigint),
     pgque.get_batch_info(bigint),
     pgque.batch_read_plan(bigint, integer),
+    pgque.tick_range_read_plan(text, bigint, bigint, integer, text),
     pgque.check_filenode(text, bigint),
     pgque.finish_batch(bigint),
     pgque.claim_batch(text, text, text, interval, interval, integer, interval, integer, bigint),
+    pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint),
+    pgque.next_tick(text, text, bigint, integer),
     pgque.renew_batch(bigint, text, bigint, interval),
     pgque.ack_batch(bigint, text, bigint),
     pgque.release_batch(bigint, text, bigint),
     pgque.get_lease_info(text, text),
+    pgque.consumer_states(text[], text[], interval, integer, interval, integer),
+    pgque.batch_has_events(bigint),
+    pgque.give_up_batch(bigint, text, text, bigint),
     pgque.receive(text, text, integer),
     pgque.receive_coop(text, text, text, integer, interval),
+    pgque.subscribe_slot(text, text, integer, integer),
+    pgque.unsubscribe_slot(text, text, integer),
+    pgque.set_partition_policy(text, text, text),
+    pgque.claim_slot(text, text, integer, text, interval),
+    pgque.release_slot(text, text, integer, text),
+    pgque.receive_partitioned(text, text, integer, integer, text, integer),
+    pgque.ack_partitioned(text, text, integer, integer, text),
+    pgque.nack_partitioned(text, text, integer, integer, text, pgque.message, interval, text),
     pgque.ack(bigint),
     pgque.nack(bigint, pgque.message, interval, text),
-    pgque.nack_batch(bigint, bigint[], interval, text),
-    pgque.dead_letter_batch(bigint, bigint[], text),
+    pgque.nack_batch(bigint, bigint[], interval, text, text, bigint),
+    pgque.nack_batch(bigint, bigint[], interval, text[], text, bigint),
+    pgque.dead_letter_batch(bigint, bigint[], text, text, bigint),
+    pgque.dead_letter_batch(bigint, bigint[], text[], text, bigint),
     pgque.event_retry(bigint, bigint, integer),
     pgque.event_retry(bigint, bigint, timestamptz),
     pgque.get_consumer_info(),
     pgque.get_consumer_info(text),
     pgque.get_consumer_info(text, text),
+    pgque.list_scheduled(text, integer),
     pgque.dlq_inspect(text, integer),
-    pgque.dlq_summary(text)
+    pgque.dlq_summary(text),
+    pgque.queue_stats(),
+    pgque.consumer_stats(),
+    pgque.queue_health(),
+    pgque.in_flight(text),
+    pgque.stuck_consumers(interval),
+    pgque.throughput(text, interval, interval),
+    pgque.error_rate(text, interval, interval),
+    pgque.latency_percentiles(text, text, interval),
+    pgque.otel_metrics()
 to pgque_reader;
 
 grant execute on function
     pgque.create_queue(text),
+    pgque.create_queue(text, jsonb),
+    pgque.pause_queue(text),
+    pgque.resume_queue(text),
     pgque.drop_queue(text),
     pgque.drop_queue(text, boolean),
     pgque.set_queue_config(text, text, text),
@@ -139,12 +185,38 @@ grant execute on function
     pgque.maint_rotate_tables_step1(text),
     pgque.maint_rotate_tables_step2(),
     pgque.maint_retry_events(),
+    pgque.maint_deliver_delayed(),
+    pgque.maint_idem(),
+    pgque.maint_idem(text),
+    pgque.maint_staging(),
     pgque.maint_operations(),
     pgque.maint_tables_to_vacuum(),
     pgque.maint_rotate_metadata(),
     pgque.maint_compact_positions(),
     pgque.maint_compact_ticks(),
+    pgque.maint_compact_counters(),
+    pgque.maint_compact_history(),
     pgque.dlq_purge(text, interval),
+    pgque.event_dead(bigint, bigint, text, timestamptz, xid8, integer,
+                     text, text, text, text, text, text),
+    pgque.test_send(text, jsonb),
+    pgque.test_send(text, text, jsonb),
+    pgque.test_consume(text, text, text),
+    pgque.assert_empty(text),
+    pgque.assert_dlq_empty(text),
     pgque.adopt_restored_database()
 to pgque_admin;
-grant execute on procedure pgque.ticker_loop() to pgque_admin;
+grant execute on function
+    pgque.begin_slot(interval),
+    pgque.next_beat(timestamptz, interval, timestamptz, bigint),
+    pgque.run_maintenance(text, text),
+    pgque.maint_cron_log(),
+    pgque.start(),
+    pgque.stop(),
+    pgque.status()
+to pgque_admin;
+grant execute on procedure
+    pgque.ticker_loop(),
+    pgque.ticker_loop(interval),
+    pgque.maint_loop(interval)
+to pgque_admin;

@@ -12,6 +12,7 @@ begin
     perform pgque.build_queue_functions(q.queue_id)
     from (select queue_id from pgque.queue order by queue_id for update) q;
     get diagnostics v_queues = row_count;
+    perform pgque.build_insert_dispatch();
     return v_queues;
 end;
 $$;

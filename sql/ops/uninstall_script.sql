@@ -1,4 +1,16 @@
--- Removes the schema with all queues, events and positions. The roles stay: they belong to the
--- cluster, and other databases may use them.
+-- Removes the schema by the rule of pgque.uninstall(): not while events are unread. To remove those
+-- too, run instead: select pgque.uninstall(true);
+set local search_path = pg_catalog, pg_temp;
 set local client_min_messages = warning;
-drop schema if exists pgque cascade;
+do $$
+begin
+    if to_regprocedure('pgque.uninstall(boolean)') is not null then
+        perform pgque.uninstall();
+    elsif to_regnamespace('pgque') is not null then
+        raise exception using
+            errcode = 'PQ020',
+            message = 'this version of pgque cannot tell whether events are unread',
+            hint = 'Install the new version before, or remove all with: drop schema pgque cascade;';
+    end if;
+end;
+$$;

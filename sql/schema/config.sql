@@ -16,6 +16,3 @@ alter table pgque.config
     add column if not exists metadata_rotation_period interval not null default '2 minutes'
         check (metadata_rotation_period >= '0'),
     add column if not exists metadata_rotated_at timestamptz;
-
-insert into pgque.config (schema_version) values ('@VERSION@')
-on conflict (singleton) do update set schema_version = excluded.schema_version;

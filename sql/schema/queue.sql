@@ -27,3 +27,8 @@ create table if not exists pgque.queue (
     -- What send and insert_event execute: stored, so that they need not make it for each event.
     queue_insert_sql           text not null
 );
+
+-- Events older than this when their batch is opened are not in it; null keeps all.
+alter table pgque.queue
+    add column if not exists queue_event_ttl interval
+        check (queue_event_ttl > '0' and queue_event_ttl <= '1000 years');

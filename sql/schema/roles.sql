@@ -1,5 +1,6 @@
 -- Three roles: pgque_reader consumes, pgque_writer produces, pgque_admin does both and runs the queue.
--- They belong to the cluster and outlive an uninstall.
+-- They belong to the cluster and outlive an uninstall. Who may not create them is told what another
+-- has to run; nothing else here needs more than the right to create a schema.
 do $$
 declare
     v_role text;
@@ -11,22 +12,24 @@ begin
         exception
             when duplicate_object or unique_violation then
                 null;  -- an installation in another database was faster
-            when insufficient_privilege then
-                raise exception using
-                    errcode = 'insufficient_privilege',
-                    message = format('role %s does not exist and %s may not create it',
-                                     v_role, current_user),
-                    hint = 'Let an administrator run: create role pgque_reader nologin; '
-                           'create role pgque_writer nologin; create role pgque_admin nologin; '
-                           'grant pgque_reader, pgque_writer to pgque_admin; then install again.';
         end;
     end loop;
 
-    if not pg_has_role('pgque_admin', 'pgque_reader', 'member') then
+    v_role := 'pgque_admin';
+    if not pg_has_role(v_role, 'pgque_reader', 'member') then
         grant pgque_reader to pgque_admin;
     end if;
-    if not pg_has_role('pgque_admin', 'pgque_writer', 'member') then
+    if not pg_has_role(v_role, 'pgque_writer', 'member') then
         grant pgque_writer to pgque_admin;
     end if;
+exception
+    when insufficient_privilege then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = format('role %s is missing or incomplete, and %s may not change that: %s',
+                             v_role, current_user, sqlerrm),
+            hint = 'Let an administrator run: create role pgque_reader nologin; '
+                   'create role pgque_writer nologin; create role pgque_admin nologin; '
+                   'grant pgque_reader, pgque_writer to pgque_admin; then install again.';
 end;
 $$;

@@ -49,9 +49,14 @@ begin
 end;
 $$;
 
+-- Where the queue has an event_ttl: events of the open batch that are older are not in it. Decided
+-- when the batch is opened, so that it reads the same each time.
+alter table pgque.position_log add column if not exists event_cutoff timestamptz;
+
 create sequence if not exists pgque.batch_id_seq;
 
--- PgQ's table of the same name, readable under its columns, plus the lease and the row's number.
+-- PgQ's table of the same name, readable under its columns, plus the lease, the row's number and
+-- the open batch's cutoff.
 create or replace view pgque.subscription as
 select s.sub_id,
        s.sub_queue,
@@ -65,7 +70,8 @@ select s.sub_id,
        p.lease_until,
        p.lease_epoch,
        p.pos_seq,
-       s.sub_main
+       s.sub_main,
+       p.event_cutoff
 from pgque.subscription_base s
 cross join lateral (
     select *

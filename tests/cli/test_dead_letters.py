@@ -68,6 +68,43 @@ def test_replay_of_an_unknown_id_replays_none(
 def test_replay_wants_a_queue_or_ids_and_not_both(pgque: Pgque) -> None:
     assert pgque("dead-letters", "replay").exit_code == 2
     assert pgque("dead-letters", "replay", "orders", "--id", "1").exit_code == 2
+    assert pgque("dead-letters", "replay", "--id", "1", "--limit", "1").exit_code == 2
+
+
+@pytest.mark.usefixtures("two_dead_letters")
+@pytest.mark.parametrize(
+    ("filters", "replayed"),
+    [
+        (["--reason", "not JSON"], 2),
+        (["--reason", "not%"], 2),
+        (["--reason", "torn"], 0),
+        (["--type", "default"], 2),
+        (["--type", "other"], 0),
+        (["--since", "1h"], 2),
+        (["--since", "0s"], 0),
+        (["--limit", "1"], 1),
+    ],
+)
+def test_replay_sends_only_what_fits(pgque: Pgque, filters: list[str], replayed: int) -> None:
+    result = pgque("dlq", "replay", "orders", *filters)
+
+    assert result.output == f"dead letters replayed: {replayed}\n"
+
+
+@pytest.mark.usefixtures("two_dead_letters")
+def test_replay_into_a_closed_queue_is_refused(refused: Refused, client: Client) -> None:
+    client.configure_queue("orders", disable_insert="true")
+
+    assert "takes no events" in refused("dlq", "replay", "orders")
+
+    assert len(client.dead_letters("orders")) == 2
+
+
+@pytest.mark.usefixtures("two_dead_letters")
+def test_unregister_keeps_dead_letters_if_asked_to(pgque: Pgque, client: Client) -> None:
+    pgque("unregister", "orders", "billing", "--keep-dead-letters")
+
+    assert len(client.dead_letters("orders")) == 2
 
 
 @pytest.mark.usefixtures("two_dead_letters")

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 
 Pgque = Callable[..., Result]
@@ -103,6 +104,13 @@ def test_status_shows_queues_consumers_and_dead_letters(pgque: Pgque, client: Cl
     output = pgque("status").output
 
     assert [line.split()[:2] for line in output.splitlines()] == [
+        ["component", "status"],
+        ["postgresql", "ok"],
+        ["pgque", "ok"],
+        ["scheduler", "none"],
+        ["ticks", "ok"],
+        ["queues", "ok"],
+        [],
         ["queue", "last"],
         ["orders", "2"],
         [],
@@ -113,6 +121,15 @@ def test_status_shows_queues_consumers_and_dead_letters(pgque: Pgque, client: Cl
         ["orders", "billing"],
     ]
     assert "no total" in output
+
+
+def test_status_shows_a_reader_all_but_the_scheduler(client: Client, database_url: str) -> None:
+    reader = {"PGQUE_URL": f"{database_url}&options=-crole%3Dpgque_reader"}
+
+    output = CliRunner().invoke(main, ["status"], env=reader).output
+
+    assert "pgque_admin only" in output
+    assert "orders" in output
 
 
 def test_names_cannot_steer_the_terminal(pgque: Pgque) -> None:

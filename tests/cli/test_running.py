@@ -37,6 +37,16 @@ def last_tick(client: Client) -> int:
     return client.queues()[0].last_tick_id
 
 
+def test_start_without_pg_cron_says_what_to_do(refused: Callable[..., str]) -> None:
+    line = refused("start")
+    assert "runs no pg_cron" in line
+    assert "pgque ticker" in line
+
+
+def test_stop_without_pg_cron_has_nothing_to_do(pgque: Pgque) -> None:
+    assert pgque("stop").output == "pg_cron ticks no more\n"
+
+
 def test_ticker_once_ticks_what_is_due(pgque: Pgque, client: Client) -> None:
     client.force_next_tick("orders")
 

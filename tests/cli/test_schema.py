@@ -1,7 +1,9 @@
 """`pgque install`, `uninstall` and `version`, and a database without the schema."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
@@ -12,6 +14,8 @@ from tests.conftest import Server, administer
 
 Pgque = Callable[..., Result]
 Refused = Callable[..., str]
+
+RELEASED = Path(__file__).parents[1] / "released"
 
 
 @pytest.fixture
@@ -41,12 +45,52 @@ def test_a_database_without_the_schema_says_how_to_install_it(empty_database: st
         assert result.stderr.count("\n") == 1
 
 
-def test_uninstall_asks_for_force(pgque: Pgque, refused: Refused, client: Client) -> None:
-    assert "--force" in refused("uninstall")
+def test_uninstall_asks_for_force_while_events_are_unread(
+    pgque: Pgque, refused: Refused, client: Client
+) -> None:
+    client.send("orders", "{}")
+
+    line = refused("uninstall")
+    assert '"orders"' in line
+    assert "pgque uninstall --force" in line
     assert client.queues() != []
 
     assert pgque("uninstall", "--force").exit_code == 0
     assert "not installed" in pgque("version").output
+
+
+def test_uninstall_needs_no_force_when_all_is_read(pgque: Pgque, client: Client) -> None:
+    client.send("orders", "{}")
+    client.force_next_tick("orders")
+    client.ticker()
+    batch = client.claim("orders", "billing", owner="test")
+    assert batch is not None
+    batch.ack()
+
+    assert pgque("uninstall").output == "removed pgque; its roles stay\n"
+    assert "not installed" in pgque("version").output
+
+
+def test_an_older_schema_is_upgraded_and_the_versions_are_named(empty_database: str) -> None:
+    (*_, newest) = sorted(RELEASED.glob("*.sql"))
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute(newest.read_bytes())
+
+    def pgque(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["--url", empty_database, *arguments])
+
+    assert "pgque install" in pgque("uninstall").stderr
+    assert pgque("install").output == f"upgraded pgque from {newest.stem} to {__version__}\n"
+    assert pgque("uninstall").exit_code == 0
+
+
+def test_an_older_package_does_not_touch_a_newer_schema(
+    pgque: Pgque, refused: Refused, database_url: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("update pgque.config set schema_version = '99.0.0'")
+
+    assert "pgque 99.0.0 is installed" in refused("install")
 
 
 def test_uninstall_of_nothing_is_refused(pgque: Pgque, refused: Refused) -> None:

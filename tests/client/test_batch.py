@@ -168,7 +168,7 @@ def test_after_a_rolled_back_transaction_the_client_goes_on(client: Client, db: 
 
 def test_a_read_plan_gives_the_events(batch: Batch, client: Client, db: Connection) -> None:
     plan = client.read_plan(batch.batch_id, 3)
-    read = [row[5] for sql in plan.slices for row in rows(db, sql)]
+    read = [row[5] for each in plan.slices for row in rows(db, each.sql)]
     assert (sorted(read), plan.events) == (["a", "b", "c"], 3)
 
 

@@ -19,21 +19,26 @@ from pgque_dagster.client import (
     InvalidArgument,
     LeaseLost,
     MalformedPayload,
+    NewerInstalled,
     NotAdopted,
     PermissionDenied,
     PgqueError,
     QueueClosed,
     QueueInUse,
     QueueNotFound,
+    SchedulerMissing,
     SchemaMissing,
     StaleReadPlan,
     TickRefused,
+    TicksUnavailable,
     TransactionOutdated,
+    UnreadEvents,
     UnsupportedServer,
     WrongConsumerRole,
     WrongIsolation,
     errors,
 )
+from pgque_dagster.client.ticks import next_tick
 from tests.support.queues import (
     Connection,
     compact_positions,
@@ -99,7 +104,7 @@ def table_truncated_after_planning(client: Client, db: Connection) -> None:
     plan = client.read_plan(open_batch(db, "a"), 1)
     db.execute(f"truncate pgque.event_{queue_id(db)}_0".encode())
     with errors.translated():
-        db.execute(plan.slices[0].encode())
+        db.execute(plan.slices[0].sql.encode())
 
 
 def event_of_another_batch(client: Client, db: Connection) -> None:
@@ -193,6 +198,28 @@ def connection_killed(client: Client, db: Connection) -> None:
     client.version()
 
 
+def start_without_pg_cron(client: Client, db: Connection) -> None:
+    client.start()
+
+
+def uninstall_with_unread_events(client: Client, db: Connection) -> None:
+    make_queue(db)
+    client.send("q", "x")
+    with errors.translated():
+        db.execute("select pgque.uninstall()")
+
+
+def installation_of_an_older_version(client: Client, db: Connection) -> None:
+    with errors.translated():
+        db.execute("update pgque.config set schema_version = '0.0.1'")
+
+
+def ticks_before_the_position(client: Client, db: Connection) -> None:
+    make_queue(db)
+    client.finish_batch(open_batch(db, "a"))
+    client.run(next_tick("q", "c", after_tick=1))
+
+
 PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str]] = [
     (unknown_queue, QueueNotFound, "nosuch"),
     (unknown_consumer, ConsumerNotFound, "nobody"),
@@ -213,6 +240,10 @@ PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str
     (end_of_a_consumer_with_subconsumers, ConsumerInUse, "unregister_subconsumer"),
     (tick_of_a_paused_queue, TickRefused, "set_queue_config"),
     (tick_of_a_restored_database, NotAdopted, "adopt_restored_database"),
+    (start_without_pg_cron, SchedulerMissing, "docs/scheduling.md"),
+    (uninstall_with_unread_events, UnreadEvents, "uninstall(true)"),
+    (installation_of_an_older_version, NewerInstalled, "0.0.1"),
+    (ticks_before_the_position, TicksUnavailable, "has finished tick 2"),
     (role_without_rights, PermissionDenied, "pgque_admin"),
     (server_said_too_old, UnsupportedServer, "too old"),
     (schema_gone, SchemaMissing, "pgque install"),

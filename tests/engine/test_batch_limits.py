@@ -27,7 +27,8 @@ def batch_of(
     """The events of the next batch within limits, or None; finishes it."""
     batch = value(
         db,
-        "select batch_id from pgque.next_batch_custom('q', 'c', %s, %s, %s, %s)",
+        "select batch_id"
+        " from pgque.next_batch_custom('q', 'c', %s::interval, %s, %s::interval, %s::integer)",
         lag,
         count,
         interval,
@@ -165,7 +166,7 @@ def test_limits_do_not_change_a_batch_that_is_open(queue: Connection) -> None:
 
 def test_no_batch_is_a_row_of_nulls(queue: Connection) -> None:
     assert rows(
-        queue, "select * from pgque.next_batch_custom('q', 'c', null, null, null, null)"
+        queue, "select * from pgque.next_batch_custom('q', 'c', null, null, null, null::integer)"
     ) == [(None,) * 7]
 
 

@@ -3,12 +3,8 @@
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from random import Random
 
 import psycopg
@@ -16,30 +12,9 @@ import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL, new_server, server_version
-from tests.support import chaos
+from tests.support import crowd
 from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect, make_queue, rows, value
-
-ROOT = Path(__file__).parents[2]
-CAST = ["producer"] * 3 + ["ticker"] * 2 + ["maintainer"] + ["leased"] * 2 + ["plain"] * 2
-
-
-@contextmanager
-def workers(url: str, seed: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.chaos", role, url, str(seed + number)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-        )
-        for number, role in enumerate(CAST)
-    ]
-    try:
-        yield running
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
+from tests.support.queues import connect, rows, value
 
 
 def disturb(url: str, random: Random, seconds: float) -> int:
@@ -65,41 +40,6 @@ def crash(server: EmbeddedPostgres | DebianPostgres, stack: ExitStack) -> None:
     return None
 
 
-def drain(url: str) -> None:
-    """Consumes what is left, retries included."""
-    random = chaos.Calm()
-    with connect(url) as db:
-        time.sleep(chaos.LEASE_SECONDS)
-        waiting = 1
-        while waiting:
-            value(db, "select pgque.maint_retry_events()")
-            value(db, "select pgque.force_next_tick('q')")
-            value(db, "select pgque.ticker()")
-            for _ in range(10):
-                with chaos.losing_quietly():
-                    chaos.consume_leased(db, random, "drain")
-                with chaos.losing_quietly():
-                    chaos.consume_plain(db, random, "drain")
-            waiting = value(
-                db,
-                "select (select count(*) from pgque.retry_queue) + sum(pending_events)"
-                " from pgque.get_consumer_info()",
-            )
-
-
-def books(db: Connection, consumer: str) -> tuple[int, int, int]:
-    """How many events were lost, doubled, or processed though nobody sent them."""
-    sql = """
-    select count(*) filter (where s.payload is null), count(*) filter (where s.times > 1),
-           count(*) filter (where l.payload is null)
-    from ledger l
-    full join (select payload, count(*) times from sink where consumer = %s group by 1) s
-        using (payload)
-    """
-    ((lost, doubled, invented),) = rows(db, sql, consumer)
-    return lost, doubled, invented
-
-
 def run(seconds: float) -> None:
     seed = secrets.randbelow(2**31)
     random = Random(seed)
@@ -107,30 +47,18 @@ def run(seconds: float) -> None:
         url = server.url
         with psycopg.connect(url, autocommit=True) as db:
             db.execute(INSTALL_SQL.read_bytes())
-            db.execute(f"{chaos.BOOKS} create table stop ()".encode())
-            make_queue(
-                db,
-                consumers=("leased", "plain"),
-                rotation_period="50 milliseconds",
-                ticker_max_lag="10 milliseconds",
-                max_retries="1000000",
-            )
-        with workers(url, seed) as running:
+            crowd.prepare(db)
+        with crowd.workers(url, seed) as running:
             cut = disturb(url, random, seconds / 2)
             crash(server, stack)
             cut += disturb(url, random, seconds / 2)
-            with connect(url) as db:
-                db.execute("insert into stop default values")
-            codes = [process.wait(timeout=30) for process in running]
-        drain(url)
+            codes = crowd.send_home(url, running)
+        crowd.drain(url)
         with connect(url) as db:
             sent = value(db, "select count(*) from ledger")
             print(f"seed {seed}: {sent} events, {cut} connections cut, one crash")
             assert codes == [0] * len(codes)
-            assert {name: books(db, name) for name in ("leased", "plain")} == {
-                "leased": (0, 0, 0),
-                "plain": (0, 0, 0),
-            }
+            assert crowd.books(db) == crowd.BALANCED
             assert sent > 50 * seconds
             assert cut > seconds
 

@@ -104,6 +104,30 @@ class TestSharing:
             "'q', 'c', 'w1', null, 2, null, null)",
         ) == [(1, 3)]
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            "'q', 'c', 'w1'::text, null, null, null",
+            "'q', 'c', 'w1', '0', 0, '0'",
+            "i_queue => 'q', i_consumer => 'c', i_subconsumer => 'w1', i_min_lag => null,"
+            " i_min_count => null, i_min_interval => null",
+        ],
+    )
+    def test_the_dead_interval_may_be_left_out(self, db: Connection, arguments: str) -> None:
+        queue_with_ticks(db, "a")
+        found = rows(
+            db, f"select prev_tick_id, next_tick_id from pgque.next_batch_custom({arguments})"
+        )
+        assert found == [(1, 2)]
+
+    @pytest.mark.parametrize("third", ["'w1'", "'1 second'", "null"])
+    def test_six_arguments_that_could_mean_either_form_are_refused(
+        self, db: Connection, third: str
+    ) -> None:
+        queue_with_ticks(db, "a")
+        with refused("42725", "is not unique"):
+            rows(db, f"select * from pgque.next_batch_custom('q', 'c', {third}, null, null, null)")
+
     def test_no_batch_is_a_row_of_nulls(self, db: Connection) -> None:
         queue_with_ticks(db)
         assert rows(

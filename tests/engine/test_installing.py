@@ -1,7 +1,6 @@
 """Installing, installing again, uninstalling."""
 
-import itertools
-import re
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import new_server
+from tests.support.databases import as_user, empty_database, owned_database
 from tests.support.queues import (
     Connection,
     connect,
@@ -27,31 +28,42 @@ from tests.support.queues import (
 SQL = Path(__file__).parents[2] / "sql"
 INSTALL = (SQL / "pgque.sql").read_bytes()
 UNINSTALL = (SQL / "pgque_uninstall.sql").read_bytes()
-
-_numbers = itertools.count(1)
+ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
+BY_AN_ADMINISTRATOR = """
+create role pgque_reader nologin;
+create role pgque_writer nologin;
+create role pgque_admin nologin;
+grant pgque_reader, pgque_writer to pgque_admin;
+"""
 
 
 @pytest.fixture
 def empty_database_url(server: Any) -> Iterator[str]:
-    name = f"empty_{next(_numbers)}"
-    with connect(server.url) as db:
-        db.execute(f"create database {name}".encode())
-        yield server.database_url(name)
-        db.execute(f"drop database {name} with (force)".encode())
+    with empty_database(server) as url:
+        yield url
 
 
 @pytest.fixture
 def owner_url(server: Any) -> Iterator[str]:
     """A database whose owner is no superuser but may create roles; the URL is the owner's."""
-    name = f"owned_{next(_numbers)}"
-    with connect(server.url) as db:
-        db.execute(f"create role {name} login createrole password 'x'".encode())
-        db.execute(f"create database {name} owner {name}".encode())
-        url = server.database_url(name)
-        yield re.sub("//postgres(:[^@]*)?@", f"//{name}@", url)
-        db.execute(f"drop database {name} with (force)".encode())
-        db.execute(f"drop owned by {name} cascade".encode())
-        db.execute(f"drop role {name}".encode())
+    with owned_database(server) as database:
+        yield database.owner_url
+
+
+@pytest.fixture(scope="module")
+def bare_server() -> Iterator[Any]:
+    """A cluster in which nothing was installed yet, so the roles are missing."""
+    with new_server() as server:
+        yield server
+
+
+@pytest.fixture
+def without_roles(bare_server: Any) -> Iterator[Any]:
+    """That cluster, and afterwards again without the roles."""
+    yield bare_server
+    with connect(bare_server.url) as db:
+        for role in ROLES:
+            db.execute(f"drop role if exists {role}".encode())
 
 
 def contents(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
@@ -198,13 +210,33 @@ def test_uninstalling_leaves_only_the_roles(empty_database_url: str) -> None:
         " union all select 'function', proname from pg_proc where pronamespace >= 16384"
         " union all select 'type', typname from pg_type where typnamespace >= 16384"
         " union all select 'schema', nspname from pg_namespace where oid >= 16384"
+        " union all select 'default privilege', oid::text from pg_default_acl"
+        " union all select 'cast', oid::text from pg_cast where oid >= 16384"
     )
     with connect(empty_database_url) as db:
         db.execute(INSTALL)
         fill(db)
-        db.execute(UNINSTALL)
+        value(db, "select pgque.uninstall(true)::text")
         assert rows(db, catalog) == []
         assert value(db, "select count(*) from pg_roles where rolname ~ '^pgque_'") == 3
+
+
+def test_the_uninstall_script_keeps_unread_events(db: Connection) -> None:
+    fill(db)
+    before = contents(db)
+    with refused("PQ020", '"leased", "q"', "uninstall(true)"):
+        db.execute(UNINSTALL)
+    db.execute("rollback")
+    assert contents(db) == before
+
+
+def test_the_uninstall_script_removes_queues_that_were_read(db: Connection) -> None:
+    make_queue(db)
+    send(db, "a")
+    tick(db)
+    drain(db)
+    db.execute(UNINSTALL)
+    assert value(db, "select to_regnamespace('pgque')") is None
 
 
 def test_uninstalling_where_nothing_is_does_nothing(empty_database_url: str) -> None:
@@ -250,3 +282,80 @@ def test_who_may_not_create_the_schema_is_told_so(server: Any, empty_database_ur
     finally:
         with connect(server.url) as db:
             db.execute("drop role t_nobody")
+
+
+def test_psql_installs_and_uninstalls(server: Any, empty_database_url: str) -> None:
+    def psql(file: str) -> None:
+        command = [server.binary("psql"), "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"]
+        subprocess.run([*command, "--file", SQL / file, empty_database_url], check=True)
+
+    with connect(empty_database_url) as db:
+        for _ in range(2):
+            psql("pgque.sql")
+            make_queue(db)
+        psql("pgque_uninstall.sql")
+        assert value(db, "select to_regnamespace('pgque')") is None
+
+
+class TestRoles:
+    """Where the cluster has none of the three roles yet."""
+
+    def test_an_owner_with_createrole_makes_them(self, without_roles: Any) -> None:
+        with owned_database(without_roles) as database, connect(database.owner_url) as db:
+            for _ in range(2):
+                db.execute(INSTALL)
+            make_queue(db)
+            send(db, "a")
+            tick(db)
+            assert drain(db) == ["a"]
+            made = rows(db, "select rolname, rolcanlogin from pg_roles where rolname ~ '^pgque_'")
+            assert sorted(made) == sorted((role, False) for role in ROLES)
+            value(db, "select pgque.uninstall(true)::text")
+            for role in ROLES:
+                db.execute(f"drop role {role}".encode())
+
+    def test_without_createrole_one_is_told_what_another_has_to_run(
+        self, without_roles: Any
+    ) -> None:
+        with owned_database(without_roles, "") as database, connect(database.owner_url) as db:
+            with refused("42501", "pgque_reader", "create role pgque_admin nologin"):
+                db.execute(INSTALL)
+            db.execute("rollback")
+            assert value(db, "select to_regnamespace('pgque')") is None
+
+    def test_once_another_ran_that_it_installs(self, without_roles: Any) -> None:
+        with connect(without_roles.url) as administrator:
+            administrator.execute(BY_AN_ADMINISTRATOR)
+        with owned_database(without_roles, "") as database, connect(database.owner_url) as db:
+            for _ in range(2):
+                db.execute(INSTALL)
+            make_queue(db)
+            send(db, "a")
+            tick(db)
+            assert drain(db) == ["a"]
+
+    def test_roles_without_their_memberships_are_noticed(self, without_roles: Any) -> None:
+        with connect(without_roles.url) as administrator:
+            administrator.execute(BY_AN_ADMINISTRATOR.replace("grant", "-- grant"))
+        with (
+            owned_database(without_roles, "") as database,
+            connect(database.owner_url) as db,
+            refused("42501", "pgque_admin", "grant pgque_reader, pgque_writer to pgque_admin"),
+        ):
+            db.execute(INSTALL)
+
+    def test_who_may_only_create_a_schema_installs_too(self, without_roles: Any) -> None:
+        with connect(without_roles.url) as administrator:
+            administrator.execute(BY_AN_ADMINISTRATOR)
+            administrator.execute("create role guest login")
+            try:
+                with empty_database(without_roles) as url:
+                    with connect(url) as owner:
+                        name = owner.info.dbname
+                        owner.execute(f"grant create on database {name} to guest".encode())
+                    with connect(as_user(url, "guest")) as db:
+                        db.execute(INSTALL)
+                        make_queue(db)
+                        value(db, "select pgque.uninstall()::text")
+            finally:
+                administrator.execute("drop role guest")

@@ -262,3 +262,99 @@ def test_lease_info_tells_who_holds_the_batch(queue: Connection) -> None:
 def test_lease_info_tells_that_a_lease_ran_out(queue: Connection) -> None:
     expired(queue)
     assert value(queue, "select is_live from pgque.get_lease_info('q', 'c')") is False
+
+
+SETTLE = [
+    "select pgque.nack_batch(%s, '{1}'",
+    "select pgque.dead_letter_batch(%s, '{1}', 'bad'",
+]
+
+
+def left_behind(db: Connection) -> int:
+    """How many events were scheduled again or given up."""
+    count: int = value(
+        db,
+        "select (select count(*) from pgque.retry_queue)"
+        " + (select count(*) from pgque.dead_letter)",
+    )
+    return count
+
+
+@pytest.mark.parametrize("call", SETTLE)
+class TestSettlingEventsOfALeasedBatch:
+    AS_HOLDER = ", i_owner => %s, i_epoch => %s)"
+
+    def test_is_the_holders(self, queue: Connection, call: str) -> None:
+        claimed = taken(queue)
+        assert value(queue, call + self.AS_HOLDER, *claimed) == 1
+
+    def test_is_the_holders_while_nobody_took_over(self, queue: Connection, call: str) -> None:
+        assert value(queue, call + self.AS_HOLDER, *expired(queue)) == 1
+
+    def test_is_refused_to_others(self, queue: Connection, call: str) -> None:
+        claimed = taken(queue, "holder")
+        with refused("PQ004", '"holder"', "i_owner"):
+            value(queue, call + ")", claimed.batch)
+        assert left_behind(queue) == 0
+
+    def test_is_refused_to_a_zombie(self, queue: Connection, call: str) -> None:
+        zombie = expired(queue)
+        heir = taken(queue, "heir")
+        with refused("PQ012", '"heir"'):
+            value(queue, call + self.AS_HOLDER, *zombie)
+        with refused("PQ012", '"heir"'):
+            value(queue, call + self.AS_HOLDER, *zombie._replace(owner=heir.owner))
+        assert left_behind(queue) == 0
+
+    def test_is_anybodys_when_the_lease_ran_out(self, queue: Connection, call: str) -> None:
+        assert value(queue, call + ")", expired(queue).batch) == 1
+
+    def test_is_refused_under_an_epoch_without_an_owner(self, queue: Connection, call: str) -> None:
+        claimed = taken(queue)
+        with refused("PQ012"):
+            value(queue, call + ", i_epoch => %s)", claimed.batch, claimed.epoch)
+
+
+def test_one_nack_of_a_message_is_refused_to_others(queue: Connection) -> None:
+    claimed = taken(queue, "holder")
+    message = f"(1, {claimed.batch},,,,,,,,)"
+    with refused("PQ004", '"holder"'):
+        value(queue, "select pgque.nack(%s, %s::pgque.message)", claimed.batch, message)
+
+
+class TestABatchWithThousandsOfRenewals:
+    """Each renewal is a row of the log; what ends the batch reads a few of them."""
+
+    READ = """
+        select pg_stat_get_xact_tuples_fetched('pgque.position_log'::regclass)
+             + pg_stat_get_xact_tuples_returned('pgque.position_log'::regclass)
+             + (select sum(pg_stat_get_xact_tuples_returned(indexrelid)) from pg_index
+                where indrelid = 'pgque.position_log'::regclass)
+    """
+
+    def renewed(self, db: Connection, ttl: str) -> Claim:
+        claimed = taken(db)
+        db.execute(
+            "select pgque.renew_batch(%s, %s, %s, %s) from generate_series(1, 3000)",
+            [*claimed, ttl],
+        )
+        return claimed
+
+    def rows_read(self, db: Connection, call: str, *params: object) -> int:
+        with db.transaction():
+            before = value(db, self.READ)
+            rows(db, call, *params)
+            read: int = value(db, self.READ) - before
+            return read
+
+    def test_is_acked_by_reading_a_few(self, queue: Connection) -> None:
+        claimed = self.renewed(queue, "1 hour")
+        assert self.rows_read(queue, "select pgque.ack_batch(%s, %s, %s)", *claimed) < 50
+
+    def test_is_finished_by_reading_a_few(self, queue: Connection) -> None:
+        claimed = self.renewed(queue, "1 microsecond")
+        assert self.rows_read(queue, "select pgque.finish_batch(%s)", claimed.batch) < 50
+
+    def test_is_read_by_reading_a_few(self, queue: Connection) -> None:
+        claimed = self.renewed(queue, "1 hour")
+        assert self.rows_read(queue, "select * from pgque.get_batch_events(%s)", claimed.batch) < 50

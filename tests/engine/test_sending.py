@@ -49,6 +49,44 @@ def test_each_form_publishes_its_type_and_payload(
     assert sent_by(db, call) == [(*published, None, None, None, None)]
 
 
+@pytest.mark.parametrize(
+    ("call", "published"),
+    [
+        ("select pgque.send('q', '{\"a\":1}')", ['{"a":1}']),
+        ("select pgque.send('q', 't', '{\"a\":1}')", ['{"a":1}']),
+        ("select pgque.send('q', 't', '{\"a\":1}', 'key')", ['{"a":1}']),
+        ("select pgque.send_batch('q', '{a,\"{\\\"b\\\":1}\"}')", ["a", '{"b":1}']),
+        ("select pgque.send_batch('q', 't', '{a,\"{\\\"b\\\":1}\"}')", ["a", '{"b":1}']),
+        ("select pgque.send_batch('q', '{}')", []),
+        ("select pgque.send_batch('q', 't', '{}')", []),
+    ],
+)
+def test_an_untyped_literal_is_text(db: Connection, call: str, published: list[str]) -> None:
+    assert [row[1] for row in sent_by(db, call)] == published
+
+
+@pytest.mark.parametrize("payload", ["'x'::text", "'\"x\"'::jsonb"])
+@pytest.mark.parametrize("key", ["customer 7", "", None])
+def test_a_partition_key_arrives_in_the_first_extra(
+    db: Connection, payload: str, key: str | None
+) -> None:
+    call = f"select pgque.send('q', 't', {payload}, %s)"
+    (sent,) = sent_by(db, call, key)
+    assert (sent[0], sent[2:]) == ("t", (key, None, None, None))
+
+
+def test_arguments_go_by_the_names_of_the_interface(db: Connection) -> None:
+    make_queue(db)
+    for call in (
+        "send(queue_name => 'q', payload => 'x')",
+        "send(queue_name => 'q', type_name => 't', payload => 'x')",
+        "send(i_queue => 'q', i_type => 't', i_payload => 'x', i_partition_key => 'k')",
+        "send_batch(queue_name => 'q', payloads => '{x}')",
+        "send_batch(queue_name => 'q', type_name => 't', payloads => array['x'])",
+    ):
+        assert value(db, f"select pgque.{call}")
+
+
 def test_extras_arrive_in_their_columns(db: Connection) -> None:
     call = "select pgque.insert_event('q', 't', 'x', '1', null, '3', '4')"
     assert sent_by(db, call) == [("t", "x", "1", None, "3", "4")]
@@ -105,7 +143,10 @@ def test_a_null_array_of_payloads_is_refused(db: Connection) -> None:
         "select pgque.send(%s, 't', 'x')",
         "select pgque.send(%s, '{}'::jsonb)",
         "select pgque.send(%s, 't', '{}'::jsonb)",
+        "select pgque.send(%s, 't', 'x', 'key')",
+        "select pgque.send(%s, 't', '{}'::jsonb, 'key')",
         "select pgque.send_batch(%s, array['x'])",
+        "select pgque.send_batch(%s, 't', '{x}')",
         "select pgque.send_batch(%s, 't', array['{}'::jsonb])",
         "select pgque.insert_event(%s, 't', 'x')",
         "select pgque.insert_event(%s, 't', 'x', '', '', '', '')",

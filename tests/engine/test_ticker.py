@@ -1,5 +1,7 @@
 """When a queue ticks."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.queues import (
@@ -163,3 +165,17 @@ def test_ticker_loop_commits_each_tick_by_itself(db: Connection) -> None:
         db, "select count(*), count(distinct xmin::text) from pgque.tick where tick_id > 1"
     )[0]
     assert ticks == transactions
+
+
+def test_a_drop_that_is_not_committed_holds_up_no_other_queue(
+    db: Connection, another: Callable[[], Connection]
+) -> None:
+    for queue in ("going", "staying"):
+        make_queue(db, queue, **NEVER)
+        send(db, "a", queue=queue)
+        value(db, "select pgque.force_next_tick(%s)", queue)
+    with another().transaction(force_rollback=True) as dropping:
+        value(dropping.connection, "select pgque.drop_queue('going', true)")
+        assert ticker(db) == 1
+    assert drain(db, "staying") == ["a"]
+    assert (ticker(db), drain(db, "going")) == (1, ["a"])

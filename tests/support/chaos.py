@@ -21,6 +21,9 @@ create table ledger (payload text primary key);
 create table sink (consumer text, batch_id bigint, payload text);
 """
 LEASE_SECONDS = 0.5
+NACK_KNOWS_HOLDERS = """
+select to_regprocedure('pgque.nack_batch(bigint,bigint[],interval,text,text,bigint)') is not null
+"""
 PLAIN_BATCH = """
 select batch_id from pgque.next_batch_custom('q', 'plain', null, null, null, 200)
 """
@@ -79,7 +82,7 @@ def consume_leased(db: Connection, random: Random, name: str) -> None:
     if batch is None:
         return pause(random, 0.02)
     pause(random, LEASE_SECONDS * 2 if random.random() < 0.1 else 0.02)
-    return settle(db, random, "leased", batch, f"ack_batch({batch}, '{name}', {epoch})")
+    return settle(db, random, "leased", batch, "ack_batch", f", '{name}', {epoch}")
 
 
 def consume_plain(db: Connection, random: Random, name: str) -> None:
@@ -88,17 +91,21 @@ def consume_plain(db: Connection, random: Random, name: str) -> None:
     if batch is None:
         return pause(random, 0.02)
     pause(random, 0.02)
-    return settle(db, random, "plain", batch, f"finish_batch({batch})")
+    return settle(db, random, "plain", batch, "finish_batch")
 
 
-def settle(db: Connection, random: Random, consumer: str, batch: int, ack: str) -> None:
+def settle(
+    db: Connection, random: Random, consumer: str, batch: int, ack: str, holder: str = ""
+) -> None:
     with db.transaction(force_rollback=random.random() < 0.05):
         events = rows(db, "select ev_id, ev_data from pgque.get_batch_events(%s)", batch)
         failed = [event_id for event_id, _ in events if random.random() < 0.05]
         done = [payload for event_id, payload in events if event_id not in failed]
         db.execute("insert into sink select %s, %s, unnest(%s::text[])", [consumer, batch, done])
-        value(db, "select pgque.nack_batch(%s, %s::bigint[], '0')", batch, failed)
-        value(db, f"select pgque.{ack}")
+        # Version 0.1.0 asks nobody who he is.
+        named = f", null{holder}" if holder and value(db, NACK_KNOWS_HOLDERS) else ""
+        value(db, f"select pgque.nack_batch(%s, %s::bigint[], '0'{named})", batch, failed)
+        value(db, f"select pgque.{ack}(%s{holder})", batch)
         if random.random() < 0.02:
             db.close()
 

@@ -13,10 +13,14 @@ _BIN = Path("/usr/lib/postgresql/15/bin")
 
 
 class DebianPostgres:
-    """A server on a Unix socket, as a context manager; for root it runs as Debian's postgres."""
+    """A server on a Unix socket, as a context manager; for root it runs as Debian's postgres.
 
-    def __init__(self, data_dir: Path) -> None:
+    Further settings are those of postgresql.conf, a dot in their name written as two underscores.
+    """
+
+    def __init__(self, data_dir: Path, **settings: str) -> None:
         self._folder = data_dir
+        self._settings = settings
         self._as_user: dict[str, Any] = {}
         if os.geteuid() == 0:
             entry = pwd.getpwnam("postgres")
@@ -44,6 +48,8 @@ class DebianPostgres:
                 f"listen_addresses = ''\nunix_socket_directories = '{self._folder}'\n"
                 "max_prepared_transactions = 8\nfsync = off\n"
             )
+            for name, setting in self._settings.items():
+                conf.write(f"{name.replace('__', '.')} = '{setting}'\n")
         self._run("pg_ctl", "start", "--wait", "--pgdata=data", "--log=server.log")
         return self
 

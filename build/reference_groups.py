@@ -1,0 +1,154 @@
+"""The chapters of docs/reference.md: which files of sql/ stand together, and what for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """A chapter.
+
+    Attributes:
+        title: its heading.
+        text: what it is about.
+        files: the files whose functions stand in it, in any order; theirs is the manifest's.
+    """
+
+    title: str
+    text: str
+    files: tuple[str, ...]
+
+
+# Functions that no role is given, because only the owner of the schema may call them.
+OWNERS_FUNCTIONS = ("uninstall",)
+
+TRIGGER_GROUP = Group(
+    "Triggers",
+    "Trigger functions that publish the changes of a table. Arguments and formats are in"
+    " [triggers.md](triggers.md).",
+    (
+        "engine/trigger_arguments.sql",
+        "engine/trigger_checks.sql",
+        "engine/trigger_row.sql",
+        "engine/trigger_event.sql",
+        "engine/jsontriga.sql",
+        "engine/logutriga.sql",
+        "engine/sqltriga.sql",
+    ),
+)
+
+GROUPS = (
+    Group(
+        "Publishing",
+        "Events get into a queue by these, by the [triggers](#triggers), or by COPY into the table"
+        " that `current_event_table` names.",
+        (
+            "engine/insert_event.sql",
+            "api/send.sql",
+            "api/send_at.sql",
+            "api/send_idem.sql",
+            "api/staging.sql",
+        ),
+    ),
+    Group(
+        "Consuming",
+        "A consumer receives batches: all events between two ticks. A batch stays the same until it"
+        " is finished.",
+        (
+            "api/receive.sql",
+            "engine/register_consumer.sql",
+            "engine/next_batch.sql",
+            "engine/batch_events.sql",
+            "engine/cursor.sql",
+            "engine/consumer_states.sql",
+            "engine/finish_batch.sql",
+            "engine/retry.sql",
+            "engine/retry_raw.sql",
+        ),
+    ),
+    Group(
+        "Leases and parallel reading",
+        "For workers that may die: a claim names its owner, runs out, and is fenced by an epoch.",
+        ("engine/lease.sql", "engine/claim_ticks.sql", "engine/read_plan.sql", "engine/range_plan.sql"),
+    ),
+    Group(
+        "Cooperative consumers",
+        "Several workers, the subconsumers, share the batches of one consumer.",
+        ("engine/subconsumer.sql", "engine/coop.sql", "api/receive_coop.sql"),
+    ),
+    Group(
+        "Partitions",
+        "Events of one key in order, by one worker at a time, and other keys beside them.",
+        ("api/partition_slots.sql", "api/partition_receive.sql", "api/partition_nack.sql"),
+    ),
+    Group(
+        "Dead letters",
+        "Events that a consumer gave up, or whose retries are used up, with the reason.",
+        ("api/dead_letter.sql", "api/dlq_replay.sql"),
+    ),
+    TRIGGER_GROUP,
+    Group(
+        "Queues",
+        "To create, configure and drop them.",
+        (
+            "engine/create_queue.sql",
+            "engine/config.sql",
+            "engine/queue_options.sql",
+            "engine/storage.sql",
+        ),
+    ),
+    Group(
+        "Ticks and maintenance",
+        "What a scheduler calls: [`start()`](#start) arranges it with pg_cron; any other does too.",
+        (
+            "engine/ticker.sql",
+            "engine/ticker_loop.sql",
+            "engine/external_tick.sql",
+            "engine/maint.sql",
+            "engine/maint_loop.sql",
+            "engine/maint_operations.sql",
+            "engine/rotation.sql",
+            "engine/compaction.sql",
+            "engine/counters.sql",
+            "engine/history.sql",
+            "engine/metadata_rotation.sql",
+            "engine/periods.sql",
+        ),
+    ),
+    Group(
+        "Lifecycle",
+        "To schedule, stop, look after and remove the whole; and to go on after a restore, see"
+        " [restore.md](restore.md).",
+        (
+            "ops/version.sql",
+            "ops/pg_cron.sql",
+            "ops/lifecycle.sql",
+            "ops/status.sql",
+            "ops/uninstall.sql",
+            "ops/regenerate.sql",
+            "engine/restore.sql",
+        ),
+    ),
+    Group(
+        "Observability",
+        "What is going on, for people, checks and collectors of metrics.",
+        (
+            "engine/info.sql",
+            "ops/stats.sql",
+            "ops/throughput.sql",
+            "ops/latency.sql",
+            "ops/metrics.sql",
+            "ops/health.sql",
+            "ops/database_health.sql",
+        ),
+    ),
+    Group(
+        "Test helpers",
+        "For the tests of applications. What fails raises PostgreSQL's `assert_failure` (P0004).",
+        ("ops/test_helpers.sql",),
+    ),
+    Group(
+        "Names kept from PgQ",
+        "What tools and scripts for PgQ call besides.",
+        ("engine/compat.sql", "engine/sequences.sql"),
+    ),
+)

@@ -1,0 +1,54 @@
+"""Ranges of ticks as batches, for readers that keep their own record of how far they got."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from .calls import Call, Row
+from .models import Lease
+
+
+@dataclass(frozen=True)
+class TickClaim:
+    """A range of ticks under a lease.
+
+    Attributes:
+        lease: the batch that the range is, and who holds it.
+        registration_id: the consumer's registration; another one after it was registered anew.
+    """
+
+    lease: Lease
+    registration_id: int
+
+
+def claim_ticks(
+    queue: str,
+    consumer: str,
+    owner: str,
+    ttl: timedelta,
+    from_tick: int | None = None,
+    to_tick: int | None = None,
+    epoch: int | None = None,
+) -> Call[TickClaim]:
+    """The events between two ticks as the open batch; what lies before is finished by that."""
+
+    def parse(rows: list[Row]) -> TickClaim:
+        batch_id, new_epoch, until, prev_tick, tick, registration_id = rows[0]
+        return TickClaim(Lease(batch_id, owner, new_epoch, until, prev_tick, tick), registration_id)
+
+    return Call(
+        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id, registration_id "
+        "from pgque.claim_ticks(%s, %s, %s, %s, %s, %s, %s)",
+        (queue, consumer, owner, ttl, from_tick, to_tick, epoch),
+        parse,
+    )
+
+
+def next_tick(
+    queue: str, consumer: str, after_tick: int | None = None, max_events: int | None = None
+) -> Call[int | None]:
+    """The farthest tick after one, within so many events; None when there is none."""
+    return Call(
+        "select pgque.next_tick(%s, %s, %s, %s)",
+        (queue, consumer, after_tick, max_events),
+        lambda rows: rows[0][0],
+    )

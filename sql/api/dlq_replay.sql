@@ -1,0 +1,138 @@
+-- Sends a dead letter again as a new event, to the consumer that gave it up and to no other: retries
+-- and the time to live begin anew. Returns the new event's id. What cannot be sent stays a dead
+-- letter.
+-- locks: the dead letter. writes: dead_letter, the queue's current event table.
+create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_dl pgque.dead_letter;
+begin
+    select d.* into v_dl
+    from pgque.dead_letter d
+    where d.dl_id = i_dead_letter_id
+    for update;
+    if not found then
+        raise exception using
+            errcode = 'PQ010',
+            message = format('dead letter %s does not exist',
+                             coalesce(i_dead_letter_id::text, 'null')),
+            hint = 'It was replayed or purged, or dropped with its queue or consumer; '
+                   'see pgque.dlq_inspect(queue).';
+    end if;
+    return pgque.resend_dead_letter(v_dl);
+end;
+$$;
+
+-- Replays all dead letters of a queue. One that cannot be replayed stays, and the others go on:
+-- how many went, how many stay, and why the first of these does.
+-- locks: the dead letters. writes: dead_letter, the queue's current event table.
+create or replace function pgque.dlq_replay_all(
+    i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select r.* into replayed, failed, first_error
+    from pgque.dlq_replay_matching(i_queue_name) r;
+end;
+$$;
+
+-- Replays those dead letters of a queue that fit what is given, the oldest first, and otherwise like
+-- dlq_replay_all. i_reason is a pattern of LIKE, so a text without % and _ is the reason itself;
+-- i_since and i_until limit the time at which events were given up (since included, until not).
+-- Those that another session is replaying are left to it.
+-- locks: the dead letters. writes: dead_letter, the queue's current event table.
+create or replace function pgque.dlq_replay_matching(
+    i_queue_name text, i_reason text default null, i_type text default null,
+    i_since timestamptz default null, i_until timestamptz default null,
+    i_limit integer default null,
+    out replayed bigint, out failed bigint, out first_error text)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
+    v_dl     pgque.dead_letter;
+begin
+    if i_limit < 0 or i_since > i_until then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no replay of %s dead letters from %s until %s',
+                             coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
+                             coalesce(i_until::text, 'now')),
+            hint = 'Give a limit of 0 or more, and a since that is not after until.';
+    end if;
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
+    replayed := 0;
+    failed := 0;
+    for v_dl in
+        select d.*
+        from pgque.dead_letter d
+        where d.dl_queue_id = v_queue.queue_id
+          and (i_reason is null or d.dl_reason like i_reason)
+          and (i_type is null or d.ev_type = i_type)
+          and (i_since is null or d.dl_time >= i_since)
+          and (i_until is null or d.dl_time < i_until)
+        order by d.dl_id
+        limit i_limit
+        for update skip locked
+    loop
+        begin
+            perform pgque.resend_dead_letter(v_dl);
+            replayed := replayed + 1;
+        exception
+            when others then
+                failed := failed + 1;
+                first_error := coalesce(first_error, sqlerrm);
+        end;
+    end loop;
+end;
+$$;
+
+-- Turns a dead letter, which the caller has locked, into an event of its consumer alone. Refuses
+-- while the queue takes no events, and where the consumer is gone.
+-- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
+create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue     pgque.queue;
+    v_owner     integer;
+    v_consumer  text;
+begin
+    select q.* into v_queue
+    from pgque.queue q
+    where q.queue_id = i_dead_letter.dl_queue_id;
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
+    select c.co_name, s.sub_id into v_consumer, v_owner
+    from pgque.consumer c
+    left join pgque.subscription_base s
+           on s.sub_queue = v_queue.queue_id and s.sub_consumer = c.co_id
+    where c.co_id = i_dead_letter.dl_consumer_id;
+    if v_owner is null then
+        raise exception using
+            errcode = 'PQ002',
+            message = format('dead letter %s has no consumer to go to: "%s" is not registered on queue "%s"',
+                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
+            hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
+                          'or send the payload as a new event.', v_queue.queue_name, v_consumer);
+    end if;
+
+    delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;
+    return pgque.insert_event_raw(
+        v_queue.queue_name, null, null, v_owner, null, i_dead_letter.ev_type,
+        i_dead_letter.ev_data, i_dead_letter.ev_extra1, i_dead_letter.ev_extra2,
+        i_dead_letter.ev_extra3, i_dead_letter.ev_extra4);
+end;
+$$;

@@ -1,0 +1,138 @@
+-- One message of the page again later, or to the dead letters when its retries are used up. Where
+-- the consumer pauses, later events of its key wait for it, also those of the same page: these come
+-- again, so the worker leaves them alone, and a nack of one of them changes nothing. Renews the
+-- lease. Returns 1.
+-- locks: waits for a concurrent move of the same slot.
+-- writes: position_log, retry_queue, dead_letter, partition_held, counter_log.
+create or replace function pgque.nack_partitioned(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
+    i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot   pgque.slot_state;
+    v_event  pgque.partition_held;
+begin
+    if (i_retry_after >= '0') is not true then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no retry after %s', coalesce(i_retry_after::text, 'null')),
+            hint = 'Give an interval of 0 or more.';
+    end if;
+    loop
+        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
+        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
+        exit when pgque.append_slot(v_slot);
+    end loop;
+
+    select * into v_event from pgque.find_in_page(v_slot, i_msg.msg_id);
+    if exists (select from pgque.partition_held h
+               where h.sub_id = v_slot.sub_id and h.ev_extra1 = v_event.ev_extra1
+                 and h.ev_id <= v_event.ev_id
+                 and h.retry_after > coalesce(v_slot.held_at, '-infinity')) then
+        return 1;
+    end if;
+    if v_slot.held_at is null
+       and (v_slot.on_failure = 'skip' or v_event.ev_extra1 is null
+            or pgque.retries_left(v_slot.queue_id, v_event.ev_retry) < 1) then
+        perform pgque.nack_batch(v_slot.sub_batch, array[v_event.ev_id], i_retry_after, i_reason,
+                                 v_slot.lease_owner, v_slot.lease_epoch);
+    elsif pgque.retries_left(v_slot.queue_id, v_event.ev_retry) < 1 then
+        perform pgque.give_up_held(v_slot, v_event, i_reason);
+    else
+        perform pgque.hold_event(v_slot, v_event, i_retry_after);
+    end if;
+    return 1;
+end;
+$$;
+
+-- How often an event may still be delivered again.
+-- locks: none. writes: nothing.
+create or replace function pgque.retries_left(i_queue_id integer, i_retries integer)
+returns integer
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select coalesce(q.queue_max_retries, 5) - coalesce(i_retries, 0)
+            from pgque.queue q
+            where q.queue_id = i_queue_id);
+end;
+$$;
+
+-- The event of this id in the page that was handed out.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_in_page(i_slot pgque.slot_state, i_msg_id bigint)
+returns setof pgque.partition_held
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_slot.held_at is not null then
+        return query
+        select h.*
+        from pgque.partition_held h
+        where h.sub_id = i_slot.sub_id and h.ev_id = i_msg_id and i_msg_id <= i_slot.page_to;
+    elsif i_msg_id <= i_slot.page_to then
+        return query execute format(  -- quoted: made by slot_select
+            'select $1, ev_id, null::timestamptz, ev_time, ev_txid, ev_retry, ev_type, ev_data, '
+            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) e where ev_id = $2 limit 1',
+            pgque.slot_select(i_slot))
+        using i_slot.sub_id, i_msg_id;
+    end if;
+    if not found then
+        raise exception using
+            errcode = 'PQ009',
+            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
+                             '"%s" handed out', coalesce(i_msg_id::text, 'null'), i_slot.slot,
+                             i_slot.co_name, i_slot.queue_name),
+            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
+    end if;
+end;
+$$;
+
+-- Holds a failed event, or holds it once more, until its next delivery.
+-- locks: none. writes: partition_held, counter_log.
+create or replace function pgque.hold_event(
+    i_slot pgque.slot_state, i_event pgque.partition_held, i_retry_after interval)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    insert into pgque.partition_held
+    values (i_slot.sub_id, i_event.ev_id, clock_timestamp() + i_retry_after, i_event.ev_time,
+            i_event.ev_txid, coalesce(i_event.ev_retry, 0) + 1, i_event.ev_type, i_event.ev_data,
+            i_event.ev_extra1, i_event.ev_extra2, i_event.ev_extra3, i_event.ev_extra4)
+    on conflict (sub_id, ev_id) do update
+    set retry_after = excluded.retry_after, ev_retry = excluded.ev_retry;
+    insert into pgque.counter_log (queue_id, sub_id, nacked)
+    values (i_slot.queue_id, i_slot.sub_id, 1);
+end;
+$$;
+
+-- Makes a held event a dead letter; those that wait for it can go on.
+-- locks: none. writes: partition_held, dead_letter.
+create or replace function pgque.give_up_held(
+    i_slot pgque.slot_state, i_event pgque.partition_held, i_reason text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    insert into pgque.dead_letter (
+        dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    select i_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'retries used up'),
+           i_event.ev_id, i_event.ev_time, i_event.ev_txid, i_event.ev_retry, i_event.ev_type,
+           i_event.ev_data, i_event.ev_extra1, i_event.ev_extra2, i_event.ev_extra3,
+           i_event.ev_extra4
+    from pgque.subscription_base s
+    where s.sub_id = i_slot.sub_id
+    on conflict do nothing;
+    delete from pgque.partition_held h
+    where h.sub_id = i_slot.sub_id and h.ev_id = i_event.ev_id;
+end;
+$$;

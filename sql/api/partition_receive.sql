@@ -1,0 +1,241 @@
+-- The next page of a slot for the worker that holds its lease, which this renews: at most i_max
+-- events in order of msg_id. Held events that are due come first, in pages of their own, without a
+-- batch id; then those of the open or next batch. Until the page is acked, the next call begins with
+-- the same event. Batches without an event of the slot are finished on the way.
+-- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+create or replace function pgque.receive_partitioned(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
+    i_max integer default 100)
+returns setof pgque.message
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_slot  pgque.slot_state;
+    v_page  text;
+    v_rows  bigint;
+begin
+    if i_max is null or i_max < 1 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no page has %s messages', coalesce(i_max::text, 'null')),
+            hint = 'Ask for 1 or more.';
+    end if;
+    loop
+        v_slot := pgque.open_page(i_queue, i_consumer, i_slot, i_n, i_worker, i_max);
+        exit when v_slot.page_to is null;
+        v_page := format('%s order by e.ev_id limit %s', pgque.page_select(v_slot), i_max);
+        return query execute format(  -- quoted: made by page_select
+            'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
+            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) page', v_page)
+        using case when v_slot.held_at is null then v_slot.sub_batch end;
+        get diagnostics v_rows = row_count;
+        if v_rows = i_max then
+            -- A full page ends at its last event, any other with the batch.
+            execute format('select max(ev_id) from (%s) page', v_page)  -- quoted: made by page_select
+            into v_slot.page_to;
+            perform pgque.append_slot(v_slot);
+        end if;
+        exit when v_rows > 0;
+        perform pgque.finish_page(v_slot);
+    end loop;
+end;
+$$;
+
+-- Fences and renews the lease, and decides what the next page is taken from: held events that are
+-- due, else the open batch, else the next one, which spans as many ticks as make about one page of
+-- i_max. Held events that expired are dropped, so that their keys go on. With nothing to hand out
+-- page_to is null, and nothing is written before half of the lease's time is over.
+-- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+create or replace function pgque.open_page(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
+returns pgque.slot_state
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot      pgque.slot_state;
+    v_now       timestamptz;
+    v_cutoff    timestamptz;
+    v_had_page  boolean;
+begin
+    loop
+        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
+        v_now := clock_timestamp();
+        v_had_page := v_slot.page_to is not null;
+        v_cutoff := pgque.event_cutoff(v_slot.queue_id);
+        delete from pgque.partition_held h
+        where h.sub_id = v_slot.sub_id and h.ev_time < v_cutoff;
+        v_slot.held_at := case when exists (select from pgque.due_events(v_slot.sub_id, v_now))
+                               then v_now end;
+        if v_slot.held_at is null and v_slot.sub_batch is null then
+            v_slot.sub_next_tick := (pgque.find_next_tick(
+                v_slot.queue_id, pgque.find_tick(v_slot.queue_id, v_slot.sub_last_tick),
+                null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id;
+            if v_slot.sub_next_tick is not null then
+                v_slot.sub_batch := nextval('pgque.batch_id_seq');
+                v_slot.event_cutoff := v_cutoff;
+            end if;
+        end if;
+        v_slot.page_to := case when v_slot.held_at is not null or v_slot.sub_batch is not null
+                               then 9223372036854775807 end;
+        if v_slot.page_to is null and not v_had_page
+           and v_slot.lease_until > v_now + v_slot.lease_ttl / 2 then
+            return v_slot;
+        end if;
+        v_slot.lease_until := v_now + v_slot.lease_ttl;
+        exit when pgque.append_slot(v_slot);
+    end loop;
+    v_slot.pos_seq := v_slot.pos_seq + 1;
+    return v_slot;
+end;
+$$;
+
+-- The SELECT of what may be handed out now: of the held events those that are due, or of the open
+-- batch those of the slot's keys, behind the last acked one, that wait for no held event.
+-- locks: none. writes: nothing.
+create or replace function pgque.page_select(i_slot pgque.slot_state)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_slot.held_at is not null then
+        return format('select * from pgque.due_events(%s, %L) e', i_slot.sub_id, i_slot.held_at);
+    end if;
+    if exists (select from pgque.partition_held h where h.sub_id = i_slot.sub_id) then
+        return format('%s and not exists %s', pgque.slot_select(i_slot),
+                      pgque.earlier_held(i_slot.sub_id));
+    end if;
+    return pgque.slot_select(i_slot);
+end;
+$$;
+
+-- The SELECT of the slot's events in its open batch that are not acked. The slot of a key is its hash
+-- modulo n, made positive; events without a key are in slot 0. Collation "C" hashes the bytes, the
+-- same in every database, and hashtextextended is what hash partitioning rests on, so it stays.
+-- locks: none. writes: nothing.
+create or replace function pgque.slot_select(i_slot pgque.slot_state)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return format(
+        'select * from (%s) e where (%s hashtextextended(e.ev_extra1 collate "C", 0) %% %s '
+        '= any (array[%s, %s])) %s',
+        pgque.batch_select(i_slot.sub_batch, '*'),
+        case i_slot.slot when 0 then 'e.ev_extra1 is null or' end,
+        i_slot.n, i_slot.slot, i_slot.slot - i_slot.n,
+        case when i_slot.page_from is not null then format('and e.ev_id > %s', i_slot.page_from) end);
+end;
+$$;
+
+-- Whether the event e waits, or would wait, for a held event of its key, or is that one itself. By
+-- the first one of each key: they are few, however many wait behind them.
+-- locks: none. writes: nothing.
+create or replace function pgque.earlier_held(i_sub_id integer)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return format('(select from (select k.ev_extra1, min(k.ev_id) as ev_id '
+                  'from pgque.partition_held k where k.sub_id = %s group by k.ev_extra1) h '
+                  'where h.ev_extra1 = e.ev_extra1 and h.ev_id <= e.ev_id)', i_sub_id);
+end;
+$$;
+
+-- The held events that may be delivered at a time: no earlier one of their key, nor they themselves,
+-- are scheduled for later.
+-- locks: none. writes: nothing.
+create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
+returns setof pgque.partition_held
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select h.*
+    from pgque.partition_held h
+    where h.sub_id = i_sub_id
+      and not exists (
+          select from pgque.partition_held earlier
+          where earlier.sub_id = i_sub_id and earlier.ev_extra1 = h.ev_extra1
+            and earlier.ev_id <= h.ev_id and earlier.retry_after > i_at);
+end;
+$$;
+
+-- Moves a slot past its page: held events that were delivered go, unless they failed again; of a
+-- batch, what waits for a failed event is put aside, and after the last page the batch is over. False
+-- when the slot was moved meanwhile.
+-- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+create or replace function pgque.finish_page(i_slot pgque.slot_state)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_next  pgque.slot_state := i_slot;
+    v_wait  text;
+begin
+    v_next.page_to := null;
+    v_next.held_at := null;
+    v_next.lease_until := clock_timestamp() + i_slot.lease_ttl;
+    if i_slot.held_at is null then
+        if exists (select from pgque.partition_held h where h.sub_id = i_slot.sub_id) then
+            v_wait := pgque.slot_select(i_slot);
+        end if;
+        v_next.page_from := i_slot.page_to;
+        if i_slot.page_to = 9223372036854775807 then
+            v_next.sub_last_tick := i_slot.sub_next_tick;
+            v_next.sub_next_tick := null;
+            v_next.sub_batch := null;
+            v_next.page_from := null;
+        end if;
+    end if;
+    if not pgque.append_slot(v_next) then
+        return false;
+    end if;
+
+    if i_slot.held_at is not null then
+        delete from pgque.partition_held h
+        using pgque.due_events(i_slot.sub_id, i_slot.held_at) d
+        where h.sub_id = d.sub_id and h.ev_id = d.ev_id and d.ev_id <= i_slot.page_to;
+    elsif v_wait is not null then
+        execute format(  -- quoted: made by slot_select and earlier_held
+            'insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
+            '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+            'select $1, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
+            '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+            'from (%s and e.ev_id <= $2 and exists %s) e on conflict do nothing',
+            v_wait, pgque.earlier_held(i_slot.sub_id))
+        using i_slot.sub_id, i_slot.page_to;
+    end if;
+    return true;
+end;
+$$;
+
+-- Acks what receive_partitioned handed out last, and renews the lease. Returns 1, or 0 when nothing
+-- was handed out.
+-- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+create or replace function pgque.ack_partitioned(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot pgque.slot_state;
+begin
+    loop
+        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
+        if v_slot.page_to is null then
+            return 0;
+        end if;
+        exit when pgque.finish_page(v_slot);
+    end loop;
+    return 1;
+end;
+$$;

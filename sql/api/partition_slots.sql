@@ -1,0 +1,319 @@
+-- Subscribes one of the n slots of a partitioned consumer. The first call makes all n, at the last
+-- tick, and so fixes n until the last subscription ends. A slot that was unsubscribed starts again
+-- at the last tick. Calling again changes nothing.
+-- locks: the consumer's row in partition_consumer; those of register_consumer.
+-- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
+create or replace function pgque.subscribe_slot(
+    i_queue text, i_consumer text, i_slot integer, i_n integer)
+returns void
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue;
+    v_n      integer;
+    v_slots  integer[];
+begin
+    if coalesce(i_consumer, '') = ''
+       or (i_n between 1 and 256 and i_slot between 0 and i_n - 1) is not true then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
+                             coalesce(i_slot::text, 'null'), coalesce(i_n::text, 'null')),
+            hint = 'Name the consumer, give it 1 to 256 slots, and number them from 0.';
+    end if;
+    loop
+        v_queue := pgque.find_queue(i_queue);
+        perform from pgque.queue q where q.queue_id = v_queue.queue_id for key share;
+        continue when not found;
+        insert into pgque.partition_consumer (queue_id, co_name, n)
+        values (v_queue.queue_id, i_consumer, i_n)
+        on conflict do nothing;
+        select c.n into v_n
+        from pgque.partition_consumer c
+        where c.queue_id = v_queue.queue_id and c.co_name = i_consumer
+        for update;
+        exit when found;
+    end loop;
+    perform pgque.check_slot_count(i_queue, i_consumer, v_n, i_n);
+
+    select array_agg(b.slot) into v_slots
+    from pgque.partition_slot_base b
+    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    if v_slots is null then
+        perform pgque.register_slots(i_queue, i_consumer, i_n, 0, i_n - 1);
+    elsif i_slot <> all (v_slots) then
+        perform pgque.register_slots(i_queue, i_consumer, i_n, i_slot, i_slot);
+    end if;
+    update pgque.partition_slot_base b
+    set is_subscribed = true
+    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = i_slot
+      and not b.is_subscribed;
+end;
+$$;
+
+-- The number of slots is part of what a slot is: with another one its keys would be others.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_slot_count(
+    i_queue text, i_consumer text, i_registered integer, i_n integer)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_n is distinct from i_registered then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" on queue "%s" has %s slots, not %s', i_consumer,
+                             i_queue, i_registered, coalesce(i_n::text, 'null')),
+            hint = format('Pass %s as the number of slots; to change it, let the slots catch up, '
+                          'end all of them with pgque.unsubscribe_slot, and subscribe anew.',
+                          i_registered);
+    end if;
+end;
+$$;
+
+-- Makes some of a consumer's slots, all at the last tick.
+-- locks: those of register_consumer. writes: the same, and partition_slot_base.
+create or replace function pgque.register_slots(
+    i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text;
+    v_tick  bigint;
+    v_sub   pgque.subscription;
+begin
+    for v_slot in i_first..i_last loop
+        v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
+        if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
+            raise exception using
+                errcode = 'PQ015',
+                message = format('consumer "%s" on queue "%s" is another one', v_name, i_queue),
+                hint = format('Slot %s of consumer "%s" needs that name: unregister the other '
+                              'one, or choose another name.', v_slot, i_consumer);
+        end if;
+        v_sub := pgque.find_subscription(i_queue, v_name);
+        v_tick := v_sub.sub_last_tick;
+        update pgque.subscription_base b set sub_role = 'slot' where b.sub_id = v_sub.sub_id;
+        insert into pgque.partition_slot_base (sub_id, queue_id, co_name, slot)
+        values (v_sub.sub_id, v_sub.sub_queue, i_consumer, v_slot);
+    end loop;
+end;
+$$;
+
+-- Ends the subscription of a slot, with its waiting events and dead letters: what it has not read
+-- is given up. With the last one, all that is left of the partitioned consumer goes.
+-- locks: the consumer's row in partition_consumer.
+-- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
+create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
+returns void
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot   pgque.slot_state := pgque.find_slot(i_queue, i_consumer, i_slot);
+    v_ended  integer[];
+begin
+    perform from pgque.partition_consumer c
+    where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
+    for update;
+    select array_agg(b.sub_id) into v_ended
+    from pgque.partition_slot_base b
+    where b.queue_id = v_slot.queue_id and b.co_name = i_consumer
+      and (b.slot = i_slot or not exists (
+          select from pgque.partition_slot_base other
+          where other.queue_id = b.queue_id and other.co_name = b.co_name
+            and other.is_subscribed and other.slot <> i_slot));
+
+    delete from pgque.retry_queue r where r.ev_owner = any (v_ended);
+    delete from pgque.dead_letter d
+    using pgque.subscription_base s
+    where s.sub_id = any (v_ended)
+      and d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer;
+    delete from pgque.subscription_base s where s.sub_id = any (v_ended);
+    delete from pgque.partition_consumer c
+    where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
+      and not exists (select from pgque.partition_slot_base b
+                      where b.queue_id = c.queue_id and b.co_name = c.co_name);
+end;
+$$;
+
+-- What a failed event does to later ones of its key, from now on: skip lets them go on, pause makes
+-- them wait until it is settled. Events that wait already are delivered in order in any case.
+-- locks: the consumer's row in partition_consumer. writes: partition_consumer.
+create or replace function pgque.set_partition_policy(
+    i_queue text, i_consumer text, i_on_failure text)
+returns void
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue);
+begin
+    if (i_on_failure in ('skip', 'pause')) is not true then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('there is no policy "%s" for failed events',
+                             coalesce(i_on_failure, 'null')),
+            hint = 'skip lets later events of the key go on, pause makes them wait.';
+    end if;
+    update pgque.partition_consumer c
+    set on_failure = i_on_failure
+    where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
+    if not found then
+        raise exception using
+            errcode = 'PQ002',
+            message = format('consumer "%s" has no slots on queue "%s"',
+                             coalesce(i_consumer, 'null'), i_queue),
+            hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
+    end if;
+end;
+$$;
+
+-- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which every
+-- change of the holder raises, or null while another worker's lease lives. A slot whose lease ran
+-- out or was released is free.
+-- locks: of two workers at once the second waits for the first. writes: position_log.
+create or replace function pgque.claim_slot(
+    i_queue text, i_consumer text, i_slot integer, i_worker text,
+    i_ttl interval default '30 seconds')
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot pgque.slot_state;
+begin
+    if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no lease for worker "%s" with a time to live of %s',
+                             i_worker, coalesce(i_ttl::text, 'null')),
+            hint = 'Name the worker, and give it up to 1 day: as long its slot waits when it dies.';
+    end if;
+    loop
+        v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
+        if v_slot.lease_owner is distinct from i_worker then
+            if v_slot.lease_until > clock_timestamp() then
+                return null;
+            end if;
+            v_slot.lease_owner := i_worker;
+            v_slot.lease_epoch := v_slot.lease_epoch + 1;
+            v_slot.page_to := null;
+            v_slot.held_at := null;
+        end if;
+        v_slot.lease_ttl := i_ttl;
+        v_slot.lease_until := clock_timestamp() + i_ttl;
+        exit when pgque.append_slot(v_slot);
+    end loop;
+    return v_slot.lease_epoch;
+end;
+$$;
+
+-- Gives a slot up; what it handed out and was not acked is delivered again, to the next holder.
+-- False when somebody else holds the slot, or nobody.
+-- locks: waits for a concurrent move of the same slot. writes: position_log.
+create or replace function pgque.release_slot(
+    i_queue text, i_consumer text, i_slot integer, i_worker text)
+returns boolean
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot pgque.slot_state;
+begin
+    loop
+        v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
+        if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
+            return false;
+        end if;
+        v_slot.lease_owner := null;
+        v_slot.lease_until := null;
+        v_slot.page_to := null;
+        v_slot.held_at := null;
+        exit when pgque.append_slot(v_slot);
+    end loop;
+    return true;
+end;
+$$;
+
+-- A subscribed slot with its newest position.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
+returns pgque.slot_state
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot pgque.slot_state;
+begin
+    select s.* into v_slot
+    from pgque.slot_state s
+    where s.queue_name = i_queue and s.co_name = i_consumer and s.slot = i_slot
+      and s.is_subscribed;
+    if not found then
+        perform pgque.find_queue(i_queue);
+        perform pgque.check_positions_visible();
+        raise exception using
+            errcode = 'PQ002',
+            message = format('slot %s of consumer "%s" is not subscribed on queue "%s"',
+                             coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue),
+            hint = 'Subscribe it with: select pgque.subscribe_slot(queue, consumer, slot, n);';
+    end if;
+    return v_slot;
+end;
+$$;
+
+-- A slot as the worker that holds it sees it. A lease that ran out, but that nobody took, still is
+-- that worker's.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_leased_slot(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
+returns pgque.slot_state
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot pgque.slot_state := pgque.find_slot(i_queue, i_consumer, i_slot);
+begin
+    perform pgque.check_slot_count(i_queue, i_consumer, v_slot.n, i_n);
+    if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
+        raise exception using
+            errcode = 'PQ012',
+            message = format('slot %s of consumer "%s" on queue "%s" is not leased by "%s": %s',
+                             i_slot, i_consumer, i_queue, coalesce(i_worker, 'null'),
+                             case when v_slot.lease_owner is null then 'nobody holds it'
+                                  else format('"%s" holds it under epoch %s until %s',
+                                              v_slot.lease_owner, v_slot.lease_epoch,
+                                              v_slot.lease_until) end),
+            hint = 'Discard what was received under a lost lease, and claim the slot again with '
+                   'pgque.claim_slot.';
+    end if;
+    return v_slot;
+end;
+$$;
+
+-- append_position for a slot: its lease stays when no batch is open, and a page is noted.
+-- locks: waits for a concurrent move of the same slot to commit. writes: position_log.
+create or replace function pgque.append_slot(i_slot pgque.slot_state)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    insert into pgque.position_log (
+        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick,
+        lease_owner, lease_until, lease_epoch, lease_ttl, page_from, page_to, held_at,
+        event_cutoff)
+    values (
+        i_slot.sub_id, i_slot.pos_seq + 1, i_slot.sub_last_tick, clock_timestamp(),
+        i_slot.sub_batch, i_slot.sub_next_tick, i_slot.lease_owner, i_slot.lease_until,
+        i_slot.lease_epoch, i_slot.lease_ttl, i_slot.page_from, i_slot.page_to, i_slot.held_at,
+        case when i_slot.sub_batch is not null then i_slot.event_cutoff end)
+    on conflict (sub_id, pos_seq) do nothing;
+    return found;
+end;
+$$;

@@ -1,0 +1,192 @@
+-- Publishes one event at a given time, or at once when that is past. Returns the event's id if it
+-- was sent, else the id of the entry that waits, for cancel_scheduled; entries begin at 2^52, so
+-- the two are told apart. maint_deliver_delayed sends what is due.
+-- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
+create or replace function pgque.send_at(
+    i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_id     bigint;
+begin
+    if i_deliver_at is null or i_deliver_at = 'infinity' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no delivery to queue "%s" at %s', i_queue,
+                             coalesce(i_deliver_at::text, 'null')),
+            hint = 'Give a time; one that is past sends the event at once.';
+    end if;
+    if i_deliver_at <= clock_timestamp() then
+        return pgque.send(i_queue, i_type, i_payload);
+    end if;
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
+
+    insert into pgque.delayed_events (de_queue_name, de_deliver_at, de_type, de_data)
+    values (i_queue, i_deliver_at, i_type, i_payload)
+    returning de_id into v_id;
+    return v_id;
+end;
+$$;
+
+-- The jsonb form.
+-- locks: those of the text form. writes: the same.
+create or replace function pgque.send_at(
+    i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
+end;
+$$;
+
+-- Takes back an entry of send_at. False when there is none of that id: it was sent or cancelled.
+-- Waits for a delivery that is at it.
+-- locks: the entry. writes: delayed_events.
+create or replace function pgque.cancel_scheduled(i_entry_id bigint)
+returns boolean
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_entry_id is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = 'the id of the scheduled entry is null',
+            hint = 'Pass what send_at returned; see pgque.list_scheduled(queue).';
+    end if;
+    delete from pgque.delayed_events d where d.de_id = i_entry_id;
+    return found;
+end;
+$$;
+
+-- A queue's entries that wait for their time, the next first.
+-- locks: none. writes: nothing.
+create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
+returns setof pgque.delayed_events
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue);
+begin
+    if i_limit is null or i_limit < 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no list of %s scheduled entries', coalesce(i_limit::text, 'null')),
+            hint = 'Ask for 0 or more.';
+    end if;
+    return query
+    select d.*
+    from pgque.delayed_events d
+    where d.de_queue_name = v_queue.queue_name
+    order by d.de_deliver_at, d.de_id
+    limit i_limit;
+end;
+$$;
+
+-- Sends the entries that are due, of each queue the 100,000 that have waited longest. Returns how
+-- many. Those of a queue closed by disable_insert wait until it opens. Where one entry of a queue
+-- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are ruled
+-- out because the plan is kept from the time when there were few entries.
+-- locks: the entries; those that another session holds are left to it.
+-- writes: delayed_events, current event tables.
+create or replace function pgque.maint_deliver_delayed()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    v_now    constant timestamptz := clock_timestamp();
+    v_total  integer := 0;
+    v_queue  pgque.queue;
+begin
+    for v_queue in
+        select q.*
+        from pgque.queue q
+        cross join lateral (
+            select from pgque.delayed_events d
+            where d.de_queue_name = q.queue_name and d.de_deliver_at <= v_now
+            limit 1
+        ) due
+        where not q.queue_disable_insert
+        order by q.queue_id
+    loop
+        begin
+            v_total := v_total + pgque.deliver_due(v_queue, v_now, null);
+        exception
+            when others then
+                v_total := v_total + pgque.deliver_singly(v_queue, v_now);
+        end;
+    end loop;
+    return v_total;
+end;
+$$;
+
+-- Sends a queue's due entries, or only the one given, in order of their times. Returns how many.
+-- locks: the entries; those that another session holds are left out.
+-- writes: delayed_events, the queue's current event table.
+create or replace function pgque.deliver_due(
+    i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
+returns integer
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sent integer;
+begin
+    execute format(  -- quoted: made of the queue's number
+        'with due as ('
+        '  delete from pgque.delayed_events d where d.ctid = any (array('
+        '    select e.ctid from pgque.delayed_events e '
+        '    where e.de_queue_name = $1 and e.de_deliver_at <= $2 '
+        '      and ($3 is null or e.de_id = $3) '
+        '    order by e.de_deliver_at, e.de_id limit 100000 for update skip locked)) '
+        '  returning d.*) '
+        'insert into %s_%s (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'select de_type, de_data, de_extra1, de_extra2, de_extra3, de_extra4 '
+        'from due order by de_deliver_at, de_id',
+        i_queue.queue_data_pfx, i_queue.queue_cur_table)
+    using i_queue.queue_name, i_now, i_entry_id;
+    get diagnostics v_sent = row_count;
+    return v_sent;
+end;
+$$;
+
+-- Sends a queue's due entries each by itself, because one of them could not be sent with the
+-- others. Returns how many.
+-- locks: those of deliver_due. writes: the same.
+create or replace function pgque.deliver_singly(i_queue pgque.queue, i_now timestamptz)
+returns integer
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sent  integer := 0;
+    v_id    bigint;
+begin
+    for v_id in
+        select d.de_id
+        from pgque.delayed_events d
+        where d.de_queue_name = i_queue.queue_name and d.de_deliver_at <= i_now
+        order by d.de_deliver_at, d.de_id
+        limit 100000
+    loop
+        begin
+            v_sent := v_sent + pgque.deliver_due(i_queue, i_now, v_id);
+        exception
+            when others then
+                raise warning 'entry % of queue "%" stays scheduled: %',
+                              v_id, i_queue.queue_name, sqlerrm;
+        end;
+    end loop;
+    return v_sent;
+end;
+$$;

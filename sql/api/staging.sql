@@ -1,0 +1,196 @@
+-- Opens a place to write events from many connections, to be published in one transaction: each
+-- connection COPYs into the table that staging_table names and reports its transaction and count,
+-- and publish_staging takes the events of the transactions it is given, so those of an attempt that
+-- was repeated elsewhere never count. Unlogged: what a crash of the server loses is noticed then.
+-- locks: none. writes: staging, the catalog.
+create or replace function pgque.open_staging(i_queue text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_id     bigint;
+begin
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
+    insert into pgque.staging (queue_id, used_at)
+    values (v_queue.queue_id, clock_timestamp())
+    returning staging_id into v_id;
+    execute format(
+        'create unlogged table pgque.%I ('
+        'st_txid xid8 not null default pg_current_xact_id(), ev_type text, ev_data text, '
+        'ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text) '
+        'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)',
+        format('staging_%s', v_id));
+    execute format(
+        'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'on pgque.%I to pgque_writer', format('staging_%s', v_id));
+    return v_id;
+end;
+$$;
+
+-- The table to COPY into, by columns as in current_event_table. Whoever asks shows that the writing
+-- goes on: a staging is given up a day after the last one did.
+-- locks: the entry. writes: staging.
+create or replace function pgque.staging_table(i_staging_id bigint)
+returns text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    update pgque.staging s set used_at = clock_timestamp()
+    where s.staging_id = i_staging_id and s.published is null;
+    if not found then
+        perform pgque.refuse_staging(i_staging_id);
+    end if;
+    return format('pgque.%I', format('staging_%s', i_staging_id));
+end;
+$$;
+
+-- Publishes the events that these transactions wrote, in one: i_events says how many there are, and
+-- with any other number nothing is published. Returns it. Doing it again returns the same and
+-- publishes nothing. Events of one transaction get their ids in the order in which they were written.
+-- locks: the entry, its table. writes: staging, the queue's current event table, the catalog.
+create or replace function pgque.publish_staging(
+    i_staging_id bigint, i_txids xid8[], i_events bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set synchronize_seqscans = off
+as $$
+declare
+    v_staging  pgque.staging;
+    v_queue    text;
+    v_events   bigint;
+begin
+    select s.* into v_staging from pgque.staging s where s.staging_id = i_staging_id for update;
+    if v_staging.published is not null then
+        return v_staging.published;
+    end if;
+    select q.queue_name into v_queue from pgque.queue q where q.queue_id = v_staging.queue_id;
+    if not found then
+        perform pgque.refuse_staging(i_staging_id);
+    end if;
+
+    execute format(
+        'insert into %s (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '  -- quoted: made of a number
+        'select s.ev_type, s.ev_data, s.ev_extra1, s.ev_extra2, s.ev_extra3, s.ev_extra4 '
+        'from pgque.%I s where s.st_txid = any ($1)',
+        pgque.current_event_table(v_queue), format('staging_%s', i_staging_id))
+    using i_txids;
+    get diagnostics v_events = row_count;
+    if v_events is distinct from i_events then
+        raise exception using
+            errcode = 'PQ022',
+            message = format('staging %s holds %s of %s events', i_staging_id, v_events,
+                             coalesce(i_events::text, 'null')),
+            hint = 'Nothing was published. The server crashed meanwhile, or the numbers are wrong: '
+                   'write the events again.';
+    end if;
+    update pgque.staging s set published = v_events, used_at = clock_timestamp()
+    where s.staging_id = i_staging_id;
+    perform pgque.drop_staging_table(i_staging_id);
+    return v_events;
+end;
+$$;
+
+-- Gives a staging up. One that was published, or given up, stays so.
+-- locks: the entry, its table. writes: staging, the catalog.
+create or replace function pgque.abort_staging(i_staging_id bigint)
+returns void
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    -- An attempt that still writes keeps its table: for maint, as long ago as can be.
+    update pgque.staging s set used_at = '-infinity'
+    where s.staging_id = i_staging_id and s.published is null;
+    if found and pgque.drop_staging_table(i_staging_id) then
+        delete from pgque.staging s where s.staging_id = i_staging_id;
+    end if;
+end;
+$$;
+
+-- Drops a staging's table unless somebody still writes into it. Returns whether it is gone.
+-- locks: the table, exclusively, without waiting. writes: the catalog.
+create or replace function pgque.drop_staging_table(i_staging_id bigint)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_table text := format('staging_%s', i_staging_id);
+begin
+    if to_regclass(format('pgque.%I', v_table)) is not null then
+        execute format('lock table pgque.%I in access exclusive mode nowait', v_table);
+        execute format('drop table pgque.%I', v_table);
+    end if;
+    return true;
+exception
+    when lock_not_available then
+        return false;
+end;
+$$;
+
+-- Says that there is nothing to write to or to publish.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_staging(i_staging_id bigint)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'PQ022',
+        message = format('staging %s is not open', coalesce(i_staging_id::text, 'null')),
+        hint = 'It was published, aborted or given up a day after its last use, or its queue was '
+               'dropped: write the events again.';
+end;
+$$;
+
+-- Which stagings maintenance may remove now: tables of those that are published, and all of those
+-- that nobody used for a day.
+-- locks: none. writes: nothing.
+create or replace function pgque.removable_stagings()
+returns setof bigint
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select s.staging_id
+    from pgque.staging s
+    where s.used_at <= clock_timestamp() - interval '1 day'
+       or (s.published is not null
+           and to_regclass(format('pgque.%I', format('staging_%s', s.staging_id))) is not null);
+end;
+$$;
+
+-- Removes what writers left behind that died, or that were still writing when the events were
+-- published. Returns how many stagings it removed.
+-- locks: the tables that it drops, without waiting. writes: staging, the catalog.
+create or replace function pgque.maint_staging()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_id       bigint;
+    v_removed  integer := 0;
+begin
+    for v_id in select r from pgque.removable_stagings() r loop
+        -- Whoever publishes at this moment holds the entry; it is passed by.
+        perform from pgque.staging s
+        where s.staging_id = v_id
+          and (s.used_at <= clock_timestamp() - interval '1 day' or s.published is not null)
+        for update skip locked;
+        continue when not found or not pgque.drop_staging_table(v_id);
+        delete from pgque.staging s
+        where s.staging_id = v_id and s.used_at <= clock_timestamp() - interval '1 day';
+        v_removed := v_removed + 1;
+    end loop;
+    return v_removed;
+end;
+$$;

@@ -1,0 +1,140 @@
+-- Opens the events between two ticks as the consumer's batch, under a lease: for a reader that keeps
+-- its own record of how far it got, such as a streaming query with a checkpoint. All up to
+-- i_from_tick is finished by that, so the position follows the record, and never goes back. When the
+-- open batch spans these ticks it stays, with its id and cutoff: after a crash the reader gets the
+-- same events. The same tick twice is an empty batch, which holds the lease while nothing is read.
+-- Without ticks it takes the open batch as it is, or an empty one. Without an epoch it takes over a
+-- consumer whose lease is free or ran out, under a new epoch; with one it goes on under it.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
+create or replace function pgque.claim_ticks(
+    i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
+    i_from_tick bigint default null, i_to_tick bigint default null, i_epoch bigint default null,
+    out batch_id bigint, out epoch bigint, out lease_until timestamptz,
+    out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub   pgque.subscription;
+    v_from  bigint;
+    v_to    bigint;
+begin
+    perform pgque.check_lease(i_owner, i_ttl);
+    loop
+        v_sub := pgque.find_subscription(i_queue, i_consumer);
+        if v_sub.sub_role <> 'normal' then
+            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+        end if;
+        perform pgque.check_may_claim(v_sub, i_queue, i_consumer, i_owner, i_epoch);
+        v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
+        v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
+        perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_from, v_to);
+
+        if v_sub.sub_batch is null or (v_sub.sub_last_tick, v_sub.sub_next_tick) <> (v_from, v_to) then
+            v_sub.sub_batch := nextval('pgque.batch_id_seq');
+            v_sub.sub_last_tick := v_from;
+            v_sub.sub_next_tick := v_to;
+            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
+        end if;
+        v_sub.lease_owner := i_owner;
+        v_sub.lease_until := clock_timestamp() + i_ttl;
+        v_sub.lease_epoch := v_sub.lease_epoch + (i_epoch is null)::integer;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    batch_id := v_sub.sub_batch;
+    epoch := v_sub.lease_epoch;
+    lease_until := v_sub.lease_until;
+    prev_tick_id := v_sub.sub_last_tick;
+    cur_tick_id := v_sub.sub_next_tick;
+    registration_id := v_sub.sub_id;
+end;
+$$;
+
+-- The farthest tick after a given one, within a maximum count of events, or the nearest where that
+-- has more already; null when there is none. Without a tick: after the consumer's position.
+-- locks: none. writes: nothing.
+create or replace function pgque.next_tick(
+    i_queue text, i_consumer text,
+    i_after_tick bigint default null, i_max_count integer default null)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_after  bigint := coalesce(i_after_tick, v_sub.sub_last_tick);
+begin
+    if v_sub.sub_role <> 'normal' then
+        perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+    end if;
+    perform pgque.check_batch_limits(null, null, null, i_max_count);
+    perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_after, v_after);
+    return (pgque.find_next_tick(v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_after),
+                                 null, null, null, coalesce(i_max_count, 2147483647))).tick_id;
+end;
+$$;
+
+-- Lets a newcomer pass when nobody holds a live lease, and whoever names an epoch while he holds it.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_may_claim(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text, i_epoch bigint)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_epoch is null then
+        perform pgque.check_not_leased(i_sub, i_queue, i_consumer, i_owner);
+    elsif i_sub.sub_batch is null then
+        raise exception using
+            errcode = 'PQ012',
+            message = format('"%s" does not hold %s/%s under epoch %s any more: its batch was finished '
+                             'by somebody else', i_owner, i_queue, i_consumer, i_epoch),
+            hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
+    else
+        perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
+    end if;
+end;
+$$;
+
+-- Refuses ticks that a consumer cannot be given: those before its position, whose events may be gone,
+-- and those that do not exist.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_ticks(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_position  pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
+    v_last      bigint;
+begin
+    if i_from < v_position.tick_id then
+        raise exception using
+            errcode = 'PQ023',
+            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
+                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_from),
+            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
+                   'newest record, or begin a new one at the position.';
+    end if;
+    if i_to < i_from then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no events lie between tick %s and the earlier tick %s', i_from, i_to),
+            hint = 'Give the earlier tick first.';
+    end if;
+    if not exists (select from pgque.tick t where t.tick_queue = i_sub.sub_queue and t.tick_id = i_from)
+       or not exists (select from pgque.tick t where t.tick_queue = i_sub.sub_queue and t.tick_id = i_to)
+    then
+        select max(t.tick_id) into v_last from pgque.tick t where t.tick_queue = i_sub.sub_queue;
+        raise exception using
+            errcode = 'PQ023',
+            message = format('queue "%s" has no ticks %s and %s; its last one is %s',
+                             i_queue, i_from, i_to, v_last),
+            hint = 'The record of ticks (a checkpoint) comes from another database, or from before a '
+                   'restore. Begin a new one at the consumer''s position.';
+    end if;
+end;
+$$;

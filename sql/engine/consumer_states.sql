@@ -1,0 +1,66 @@
+-- What a scheduler of batches asks about many consumers at once: which batch each has open and under
+-- whose lease, and whether one that has none could open its next within the limits. A row for each
+-- pair in the order given, also where there is no such queue (queue_exists) or consumer (sub_role is
+-- null). After a shared consumer's row come those of its subconsumers. It opens nothing and waits for
+-- nobody, so one consumer in trouble holds up no other.
+-- locks: none. writes: nothing.
+create or replace function pgque.consumer_states(
+    i_queues text[], i_consumers text[],
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    out queue_name text, out consumer_name text, out subconsumer_name text,
+    out queue_exists boolean, out sub_role text,
+    out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
+    out is_due boolean)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    return query
+    with wanted as materialized (
+        select w.queue, w.consumer, w.nr, q.queue_id, b.sub_id
+        from unnest(i_queues, i_consumers) with ordinality w (queue, consumer, nr)
+        left join pgque.queue q on q.queue_name = w.queue
+        left join pgque.consumer c on c.co_name = w.consumer
+        left join pgque.subscription_base b on b.sub_queue = q.queue_id and b.sub_consumer = c.co_id),
+    member as (
+        select w.queue, w.consumer, w.nr, w.queue_id, w.sub_id, null as subconsumer
+        from wanted w
+        union all
+        select w.queue, w.consumer, w.nr, w.queue_id, b.sub_id,
+               substr(c.co_name, length(w.consumer) + 2)
+        from wanted w
+        join pgque.subscription_base b on b.sub_main = w.sub_id
+        join pgque.consumer c on c.co_id = b.sub_consumer)
+    select m.queue, m.consumer, m.subconsumer, m.queue_id is not null, s.sub_role, s.sub_batch,
+           s.lease_owner, s.lease_until, coalesce(s.lease_until > clock_timestamp(), false),
+           case when s.sub_batch is null and s.sub_last_tick is not null then
+               (pgque.find_next_tick(
+                    s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
+                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
+           else false end
+    from member m
+    left join pgque.subscription s on s.sub_id = m.sub_id
+    order by m.nr, m.subconsumer nulls first;
+end;
+$$;
+
+-- Whether an open batch has any event at all: ticks that are due by time alone may enclose none. It
+-- stops at the first one, where a count would pass over all.
+-- locks: none. writes: nothing.
+create or replace function pgque.batch_has_events(i_batch_id bigint)
+returns boolean
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_found boolean;
+begin
+    execute format('select exists (%s)', pgque.batch_select(i_batch_id, '1'))  -- quoted: made there
+    into v_found;
+    return v_found;
+end;
+$$;

@@ -1,0 +1,132 @@
+-- Notes that a consumer came from one tick to another without finishing what lies between; from null
+-- when it is new. See pgque.counter_log.
+-- locks: none. writes: counter_log.
+create or replace function pgque.count_move(
+    i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_from  bigint := 0;
+    v_to    pgque.tick := pgque.find_tick(i_queue_id, i_to_tick);
+begin
+    if i_from_tick is not null then
+        v_from := (pgque.find_tick(i_queue_id, i_from_tick)).tick_event_seq;
+    end if;
+    insert into pgque.counter_log (queue_id, sub_id, acked)
+    values (i_queue_id, i_sub_id, v_from - v_to.tick_event_seq);
+end;
+$$;
+
+-- Writes down where a registration ended, so that what it finished stays in its queue's sum. The
+-- position that it appends keeps a worker from finishing a batch meanwhile, which would be lost to
+-- the sum. A subconsumer's batches count for its main consumer.
+-- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
+create or replace function pgque.count_end()
+returns trigger
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_last pgque.position_log;
+begin
+    if old.sub_main is not null then
+        return null;
+    end if;
+    loop
+        select l.* into v_last
+        from pgque.position_log l
+        where l.sub_id = old.sub_id
+        order by l.pos_seq desc
+        limit 1;
+        exit when not found;
+        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+        values (old.sub_id, v_last.pos_seq + 1, v_last.sub_last_tick, clock_timestamp(),
+                v_last.lease_epoch)
+        on conflict (sub_id, pos_seq) do nothing;
+        exit when found;
+    end loop;
+    insert into pgque.counter_log (queue_id, sub_id, acked)
+    select old.sub_queue, old.sub_id, t.tick_event_seq
+    from pgque.tick t
+    where t.tick_queue = old.sub_queue and t.tick_id = v_last.sub_last_tick;
+    return null;
+end;
+$$;
+
+create or replace trigger count_end after delete on pgque.subscription_base
+for each row execute function pgque.count_end();
+
+-- Counts what a statement added to the retries, in one row a consumer. A trigger, so that whoever
+-- schedules a retry is counted; one that was scheduled before adds nothing and counts nothing.
+-- locks: none. writes: counter_log.
+create or replace function pgque.count_retries()
+returns trigger
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    insert into pgque.counter_log (queue_id, sub_id, nacked)
+    select r.ev_queue, r.ev_owner, count(*)
+    from added r
+    group by r.ev_queue, r.ev_owner;
+    return null;
+end;
+$$;
+
+create or replace trigger count_retries after insert on pgque.retry_queue
+referencing new table as added
+for each statement execute function pgque.count_retries();
+
+-- The same for dead letters, which name the consumer and not the subscription.
+-- locks: none. writes: counter_log.
+create or replace function pgque.count_dead_letters()
+returns trigger
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    insert into pgque.counter_log (queue_id, sub_id, dead_lettered)
+    select d.dl_queue_id, s.sub_id, count(*)
+    from added d
+    left join pgque.subscription_base s
+           on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
+    group by d.dl_queue_id, s.sub_id;
+    return null;
+end;
+$$;
+
+create or replace trigger count_dead_letters after insert on pgque.dead_letter
+referencing new table as added
+for each statement execute function pgque.count_dead_letters();
+
+-- What each consumer finished, and gave back or up. Events of a subconsumer's open batch are not
+-- finished, although the cursor of its main consumer is past them. An event counts as finished once,
+-- however often it was delivered again.
+create or replace view pgque.consumer_count as
+select s.sub_queue as queue_id,
+       s.sub_id,
+       l.acked + t.tick_event_seq - coalesce(w.events, 0) as acked,
+       l.nacked,
+       l.dead_lettered
+from pgque.subscription s
+join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+join (
+    select c.sub_id,
+           sum(c.acked)::bigint as acked,
+           sum(c.nacked)::bigint as nacked,
+           sum(c.dead_lettered)::bigint as dead_lettered
+    from pgque.counter_log c
+    group by c.sub_id
+) l on l.sub_id = s.sub_id
+left join (
+    select m.sub_main,
+           sum(b.tick_event_seq - a.tick_event_seq)::bigint as events
+    from pgque.subscription m
+    join pgque.tick a on a.tick_queue = m.sub_queue and a.tick_id = m.sub_last_tick
+    join pgque.tick b on b.tick_queue = m.sub_queue and b.tick_id = m.sub_next_tick
+    where m.sub_main is not null
+    group by m.sub_main
+) w on w.sub_main = s.sub_id
+where s.sub_main is null;

@@ -1,0 +1,141 @@
+-- How long throughput and error rates reach back at least, for whoever drops history and whoever
+-- reads it.
+-- locks: none. writes: nothing.
+create or replace function pgque.history_period()
+returns interval
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return interval '1 day';
+end;
+$$;
+
+-- Keeps of the ticks that a compaction is about to drop the last one of each minute, where events
+-- came since the one before; and a queue's very first, to count from.
+-- locks: held by the caller. writes: history.
+create or replace function pgque.keep_tick_history()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    with dropped as materialized (
+        select (r.tick).tick_queue as queue_id, (r.tick).tick_time, (r.tick).tick_event_seq as event_seq
+        from pgque.tick_retention r
+        where not r.is_needed and (r.tick).tick_queue in (select q.queue_id from pgque.queue q)
+    ), kept as (
+        select d.queue_id, last_kept.event_seq
+        from (select distinct queue_id from dropped) d
+        left join lateral (
+            select h.event_seq
+            from pgque.history h
+            where h.queue_id = d.queue_id and h.event_seq is not null
+            order by h.counted_at desc
+            limit 1
+        ) last_kept on true
+    ), point as (
+        select d.queue_id, max(d.tick_time) as tick_time, max(d.event_seq) as event_seq
+        from dropped d
+        group by d.queue_id, date_trunc('minute', d.tick_time)
+        union all
+        select d.queue_id, min(d.tick_time), min(d.event_seq)
+        from dropped d
+        join kept k on k.queue_id = d.queue_id and k.event_seq is null
+        group by d.queue_id
+    )
+    insert into pgque.history (queue_id, counted_at, event_seq)
+    select p.queue_id, p.tick_time, p.event_seq
+    from (
+        select point.*, lag(point.event_seq) over (
+                   partition by point.queue_id order by point.event_seq, point.tick_time) as before
+        from point
+    ) p
+    join kept k on k.queue_id = p.queue_id
+    where p.event_seq > greatest(p.before, k.event_seq, -1)
+    order by p.tick_time;
+end;
+$$;
+
+-- Adds the counters up, to one row a consumer and one a queue for its ended registrations; retries
+-- and dead letters by minute go to the history. Returns how many rows went.
+-- locks: counter_log, exclusively. writes: counter_log, history.
+create or replace function pgque.maint_compact_counters()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+    v_keep    pgque.counter_log[];
+    v_before  bigint;
+begin
+    perform pgque.check_read_committed('compaction');
+    if pg_relation_size('pgque.counter_log') < 65536 + 200 * (
+           (select count(*) from pgque.subscription_base) + (select count(*) from pgque.queue)) then
+        return 0;
+    end if;
+    lock table pgque.counter_log in access exclusive mode;
+
+    insert into pgque.history (queue_id, counted_at, retries, dead_letters)
+    select l.queue_id, date_trunc('minute', l.counted_at), sum(l.nacked), sum(l.dead_lettered)
+    from pgque.counter_log l
+    join pgque.queue q on q.queue_id = l.queue_id
+    where l.counted_at > 'epoch' and l.nacked + l.dead_lettered > 0
+    group by 1, 2
+    order by 2;
+
+    select count(*) into v_before from pgque.counter_log;
+    v_keep := array(
+        select row(l.queue_id, s.sub_id, 'epoch', sum(l.acked), sum(l.nacked),
+                   sum(l.dead_lettered))::pgque.counter_log
+        from pgque.counter_log l
+        left join pgque.subscription_base s on s.sub_id = l.sub_id
+        where l.queue_id = 0 or l.queue_id in (select q.queue_id from pgque.queue q)
+        group by l.queue_id, s.sub_id);
+    truncate pgque.counter_log;
+    insert into pgque.counter_log select (unnest(v_keep)).*;
+    return v_before - cardinality(v_keep);
+exception
+    when lock_not_available then
+        return 0;
+end;
+$$;
+
+-- Drops history that is older than its period, when the oldest is twice as old, so that each row is
+-- copied about once. Returns how many rows went.
+-- locks: history, exclusively. writes: history.
+create or replace function pgque.maint_compact_history()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+    v_since   constant timestamptz := clock_timestamp() - pgque.history_period();
+    v_keep    pgque.history[];
+    v_before  bigint;
+begin
+    perform pgque.check_read_committed('compaction');
+    if not exists (select from pgque.history h
+                   where h.counted_at > 'epoch'
+                     and h.counted_at < v_since - pgque.history_period()) then
+        return 0;
+    end if;
+    lock table pgque.history in access exclusive mode;
+
+    select count(*) into v_before from pgque.history;
+    v_keep := array(
+        select h
+        from pgque.history h
+        where h.queue_id = 0
+           or h.counted_at >= v_since and h.queue_id in (select q.queue_id from pgque.queue q)
+        order by h.counted_at);
+    truncate pgque.history;
+    insert into pgque.history select (unnest(v_keep)).*;
+    return v_before - cardinality(v_keep);
+exception
+    when lock_not_available then
+        return 0;
+end;
+$$;

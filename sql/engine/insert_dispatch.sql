@@ -1,0 +1,83 @@
+-- The branches of a dispatch: a binary search for the number of a queue among those given, which ends
+-- in a call of one of its insert functions.
+-- locks: none. writes: nothing.
+create or replace function pgque.dispatch_branches(i_queue_ids integer[], i_call text)
+returns text
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_middle integer := cardinality(i_queue_ids) / 2 + 1;
+begin
+    if v_middle = 1 then
+        return format(
+            'if i_queue_id operator(pg_catalog.=) %1$s then '
+            'return pgque.event_%1$s_%2$s; end if;', i_queue_ids[1], i_call);
+    end if;
+    return format('if i_queue_id operator(pg_catalog.<) %s then %s else %s end if;',
+                  i_queue_ids[v_middle], pgque.dispatch_branches(i_queue_ids[:v_middle - 1], i_call),
+                  pgque.dispatch_branches(i_queue_ids[v_middle:], i_call));
+end;
+$$;
+
+-- Builds dispatch_insert, through which send and insert_event reach the insert function of a queue,
+-- and dispatch_insert_as, which send_idem uses. They name those of the first hundred queues in
+-- static calls, and not more, since each session compiles all of it at its first event. For others
+-- they keep an EXECUTE, which makes and throws away a plan for each event. A queue that is gone does
+-- no harm: its row is looked up first, and numbers do not come again.
+-- locks: event_template against another build, as does whoever makes an event table. writes: pg_proc.
+create or replace function pgque.build_insert_dispatch()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_ids integer[];
+begin
+    lock table pgque.event_template in share update exclusive mode;
+    v_ids := array(select q.queue_id from pgque.queue q order by q.queue_id limit 100);
+    perform pgque.build_dispatch(
+        v_ids, 'dispatch_insert', '{i_type,i_data}', '{text,text}', 'insert_short');
+    perform pgque.build_dispatch(
+        v_ids, 'dispatch_insert_as', '{i_id,i_type,i_data,i_extra1}', '{bigint,text,text,text}',
+        'insert_as');
+end;
+$$;
+
+-- Builds one dispatch, unless it is as it should be.
+-- locks: held by the caller. writes: pg_proc.
+create or replace function pgque.build_dispatch(
+    i_queue_ids integer[], i_name text, i_arguments text[], i_types text[], i_insert text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_arguments  text := array_to_string(i_arguments, ', ');
+    v_body       text;
+begin
+    v_body := format(
+        'declare v_id bigint; begin %s '
+        'execute pg_catalog.concat(''select pgque.event_'', i_queue_id, ''_%s(%s)'') '
+        'into v_id using %s; return v_id; end;',
+        case when i_queue_ids <> '{}' then
+            pgque.dispatch_branches(i_queue_ids, format('%s(%s)', i_insert, v_arguments)) end,
+        i_insert,
+        (select string_agg(format('$%s', nr), ', ' order by nr)
+         from generate_series(1, cardinality(i_arguments)) nr),
+        v_arguments);
+    if exists (select from pg_proc p
+               where p.pronamespace = 'pgque'::regnamespace
+                 and p.proname = i_name and p.prosrc = v_body) then
+        return;
+    end if;
+
+    execute format(  -- quoted: names and types of build_insert_dispatch
+        'create or replace function pgque.%I(i_queue_id integer, %s) returns bigint '
+        'language plpgsql as %L', i_name,
+        (select string_agg(format('%s %s', a.name, a.type), ', ' order by a.nr)
+         from unnest(i_arguments, i_types) with ordinality a(name, type, nr)),
+        v_body);
+    execute format('revoke all on function pgque.%I from public', i_name);
+end;
+$$;

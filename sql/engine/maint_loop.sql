@@ -1,0 +1,67 @@
+-- Maintenance by a scheduler, step by step: each in a transaction of its own, so that the two steps
+-- of a rotation are apart, no lock outlasts its step, and a step that fails stops no other.
+
+-- Runs a function that maint_operations names; returns whether it did something and is to be called
+-- again. Vacuum is left alone, since no procedure can run it.
+-- locks: those of the function. writes: the same.
+create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name  text := substring(i_func_name from '^pgque\.(maint_.*)');
+    v_done  bigint;
+begin
+    if v_name is null then
+        return false;
+    elsif i_func_arg is null then
+        execute format('select pgque.%I()', v_name) into v_done;
+    else
+        execute format('select pgque.%I(%L)', v_name, i_func_arg) into v_done;
+    end if;
+    return coalesce(v_done, 0) > 0;
+end;
+$$;
+
+-- Maintains every 10 seconds for one slot of a scheduler. The slot goes on after an error, and fails
+-- at its end with the last one.
+-- locks: none between steps. writes: what the steps write.
+create or replace procedure pgque.maint_loop(i_slot interval)
+language plpgsql
+as $$
+declare
+    v_slot       constant record := pgque.begin_slot(i_slot);
+    v_due        pg_catalog.timestamptz := v_slot.starts;
+    v_operation  record;
+    v_again      pg_catalog.bool;
+    v_state      pg_catalog.text;
+    v_message    pg_catalog.text;
+    v_hint       pg_catalog.text;
+begin
+    loop
+        for v_operation in select o.func_name, o.func_arg from pgque.maint_operations() o loop
+            loop
+                begin
+                    v_again := pgque.run_maintenance(v_operation.func_name, v_operation.func_arg);
+                exception
+                    when others then
+                        v_again := false;
+                        get stacked diagnostics v_state = returned_sqlstate,
+                            v_message = message_text, v_hint = pg_exception_hint;
+                        v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
+                end;
+                commit;
+                exit when not v_again;
+            end loop;
+        end loop;
+        commit;
+        v_due := pgque.next_beat(v_due, '10 seconds', v_slot.ends, v_slot.job_id);
+        exit when v_due is null;
+        perform pg_catalog.pg_sleep_until(v_due);
+    end loop;
+    if v_state is not null then
+        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+    end if;
+end;
+$$;

@@ -1,0 +1,62 @@
+-- The search for the children that hold events of a range of transactions: a probe of each index.
+-- Its plan is kept from the time when the tables were small, so sequential scans are ruled out.
+-- locks: none. writes: pg_proc.
+create or replace function pgque.build_tables_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name    text := format('pgque.event_%s_tables', i_queue_id);
+    v_probes  text;
+begin
+    select string_agg(format(
+        'case when exists (select from %1$s where ev_txid operator(pg_catalog.>=) i_from '
+        'and ev_txid operator(pg_catalog.<) i_to) then %1$L end',
+        format('pgque.event_%s_%s', i_queue_id, nr)), ', ' order by nr)
+    into v_probes
+    from generate_series(0, 2) nr;
+
+    execute format(  -- quoted: a number, and the texts made of it above
+        'create or replace function %s(i_from xid8, i_to xid8) returns text[] '
+        'language plpgsql set enable_seqscan = off as $fn$ begin '
+        'return pg_catalog.array_remove(array[%s], null); end; $fn$', v_name, v_probes);
+    execute format('revoke all on function %s from public', v_name);  -- quoted: as above
+end;
+$$;
+
+-- The read of a batch whose transactions come as parameters, a range and a list: one statement, whose
+-- plan is kept, so that reading costs no planning. That the planner knows no values makes it expect
+-- few rows, which is right for small batches only, and neither sequential scans nor parallel workers
+-- are. A session keeps what it used, about 130 kB a queue, so the table is named once and nothing but
+-- the statement stands in the function.
+-- locks: none. writes: pg_proc.
+create or replace function pgque.build_read_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name text := format('pgque.event_%s_read', i_queue_id);
+begin
+    execute format(  -- quoted: made of a number
+        'create or replace function %s('
+        'i_from xid8, i_end xid8, i_running pg_snapshot, i_list xid8[], '
+        'i_owner integer, i_cutoff timestamptz, '
+        'out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer, '
+        'out ev_type text, out ev_data text, '
+        'out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text) '
+        'returns setof record language plpgsql set enable_seqscan = off '
+        'set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan '
+        'as $fn$ begin return query '
+        'select e.ev_id, e.ev_time, e.ev_txid::text::bigint, e.ev_retry, e.ev_type, e.ev_data, '
+        'e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4 from pgque.event_%s e '
+        'where (e.ev_txid operator(pg_catalog.>=) i_from '
+        'and e.ev_txid operator(pg_catalog.<) i_end '
+        'or e.ev_txid operator(pg_catalog.=) any (i_list)) '
+        'and (i_running is null or pg_catalog.pg_visible_in_snapshot(e.ev_txid, i_running)) '
+        'and (e.ev_owner is null or e.ev_owner operator(pg_catalog.=) i_owner) '
+        'and e.ev_time operator(pg_catalog.>=) i_cutoff order by 1; end; $fn$', v_name, i_queue_id);
+    execute format('revoke all on function %s from public', v_name);  -- quoted: as above
+end;
+$$;

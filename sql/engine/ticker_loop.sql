@@ -1,0 +1,106 @@
+-- Procedures that fill a scheduler's slot with work that is committed bit by bit. Procedures that
+-- commit may not pin their search_path, so what they compute they leave to functions that do.
+
+-- When a slot that began at this time is over. Slots of a minute and more are those of a cron, which
+-- goes by the clock; shorter ones count from their start.
+-- locks: none. writes: nothing.
+create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
+returns timestamptz
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_slot is null or i_slot < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no slot of %s', coalesce(i_slot::text, 'null')),
+            hint = 'Give an interval of 0 or more, such as ''1 minute''.';
+    end if;
+    return case when i_slot >= '1 minute' then date_trunc('minute', i_start) else i_start end
+           + i_slot;
+end;
+$$;
+
+-- A slot that begins now: when it began, when it ends, and which job of pg_cron there is.
+-- locks: none. writes: nothing.
+create or replace function pgque.begin_slot(
+    i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    starts := clock_timestamp();
+    ends := pgque.slot_end(starts, i_slot);
+    job_id := (select c.ticker_job_id from pgque.config c);
+end;
+$$;
+
+-- When to work next in a slot, null when it is over or when stop() was called: the period after the
+-- last time (null: that of ticks). Work that is late shifts the beat instead of being followed by a
+-- burst.
+-- locks: none. writes: nothing.
+create or replace function pgque.next_beat(
+    i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
+returns timestamptz
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_config  pgque.config;
+    v_next    timestamptz;
+begin
+    select * into v_config from pgque.config;
+    v_next := greatest(
+        i_last + coalesce(i_period, make_interval(secs => v_config.tick_period_ms / 1000.0)),
+        clock_timestamp());
+    if v_config.ticker_job_id is distinct from i_job_id or v_next >= i_ends then
+        return null;
+    end if;
+    return v_next;
+end;
+$$;
+
+-- Ticks for one slot of a scheduler, each tick committed by itself, so that no tick waits for
+-- another and no snapshot is held longer than a period. A tick that fails does not end the slot;
+-- the slot then ends with its error.
+-- locks: none between ticks. writes: what ticker writes.
+create or replace procedure pgque.ticker_loop(i_slot interval)
+language plpgsql
+as $$
+declare
+    v_slot     constant record := pgque.begin_slot(i_slot);
+    v_due      pg_catalog.timestamptz := v_slot.starts;
+    v_state    pg_catalog.text;
+    v_message  pg_catalog.text;
+    v_hint     pg_catalog.text;
+begin
+    loop
+        begin
+            perform pgque.ticker();
+        exception
+            when others then
+                get stacked diagnostics v_state = returned_sqlstate,
+                    v_message = message_text, v_hint = pg_exception_hint;
+        end;
+        commit;
+        v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
+        exit when v_due is null;
+        perform pg_catalog.pg_sleep_until(v_due);
+    end loop;
+    if v_state is not null then
+        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+    end if;
+end;
+$$;
+
+-- The same with the slot that is configured (ticker_slot).
+-- locks: none between ticks. writes: what ticker writes.
+create or replace procedure pgque.ticker_loop()
+language plpgsql
+as $$
+declare
+    v_pace constant record := pgque.ticker_pace();
+begin
+    call pgque.ticker_loop(v_pace.ticker_slot);
+end;
+$$;

@@ -1,0 +1,108 @@
+-- Checks of the database as a whole: what schedules ticks, whether a restore was adopted, and who
+-- holds back the removal of dead rows.
+-- locks: none. writes: nothing.
+create or replace function pgque.database_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select null::text, 'restored_database',
+           case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
+           case when c.origin_id <> o.origin_id
+                then 'restored from a dump and not adopted, nothing moves: run select '
+                     'pgque.adopt_restored_database();'
+                else 'transaction ids are of this cluster' end
+    from pgque.config c
+    cross join pgque.origin o;
+
+    return query
+    select null::text, 'scheduler',
+           case when t.queues = 0 or t.late is not true then 'ok'
+                when c.scheduler is null then 'warning'
+                else 'critical' end,
+           format('%s, %s%s',
+                  case when c.scheduler is null then 'none started, so ticks come from outside'
+                       else format('ticks come from %s', c.scheduler) end,
+                  case when t.queues = 0 then 'and there is nothing to tick'
+                       else format('the last one %s ago',
+                                   date_trunc('milliseconds', clock_timestamp() - t.last_tick)) end,
+                  case when t.late and c.scheduler is null
+                       then ': run select pgque.start(); or a process that calls pgque.ticker()'
+                       when t.late then ': look at its jobs with select * from pgque.status();'
+                       else '' end)
+    from pgque.config c
+    cross join (
+        select count(*) as queues, max(q.tick_time) as last_tick,
+               bool_and(clock_timestamp() - q.tick_time
+                        > 2 * q.queue_ticker_idle_period + interval '10 seconds') as late
+        from pgque.queue_progress q
+        where not q.queue_ticker_paused and not q.queue_external_ticker
+    ) t;
+
+    return query select null::text, 'xmin_horizon', x.status, x.detail from pgque.xmin_health() x;
+end;
+$$;
+
+-- Everybody who keeps dead rows from being removed in this database: open transactions, prepared
+-- ones, and replication slots. When a transaction of another user began is not for everybody to see.
+create or replace view pgque.xmin_holder as
+select format('session %s of %s', a.pid, coalesce(quote_ident(a.usename), 'nobody')) as holder,
+       a.xact_start as since,
+       a.xact_start is null and a.usename is not null
+       and not pg_has_role(current_user, a.usename, 'member')
+       and not pg_has_role(current_user, 'pg_read_all_stats', 'member') as is_hidden,
+       greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions,
+       format('select pg_terminate_backend(%s);', a.pid) as remedy
+from pg_stat_activity a
+where (a.backend_xmin is not null or a.backend_xid is not null)
+  and a.pid <> pg_backend_pid()
+  and a.backend_type is distinct from 'autovacuum worker'
+  and (a.datname = current_database() or a.datname is null)
+union all
+select format('prepared transaction %s', quote_literal(p.gid)), p.prepared, false,
+       age(p.transaction), format('rollback prepared %L;', p.gid)
+from pg_prepared_xacts p
+where p.database = current_database()
+union all
+select format('replication slot %s', quote_ident(s.slot_name)), null, false, age(s.xmin),
+       format('select pg_drop_replication_slot(%L);', s.slot_name)
+from pg_replication_slots s
+where s.xmin is not null;
+
+-- The worst of them, by time where that is known, else by transactions since.
+-- locks: none. writes: nothing.
+create or replace function pgque.xmin_health(out status text, out detail text)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_worst record;
+begin
+    select h.*, date_trunc('seconds', clock_timestamp() - h.since) as held,
+           case when clock_timestamp() - h.since > interval '1 hour'
+                  or h.transactions > 100000000 then 3
+                when clock_timestamp() - h.since > interval '10 minutes'
+                  or h.since is null and not h.is_hidden and h.transactions > 10000000 then 2
+                when h.is_hidden then 1
+                else 0 end as severity
+    into v_worst
+    from pgque.xmin_holder h
+    order by severity desc, h.since, h.transactions desc
+    limit 1;
+
+    status := (array['ok', 'unknown', 'warning', 'critical'])[coalesce(v_worst.severity, 0) + 1];
+    detail := case
+        when v_worst.holder is null then 'no transaction is open'
+        when status = 'ok' then format('oldest: %s, %s transactions ago', v_worst.holder,
+                                       v_worst.transactions)
+        when status = 'unknown'
+        then format('%s has a transaction open, %s may not see since when: grant pg_read_all_stats '
+                    'to %s;', v_worst.holder, current_user, quote_ident(current_user))
+        else format('%s holds back dead rows since %s (%s transactions): end it, for example with %s',
+                    v_worst.holder, coalesce(v_worst.held::text, 'an unknown time'),
+                    v_worst.transactions, v_worst.remedy) end;
+end;
+$$;

@@ -1,0 +1,192 @@
+-- What is wrong and what to do about it: a row for each queue and check, and for each consumer a row
+-- consumer_lag:<name>. Checks of the whole database have no queue. Status is ok, warning or critical,
+-- and unknown where the installing role may not see what it would take to tell.
+-- locks: none. writes: nothing.
+create or replace function pgque.queue_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    perform pgque.check_logs_visible();
+    return query
+    select h.queue_name, h.check_name, h.status, h.detail
+    from (
+        select * from pgque.database_health()
+        union all select * from pgque.ticker_health()
+        union all select * from pgque.rotation_health()
+        union all select * from pgque.failure_health()
+        union all select * from pgque.consumer_health()
+    ) h
+    order by h.queue_name nulls first, h.check_name;
+end;
+$$;
+
+-- A tick comes at the idle period at the latest, so one that is missing at twice that time tells that
+-- no ticker runs, whatever was sent.
+-- locks: none. writes: nothing.
+create or replace function pgque.ticker_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select q.queue_name, 'ticker_running',
+           case when q.queue_ticker_paused then 'warning'
+                when q.tick_id is null or t.age > 5 * q.queue_ticker_idle_period + interval '1 minute'
+                    then 'critical'
+                when t.age > 2 * q.queue_ticker_idle_period + interval '10 seconds' then 'warning'
+                else 'ok' end,
+           case when q.queue_ticker_paused
+                then format('paused, last tick %s ago: resume with select '
+                            'pgque.set_queue_config(%L, ''ticker_paused'', ''false'');',
+                            t.age, q.queue_name)
+                when q.tick_id is null then 'never ticked: create the queue again'
+                when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
+                then format('last tick %s ago', t.age)
+                when q.queue_external_ticker
+                then format('last tick %s ago, due after %s: see to the external ticker that feeds '
+                            'this queue', t.age, q.queue_ticker_idle_period)
+                else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
+                            'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
+           end
+    from pgque.queue_progress q
+    cross join lateral (
+        select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
+    ) t;
+end;
+$$;
+
+-- Rotation is due once a period. It is held up by maintenance that does not run, or by a consumer
+-- that still needs the oldest events; a queue without consumers holds nothing up.
+-- locks: none. writes: nothing.
+create or replace function pgque.rotation_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select q.queue_name, 'rotation_health',
+           case when t.age > 4 * q.queue_rotation_period + interval '5 minutes' then 'critical'
+                when t.age > 2 * q.queue_rotation_period + interval '1 minute' then 'warning'
+                else 'ok' end,
+           case when t.age <= 2 * q.queue_rotation_period + interval '1 minute'
+                then format('last rotation %s ago, period %s', t.age, q.queue_rotation_period)
+                when slowest.tick_time < clock_timestamp() - q.queue_rotation_period
+                then format('last rotation %s ago, period %s: consumer "%s" still needs old events; '
+                            'let it catch up, or end it with select pgque.unregister_consumer(%L, %L);',
+                            t.age, q.queue_rotation_period, slowest.co_name, q.queue_name,
+                            slowest.co_name)
+                else format('last rotation %s ago, period %s: see that pgque.maint() is called, by '
+                            'pgque.start() or by a ticker process', t.age, q.queue_rotation_period)
+           end
+    from pgque.queue q
+    cross join lateral (
+        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age
+    ) t
+    left join (
+        select distinct on (p.sub_queue) p.sub_queue, p.co_name, p.tick_time
+        from pgque.consumer_progress p
+        where p.sub_last_tick < p.newest_tick
+        order by p.sub_queue, p.sub_last_tick, p.co_name
+    ) slowest on slowest.sub_queue = q.queue_id;
+end;
+$$;
+
+-- Dead letters that pile up, and retries that are due but do not come back.
+-- locks: none. writes: nothing.
+create or replace function pgque.failure_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
+           case when d.dead_letters is null then 'no dead letters'
+                else format('%s dead letters, the oldest %s old: look with select * from '
+                            'pgque.dlq_summary(%L); then replay or purge them', d.dead_letters,
+                            date_trunc('seconds', clock_timestamp() - d.oldest), q.queue_name) end
+    from pgque.queue q
+    left join (
+        select l.dl_queue_id, count(*) as dead_letters, min(l.dl_time) as oldest
+        from pgque.dead_letter l
+        group by l.dl_queue_id
+    ) d on d.dl_queue_id = q.queue_id;
+
+    return query
+    select q.queue_name, 'retry_backlog',
+           case when r.overdue > interval '1 hour' then 'critical'
+                when r.overdue > interval '5 minutes' then 'warning'
+                else 'ok' end,
+           case when r.retries is null then 'no retry is due'
+                else format('%s retries are due, the first since %s%s', r.retries,
+                            date_trunc('milliseconds', r.overdue),
+                            case when r.overdue <= interval '5 minutes' then ''
+                                 when q.queue_disable_insert
+                                 then ': the queue takes no events (disable_insert)'
+                                 else ': see that pgque.maint() or maint_retry_events() is called' end)
+           end
+    from pgque.queue q
+    left join (
+        select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
+        from pgque.retry_queue e
+        where e.ev_retry_after <= clock_timestamp()
+        group by e.ev_queue
+    ) r on r.ev_queue = q.queue_id;
+end;
+$$;
+
+-- Consumers that fall behind, against the rotation period of their queue: beyond it they hold up
+-- rotation. Leases that ended without an ack, against the queue's idle period: nobody works on their
+-- batch, and nobody took it over.
+-- locks: none. writes: nothing.
+create or replace function pgque.consumer_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    with consumer as materialized (
+        select p.*, q.queue_name, q.queue_rotation_period,
+               case when p.sub_last_tick < p.newest_tick
+                    then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                    else '0' end as lag,
+               p.newest_event_seq - p.tick_event_seq as pending
+        from pgque.consumer_progress p
+        join pgque.queue q on q.queue_id = p.sub_queue
+    )
+    select c.queue_name, format('consumer_lag:%s', c.co_name),
+           case when c.lag > c.queue_rotation_period then 'critical'
+                when c.lag > c.queue_rotation_period / 2 then 'warning'
+                else 'ok' end,
+           case when c.sub_last_tick is null then 'has no batch'
+                when c.lag <= c.queue_rotation_period / 2
+                then format('%s behind, %s events', c.lag, c.pending)
+                else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
+                            'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
+                            date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
+                            c.co_name) end
+    from consumer c
+    union all
+    select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
+           case when l.expired is null then 'no lease has run out'
+                else format('%s: start a worker that claims it, or see why its worker stopped',
+                            l.expired) end
+    from pgque.queue q
+    left join (
+        select c.sub_queue,
+               string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
+                                 c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
+        from consumer c
+        join pgque.queue b on b.queue_id = c.sub_queue
+        where c.sub_batch is not null
+          and c.lease_until < clock_timestamp() - b.queue_ticker_idle_period
+        group by c.sub_queue
+    ) l on l.sub_queue = q.queue_id;
+end;
+$$;

@@ -1,0 +1,60 @@
+-- Batches that the position log still shows from opening to end, with the consumer they belong to.
+-- A batch that was taken back by a move is not among them; one that a colleague of a dead
+-- subconsumer took over ended for the dead one. Compaction leaves little: this tells of the last
+-- minutes on a busy database and of hours on a quiet one.
+create or replace view pgque.ended_batch as
+select s.sub_queue as queue_id,
+       coalesce(s.sub_main, s.sub_id) as sub_id,
+       p.sub_batch as batch_id,
+       p.opened_at,
+       p.ended_at,
+       e.tick_time,
+       e.tick_event_seq - b.tick_event_seq as events
+from (
+    select l.sub_id, l.sub_batch, l.sub_last_tick, l.sub_next_tick,
+           min(l.sub_active) over (partition by l.sub_id, l.sub_batch) as opened_at,
+           lead(l.sub_active) over w as ended_at,
+           lead(l.sub_batch) over w as batch_after,
+           lead(l.sub_last_tick) over w as tick_after
+    from pgque.position_log l
+    window w as (partition by l.sub_id order by l.pos_seq)
+) p
+join pgque.subscription_base s on s.sub_id = p.sub_id
+join pgque.tick b on b.tick_queue = s.sub_queue and b.tick_id = p.sub_last_tick
+join pgque.tick e on e.tick_queue = s.sub_queue and e.tick_id = p.sub_next_tick
+where p.sub_batch is not null
+  and p.batch_after is null
+  and p.ended_at is not null
+  and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
+
+-- How long after its last tick a batch was finished: percentiles over the consumer's batches that
+-- ended in the period, as far back as pgque.ended_batch shows them; nulls when there is none.
+-- locks: none. writes: nothing.
+create or replace function pgque.latency_percentiles(
+    i_queue_name text, i_consumer_name text, i_period interval)
+returns table (p50 interval, p95 interval, p99 interval)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue_name, i_consumer_name);
+begin
+    if i_period is null or i_period <= '0' or i_period > '100 years' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no latency over %s', coalesce(i_period::text, 'null')),
+            hint = 'Give a positive interval, for example ''1 hour''.';
+    end if;
+    perform pgque.check_logs_visible();
+    return query
+    select l.p[1], l.p[2], l.p[3]
+    from (
+        select percentile_cont('{0.5,0.95,0.99}'::double precision[])
+               within group (order by b.ended_at - b.tick_time) as p
+        from pgque.ended_batch b
+        where b.sub_id = v_sub.sub_id
+          and b.ended_at >= clock_timestamp() - i_period
+    ) l;
+end;
+$$;

@@ -1,0 +1,210 @@
+-- What statistics, health and metrics are made of: each queue with its last two ticks and the last
+-- event id given out, and each subscription with where it stands. Every fact comes from one probe of
+-- an index; counts are differences of event ids, so they are upper estimates where senders rolled
+-- back.
+create or replace view pgque.queue_progress as
+select q.queue_id,
+       q.queue_name,
+       q.queue_cur_table,
+       q.queue_rotation_period,
+       q.queue_switch_time,
+       q.queue_switch_step2,
+       q.queue_external_ticker,
+       q.queue_ticker_paused,
+       q.queue_ticker_max_lag,
+       q.queue_ticker_idle_period,
+       q.queue_disable_insert,
+       newest.tick_id,
+       newest.tick_time,
+       newest.tick_event_seq,
+       newest.tick_snapshot,
+       before.tick_time as before_time,
+       before.tick_event_seq as before_event_seq,
+       coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0) as last_event_id
+from pgque.queue q
+left join lateral (
+    select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
+) newest on true
+left join lateral (
+    select * from pgque.tick t
+    where t.tick_queue = q.queue_id and t.tick_id < newest.tick_id
+    order by t.tick_id desc limit 1
+) before on true;
+
+create or replace view pgque.consumer_progress as
+select s.sub_id,
+       s.sub_queue,
+       s.sub_main,
+       s.sub_active,
+       s.sub_last_tick,
+       s.sub_batch,
+       s.sub_next_tick,
+       s.lease_owner,
+       s.lease_until,
+       c.co_name,
+       t.tick_time,
+       t.tick_event_seq,
+       newest.tick_id as newest_tick,
+       newest.tick_event_seq as newest_event_seq
+from pgque.subscription s
+join pgque.consumer c on c.co_id = s.sub_consumer
+left join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+left join lateral (
+    select n.tick_id, n.tick_event_seq from pgque.tick n
+    where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
+) newest on true;
+
+-- Tells a transaction whose snapshot is older than a compaction, and would see zeros, to start again.
+-- Costs nothing in the usual isolation.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_logs_visible()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
+        return;
+    end if;
+    perform pgque.check_positions_visible();
+    if not exists (select from pgque.counter_log)
+       or not exists (select from pgque.history)
+       or exists (select from pgque.queue_progress q where q.tick_id is null) then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = 'ticks and counters are not in this transaction''s snapshot',
+            hint = 'The transaction began before they were compacted: roll back and try again.';
+    end if;
+end;
+$$;
+
+-- Each queue at a glance. depth counts the events that the slowest consumer has not finished, those
+-- not ticked yet among them, and is 0 without consumers; oldest_msg_age is at least the age of the
+-- oldest of them, null when there is none. Subconsumers do not count as consumers.
+-- locks: none. writes: nothing.
+create or replace function pgque.queue_stats()
+returns table (
+    queue_name text, queue_id integer, depth bigint, oldest_msg_age interval, consumers integer,
+    events_per_sec numeric, cur_table integer, rotation_age interval, rotation_period interval,
+    ticker_paused boolean, last_tick_time timestamptz, last_tick_id bigint, dlq_count bigint)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    perform pgque.check_logs_visible();
+    return query
+    select q.queue_name, q.queue_id,
+           coalesce(q.last_event_id - c.event_seq, 0),
+           case when q.last_event_id > c.event_seq then clock_timestamp() - oldest.tick_time end,
+           coalesce(c.consumers, 0),
+           coalesce(round((q.tick_event_seq - q.before_event_seq)
+                          / nullif(extract(epoch from q.tick_time - q.before_time), 0)::numeric, 3), 0),
+           q.queue_cur_table, clock_timestamp() - q.queue_switch_time, q.queue_rotation_period,
+           q.queue_ticker_paused, q.tick_time, q.tick_id,
+           coalesce(d.dead_letters, 0)
+    from pgque.queue_progress q
+    left join (
+        select p.sub_queue, min(p.tick_event_seq) as event_seq,
+               (count(*) filter (where p.sub_main is null))::integer as consumers
+        from pgque.consumer_progress p
+        group by p.sub_queue
+    ) c on c.sub_queue = q.queue_id
+    left join lateral (
+        select t.tick_time from pgque.tick t
+        where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
+        order by t.tick_id desc limit 1
+    ) oldest on true
+    left join (
+        select l.dl_queue_id, count(*) as dead_letters
+        from pgque.dead_letter l
+        group by l.dl_queue_id
+    ) d on d.dl_queue_id = q.queue_id
+    order by q.queue_name;
+end;
+$$;
+
+-- Each consumer: how long ago the tick was made where it stands, the events from there to the last
+-- tick, and its open batch with the time when it was opened (without one, the last sign of life). A
+-- subconsumer stands only where its batch begins, and has only its batch before it.
+-- locks: none. writes: nothing.
+create or replace function pgque.consumer_stats()
+returns table (
+    queue_name text, consumer_name text, lag interval, pending_events bigint,
+    last_batch_start timestamptz, batch_active boolean, batch_id bigint)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    perform pgque.check_logs_visible();
+    return query
+    select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
+           case when p.sub_main is null then p.newest_event_seq else batch_end.tick_event_seq end
+           - p.tick_event_seq,
+           coalesce((select min(l.sub_active) from pgque.position_log l
+                     where l.sub_batch = p.sub_batch), p.sub_active),
+           p.sub_batch is not null, p.sub_batch
+    from pgque.consumer_progress p
+    join pgque.queue q on q.queue_id = p.sub_queue
+    left join pgque.tick batch_end
+           on batch_end.tick_queue = p.sub_queue and batch_end.tick_id = p.sub_next_tick
+    order by q.queue_name, p.co_name;
+end;
+$$;
+
+-- The batches of a queue that are open now, the longest open first. The age is that of the claim
+-- since which the consumer has had it, at least.
+-- locks: none. writes: nothing.
+create or replace function pgque.in_flight(i_queue_name text)
+returns table (
+    consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+begin
+    perform pgque.check_logs_visible();
+    return query
+    select p.co_name, p.sub_batch, clock_timestamp() - opened.at, e.tick_event_seq - p.tick_event_seq
+    from pgque.consumer_progress p
+    join pgque.tick e on e.tick_queue = p.sub_queue and e.tick_id = p.sub_next_tick
+    cross join lateral (
+        select min(l.sub_active) as at from pgque.position_log l where l.sub_batch = p.sub_batch
+    ) opened
+    where p.sub_queue = v_queue.queue_id
+      and p.sub_batch is not null
+    order by opened.at, p.co_name;
+end;
+$$;
+
+-- Consumers that have something to do and are not getting it done: a batch open for longer than the
+-- threshold, or ticks waiting and no sign of life for so long.
+-- locks: none. writes: nothing.
+create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
+returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    if i_threshold is null or i_threshold < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no consumer is stuck after %s', coalesce(i_threshold::text, 'null')),
+            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+    end if;
+    perform pgque.check_logs_visible();
+    return query
+    select q.queue_name, p.co_name, clock_timestamp() - p.tick_time, p.sub_active
+    from pgque.consumer_progress p
+    join pgque.queue q on q.queue_id = p.sub_queue
+    where case when p.sub_batch is null
+               then p.sub_last_tick < p.newest_tick and p.sub_active <= clock_timestamp() - i_threshold
+               else (select min(l.sub_active) from pgque.position_log l
+                     where l.sub_batch = p.sub_batch) <= clock_timestamp() - i_threshold end
+    order by p.tick_time, q.queue_name, p.co_name;
+end;
+$$;

@@ -1,0 +1,76 @@
+-- How this database's queue is kept going, a row for each part: ok, or what else, with details.
+-- Late are queues without a tick for 10 seconds more than their idle period, in which each gets one.
+-- locks: none. writes: nothing.
+create or replace function pgque.status()
+returns table (component text, status text, detail text)
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_config  pgque.config;
+    v_late    text;
+begin
+    select * into v_config from pgque.config;
+    return query
+    select 'postgresql', 'ok', current_setting('server_version')
+    union all
+    select 'pgque', 'ok', format('%s, installed at %s', v_config.schema_version, (
+        select date_trunc('second', max(h.installed_at)) from pgque.version_history h));
+    return query select * from pgque.scheduler_status();
+
+    select string_agg(format('"%s"', q.queue_name), ', ' order by q.queue_name) into v_late
+    from pgque.queue q
+    where not q.queue_ticker_paused and not q.queue_external_ticker
+      and clock_timestamp() - q.queue_ticker_idle_period - interval '10 seconds' > (
+          select t.tick_time from pgque.tick t
+          where t.tick_queue = q.queue_id order by t.tick_id desc limit 1);
+    return query
+    select 'ticks', case when v_late is null then 'ok' else 'late' end,
+           coalesce(format('no tick for too long: %s', v_late),
+                    format('every %s ms at most', v_config.tick_period_ms))
+    union all
+    select 'queues', 'ok', format('%s, with %s consumers', (select count(*) from pgque.queue),
+                                  (select count(*) from pgque.subscription_base s
+                                   where s.sub_role <> 'coop_member'));
+end;
+$$;
+
+-- The part of status that is about pg_cron: whether there is one, and how the last run of each job
+-- went. A job that pg_cron does not have any more, or not active, is called missing.
+-- locks: none. writes: nothing.
+create or replace function pgque.scheduler_status()
+returns table (component text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_config   pgque.config;
+    v_message  text;
+begin
+    begin
+        v_message := format('pg_cron %s', pgque.find_cron(true));
+    exception
+        when sqlstate 'PQ019' then
+            return query values ('scheduler', 'none', sqlerrm);
+            return;
+    end;
+    select * into v_config from pgque.config;
+    return query values (
+        'scheduler', case when v_config.scheduler is null then 'stopped' else 'ok' end, v_message);
+    return query execute
+        'select n.name, '
+        'case when n.job_id is null then ''stopped'' when not coalesce(j.active, false) then ''missing'' '
+        'when d.status = ''failed'' then ''failed'' else ''ok'' end, '
+        'case when n.job_id is null then ''not scheduled: select pgque.start();'' '
+        'else concat_ws('', '', format(''job %s'', n.job_id), j.schedule, j.command, '
+        'coalesce(''last run '' || d.status, ''no run yet''), '
+        'case when d.status = ''failed'' then d.return_message end) end '
+        'from (values (1, ''ticker'', $1), (2, ''maint'', $2)) n(nr, name, job_id) '
+        'left join cron.job j on j.jobid = n.job_id '
+        'left join lateral (select r.status, r.return_message from cron.job_run_details r '
+        'where r.jobid = n.job_id and r.status in (''succeeded'', ''failed'') '
+        'order by r.runid desc limit 1) d on true '
+        'order by n.nr'
+    using v_config.ticker_job_id, v_config.maint_job_id;
+end;
+$$;

@@ -1,0 +1,109 @@
+-- Partitioned consumers: the events of a queue, shared out by key among n slots. Each slot is a
+-- subscription of its own, named consumer#slot/n, with its own cursor; see docs/partitions.md.
+
+-- How many slots a consumer has, and what a failed event does to later ones of its key: with skip
+-- they go on, with pause they wait until it is settled.
+create table if not exists pgque.partition_consumer (
+    queue_id    integer not null references pgque.queue on delete cascade,
+    co_name     text not null check (co_name <> ''),
+    n           integer not null check (n between 1 and 256),
+    on_failure  text not null default 'skip' check (on_failure in ('skip', 'pause')),
+    primary key (queue_id, co_name)
+);
+
+-- The first subscription makes all n slots, at one tick, so that no event falls between them.
+-- Those that nobody subscribed yet keep their place.
+create table if not exists pgque.partition_slot_base (
+    sub_id         integer primary key references pgque.subscription_base on delete cascade,
+    queue_id       integer not null,
+    co_name        text not null,
+    slot           integer not null check (slot >= 0),
+    is_subscribed  boolean not null default false,
+    unique (queue_id, co_name, slot),
+    foreign key (queue_id, co_name) references pgque.partition_consumer
+);
+
+-- Under pause: failed events with the time of their next delivery, and behind each, without a time,
+-- those of its key that came later.
+create table if not exists pgque.partition_held (
+    sub_id       integer not null references pgque.subscription_base on delete cascade,
+    ev_id        bigint not null,
+    retry_after  timestamptz,
+    ev_time      timestamptz not null,
+    ev_txid      xid8,
+    ev_retry     integer,
+    ev_type      text,
+    ev_data      text,
+    ev_extra1    text not null,
+    ev_extra2    text,
+    ev_extra3    text,
+    ev_extra4    text,
+    primary key (sub_id, ev_id)
+);
+
+-- A slot's lease outlives batches, and a batch is handed out in pages: acked up to page_from,
+-- handed out up to page_to. With held_at that page consists of held events, those due at that time.
+alter table pgque.position_log
+    add column if not exists lease_ttl interval,
+    add column if not exists page_from bigint,
+    add column if not exists page_to bigint,
+    add column if not exists held_at timestamptz;
+
+-- Earlier versions knew no slots.
+do $$
+begin
+    if not exists (select from pg_constraint c
+                   where c.conrelid = 'pgque.subscription_base'::regclass
+                     and c.conname = 'subscription_base_sub_role_check'
+                     and pg_get_constraintdef(c.oid) like '%slot%') then
+        alter table pgque.subscription_base
+            drop constraint subscription_base_sub_role_check,
+            add constraint subscription_base_sub_role_check
+                check (sub_role in ('normal', 'coop_main', 'coop_member', 'slot'));
+    end if;
+end;
+$$;
+
+-- Each slot with its newest position.
+create or replace view pgque.slot_state as
+select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id,
+       p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
+       p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
+       p.page_from, p.page_to, p.held_at, p.event_cutoff
+from pgque.partition_consumer c
+join pgque.queue q on q.queue_id = c.queue_id
+join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name
+cross join lateral (
+    select *
+    from pgque.position_log l
+    where l.sub_id = b.sub_id
+    order by l.pos_seq desc
+    limit 1
+) p;
+
+-- The leases of subscribed slots.
+create or replace view pgque.partition_slot as
+select s.queue_id, s.co_name, s.slot, s.lease_owner, s.lease_until, s.lease_ttl,
+       s.lease_epoch as epoch
+from pgque.slot_state s
+where s.is_subscribed;
+
+-- For operators: who works on each slot and how far it is behind. pending_events counts those of
+-- all keys since the slot's position, as get_consumer_info does: an upper estimate.
+create or replace view pgque.partition_slot_status as
+select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_until,
+       s.lease_epoch as epoch, s.sub_last_tick as last_tick,
+       newest.tick_event_seq - t.tick_event_seq as pending_events,
+       clock_timestamp() - t.tick_time as lag,
+       s.is_subscribed as subscribed,
+       s.on_failure,
+       (select count(*) from pgque.partition_held h where h.sub_id = s.sub_id) as held_events
+from pgque.slot_state s
+join pgque.tick t on t.tick_queue = s.queue_id and t.tick_id = s.sub_last_tick
+cross join lateral (
+    select n.tick_event_seq
+    from pgque.tick n
+    where n.tick_queue = s.queue_id
+    order by n.tick_id desc
+    limit 1
+) newest;

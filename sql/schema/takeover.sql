@@ -1,0 +1,103 @@
+-- An installation over an existing one goes on as the role that owns it, so that all objects keep
+-- one owner: functions of ours are closed to everybody else.
+do $$
+declare
+    v_owner constant text := (select n.nspowner::regrole::text from pg_namespace n
+                              where n.nspname = 'pgque');
+begin
+    if to_regrole(v_owner) = current_user::regrole then
+        return;
+    elsif not pg_has_role(to_regrole(v_owner), 'member') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = format('pgque belongs to %s, and %s is not a member of that role',
+                             v_owner, current_user),
+            hint = format('Install as %s, or as a superuser.', v_owner);
+    end if;
+    execute format('set local role %s', v_owner);  -- quoted: by regrole
+end;
+$$;
+
+-- Takes every lock that an installation needs, all at once; with the event tables, those that an
+-- uninstall needs too. Sessions that use the queue take theirs in various orders, so to wait for one
+-- with others in hand would end in deadlocks. So this asks for all and, when one is not free, lets go
+-- of all and asks again, for a minute or the session's lock_timeout; most times it hardly waits, now
+-- and then for less time than PostgreSQL takes to look for a deadlock (a second). The table queue,
+-- which every producer's open transaction has read, comes last: whoever else comes meanwhile waits
+-- there with nothing in hand.
+-- locks: all tables and views, exclusively. writes: nothing.
+create or replace function pgque.lock_tables(i_with_events boolean)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_timeout  constant text := current_setting('lock_timeout');
+    v_give_up  constant timestamptz := clock_timestamp()
+                   + coalesce(nullif(v_timeout::interval, '0'), '1 minute');
+    v_locks    constant text[] := array(
+                   select case when c.relkind = 'v'
+                       then format('alter view pgque.%I owner to current_user', c.relname)
+                       else format('lock table only pgque.%I in access exclusive mode', c.relname) end
+                   from pg_class c
+                   where c.relnamespace = 'pgque'::regnamespace
+                     and c.relkind in ('r', 'v')
+                     and (i_with_events or c.relname !~ '^event_[0-9t]')
+                   order by c.relname = 'queue', c.relkind desc, c.relname);
+    v_lock     text;
+    v_until    timestamptz;
+begin
+    for v_attempt in 1 .. 1000000 loop
+        v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 40 = 0
+                         then interval '800 ms' else interval '10 ms' end);
+        begin
+            foreach v_lock in array v_locks loop
+                perform set_config('lock_timeout', greatest(1, floor(1000 * extract(
+                    epoch from v_until - clock_timestamp())))::text, true);
+                execute v_lock;
+            end loop;
+            perform set_config('lock_timeout', v_timeout, true);
+            return;
+        exception
+            when lock_not_available then
+                null;  -- all locks are given back
+        end;
+        exit when clock_timestamp() >= v_give_up;
+        perform pg_sleep(0.02 * random());
+    end loop;
+    perform pgque.refuse_to_wait();
+end;
+$$;
+
+-- Names those who hold the locks.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_to_wait()
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_holders text;
+begin
+    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
+    into v_holders
+    from pg_locks l
+    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    where l.granted
+      and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    raise exception using
+        errcode = 'lock_not_available',
+        message = format('transactions that are open on the queues hold this up: %s',
+                         coalesce(v_holders, 'they ended just now')),
+        hint = 'These are process ids (pg_stat_activity). Nothing was changed: let them end and try '
+               'again; set lock_timeout for another patience than a minute.';
+end;
+$$;
+
+do $$
+begin
+    if to_regclass('pgque.config') is not null then
+        perform pgque.lock_tables(false);
+    end if;
+end;
+$$;

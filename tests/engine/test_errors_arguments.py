@@ -1,0 +1,221 @@
+"""Nulls, unknown names and negative numbers are refused, in every argument of every function.
+
+The functions and arguments are the catalog's, so a new one is tested as soon as it is there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from tests.conftest import Server, administer
+from tests.security.decisions import TRIGGERS
+from tests.support.catalog import (
+    CONSUMER_ARGUMENTS,
+    GENERATED,
+    QUEUE_ARGUMENTS,
+    Argument,
+    Function,
+    populate,
+    public_functions,
+    sample_values,
+)
+from tests.support.queues import Connection, connect
+
+# What null means where it is no mistake, by argument; by function too where it is one elsewhere.
+NULL_MEANS = {
+    "an event, or a dead letter, without it": """
+        ev_type type_name i_type i_ev_type ev_data payload i_payload i_ev_data x_ev_type x_ev_data
+        ev_extra1 ev_extra2 ev_extra3 ev_extra4 i_ev_extra1 i_ev_extra2 i_ev_extra3 i_ev_extra4
+        x_ev_extra1 x_ev_extra2 x_ev_extra3 x_ev_extra4 i_ev_txid i_ev_retry i_partition_key""",
+    "a new id, the present time, the first delivery, to all consumers": """
+        x_ev_id x_ev_time x_ev_retry ev_id ev_time ev_retry ev_owner""",
+    "no reason given": "i_reason",
+    "no limit": "i_min_lag i_min_count i_min_interval i_max_count i_limit i_since i_until",
+    "no condition": "i_extra_where i_expected_type",
+    "no": "i_convert_normal x_keep_dead_letters",
+    "nothing is taken over": "i_dead_interval",
+    "the default": "x_param_value",
+    "the newest tick": "x_tick_pos",
+    "the open batch, whichever it is": "claim_batch.i_batch_id",
+    "where the consumer stands": "i_from_tick i_to_tick i_after_tick",
+    "a new lease": "claim_ticks.i_epoch",
+    "nothing that is left to clean up": "abort_staging.i_staging_id",
+    "nobody, who holds no slot": "release_slot.i_worker",
+    "all of them": """
+        get_queue_info.i_queue_name get_consumer_info.i_queue_name
+        get_consumer_info.i_consumer_name""",
+}
+MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
+# They begin what was not there.
+NEW_QUEUES = {"create_queue"}
+NEW_CONSUMERS = {
+    "register_consumer", "register_consumer_at", "register_subconsumer", "subscribe",
+    "subscribe_subconsumer", "subscribe_slot", "next_batch", "next_batch_custom", "receive_coop",
+}  # fmt: skip
+# Called by the procedures that tick and maintain, which have checked their arguments.
+OF_PROCEDURES = {"begin_slot", "next_beat", "run_maintenance"}
+# Besides ids: what callers pass on as it is, with the sign that it has.
+ANY_NUMBER = {"i_filenode", "i_new_value", "i_prev_tick_seq", "i_ev_retry", "ev_retry", "ev_owner"}
+NEGATIVE = {
+    "pg_catalog.int4": -1,
+    "pg_catalog.int8": -1,
+    "pg_catalog.interval": "-1 second",
+}
+# Besides the samples: an array as text, a word of a list.
+OTHER_VALUES = {"payloads": "{1}", "i_on_failure": "skip"}
+# What is not there is as good as cleaned up.
+REFUSES_NOTHING = {"abort_staging"}
+BATCH_ARGUMENTS = {"i_batch_id", "x_batch_id"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call with one wrong argument came to."""
+
+    function: Function
+    argument: Argument
+    sqlstate: str | None
+    message: str | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.function.signature}, {self.argument.name}: {self.sqlstate} {self.message}"
+
+
+@pytest.fixture(scope="module")
+def db(server: Server, template_database: str) -> Iterator[Connection]:
+    """A database with one of everything, in which calls are rolled back."""
+    administer(server, f"create database t_errors template {template_database}")
+    with connect(server.database_url("t_errors")) as db:
+        populate(db)
+        yield db
+    administer(server, "drop database t_errors with (force)")
+
+
+@pytest.fixture(scope="module")
+def called(db: Connection) -> list[Function]:
+    """The functions that users call."""
+    hidden = {*TRIGGERS.split(), *OF_PROCEDURES}
+    return [
+        function
+        for function in public_functions(db)
+        if function.name not in hidden and not GENERATED.match(function.name)
+    ]
+
+
+@pytest.fixture(scope="module")
+def of_null(db: Connection, called: list[Function]) -> list[Outcome]:
+    """Of each call with one argument null."""
+    return [
+        misuse(db, function, argument, None)
+        for function in called
+        for argument in function.arguments
+    ]
+
+
+@pytest.fixture(scope="module")
+def of_unknown(db: Connection, called: list[Function]) -> list[Outcome]:
+    """Of each call with a queue, a consumer or a batch that is not there."""
+    wrong = [(QUEUE_ARGUMENTS, "nowhere"), (CONSUMER_ARGUMENTS, "nobody")]
+    return [
+        misuse(db, function, argument, name)
+        for function in called
+        for argument in function.arguments
+        for pattern, name in wrong
+        if pattern.fullmatch(argument.name)
+    ] + [
+        misuse(db, function, argument, 4711)
+        for function in called
+        for argument in function.arguments
+        if argument.name in BATCH_ARGUMENTS
+    ]
+
+
+def misuse(db: Connection, function: Function, argument: Argument, wrong: object) -> Outcome:
+    values = {**sample_values(db, function), **OTHER_VALUES}
+    given = [
+        wrong if each is argument else values.get(each.name, values.get(each.type))
+        for each in function.arguments
+    ]
+    try:
+        with db.transaction(force_rollback=True):
+            db.execute(function.statement, given)
+    except psycopg.Error as error:
+        diag = error.diag
+        return Outcome(function, argument, error.sqlstate, diag.message_primary, diag.message_hint)
+    return Outcome(function, argument, None)
+
+
+def is_of_ours(outcome: Outcome) -> bool:
+    return (outcome.sqlstate or "").startswith("PQ")
+
+
+def test_null_is_refused_or_means_what_is_listed(of_null: list[Outcome]) -> None:
+    wrong = [
+        str(outcome)
+        for outcome in of_null
+        if not is_of_ours(outcome)
+        and (outcome.sqlstate is not None or not may_be_null(outcome.function, outcome.argument))
+    ]
+    assert wrong == []
+
+
+def may_be_null(function: Function, argument: Argument) -> bool:
+    return not MAY_BE_NULL.isdisjoint({argument.name, f"{function.name}.{argument.name}"})
+
+
+def test_what_is_listed_exists(of_null: list[Outcome]) -> None:
+    accepted = {o.argument.name for o in of_null if o.sqlstate is None}
+    accepted |= {f"{o.function.name}.{o.argument.name}" for o in of_null if o.sqlstate is None}
+    assert accepted >= MAY_BE_NULL
+
+
+def test_an_unknown_queue_consumer_or_batch_is_named(of_unknown: list[Outcome]) -> None:
+    wrong = [str(outcome) for outcome in of_unknown if outcome.sqlstate != code_for(outcome)]
+    assert wrong == []
+
+
+def code_for(outcome: Outcome) -> str | None:
+    """The error that this mistake has."""
+    name, argument = outcome.function.name, outcome.argument.name
+    if argument in BATCH_ARGUMENTS:
+        return "PQ003"
+    if QUEUE_ARGUMENTS.fullmatch(argument):
+        return None if name in NEW_QUEUES else "PQ001"
+    is_member = any(each.name == "i_subconsumer" for each in outcome.function.arguments)
+    begins = name in NEW_CONSUMERS and (is_member or not name.startswith("next_batch"))
+    return None if begins else "PQ002"
+
+
+def test_a_negative_count_or_interval_is_refused(db: Connection, called: list[Function]) -> None:
+    accepted = [
+        str(outcome)
+        for function in called
+        for argument in function.arguments
+        if argument.type in NEGATIVE
+        and not argument.name.endswith("_id")
+        and argument.name not in ANY_NUMBER
+        and not is_of_ours(outcome := misuse(db, function, argument, NEGATIVE[argument.type]))
+    ]
+    assert accepted == []
+
+
+def test_every_error_has_a_message_and_says_what_to_do(
+    of_null: list[Outcome], of_unknown: list[Outcome]
+) -> None:
+    speechless = [
+        str(outcome)
+        for outcome in of_null + of_unknown
+        if is_of_ours(outcome) and not (outcome.message and outcome.hint)
+    ]
+    assert speechless == []
+
+
+def test_every_function_with_arguments_refuses_something(
+    called: list[Function], of_null: list[Outcome], of_unknown: list[Outcome]
+) -> None:
+    refusing = {o.function.signature for o in of_null + of_unknown if is_of_ours(o)}
+    trusting = {f.name for f in called if f.arguments and f.signature not in refusing}
+    assert trusting == REFUSES_NOTHING

@@ -1,0 +1,320 @@
+"""Keeping queues going without pg_cron, and taking everything away again.
+
+What needs a real pg_cron is in test_pg_cron.py.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.queues import (
+    Connection,
+    drain,
+    finish,
+    last_tick,
+    make_queue,
+    next_batch,
+    open_batch,
+    refused,
+    rows,
+    send,
+    tick,
+    value,
+)
+
+Another = Callable[[], Connection]
+
+MINUTES = {
+    "pgque_ticker": ("* * * * *", "call pgque.ticker_loop('61.5 seconds')"),
+    "pgque_maint": ("* * * * *", "call pgque.maint_loop('1 minute')"),
+}
+SECONDS = {
+    "pgque_ticker": ("10 seconds", "call pgque.ticker_loop('11.5 seconds')"),
+    "pgque_maint": ("30 seconds", "call pgque.maint_loop('30 seconds')"),
+}
+
+
+def status(db: Connection) -> dict[str, tuple[str, str]]:
+    found = rows(db, "select component, status, detail from pgque.status()")
+    return {component: (state, detail) for component, state, detail in found}
+
+
+def break_function(db: Connection, name: str) -> None:
+    """Makes a maintenance function fail."""
+    db.execute(
+        f"create or replace function pgque.{name} language plpgsql as"
+        " 'begin raise exception ''broken''; end'".encode()
+    )
+
+
+class TestWithoutPgCron:
+    def test_start_says_what_is_missing_and_what_to_do_instead(self, db: Connection) -> None:
+        with refused("PQ019", "runs no pg_cron", "shared_preload_libraries", "pgque.maint()"):
+            value(db, "select pgque.start()::text")
+        assert rows(db, "select scheduler, ticker_job_id from pgque.config") == [(None, None)]
+
+    def test_stop_has_nothing_to_do(self, db: Connection) -> None:
+        value(db, "select pgque.stop()::text")
+
+    def test_ticker_and_maint_work_from_any_scheduler(self, db: Connection) -> None:
+        make_queue(db, ticker_idle_period="0")
+        (event,) = send(db, "a")
+        value(db, "select pgque.ticker()")
+        batch = next_batch(db)
+        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
+        finish(db, batch)
+        value(db, "select pgque.maint()")
+        value(db, "select pgque.ticker()")
+        assert drain(db) == ["a"]
+
+    def test_status_shows_the_parts(self, db: Connection) -> None:
+        make_queue(db, consumers=("c", "d"))
+        found = status(db)
+        assert {part: state for part, (state, _) in found.items()} == {
+            "postgresql": "ok",
+            "pgque": "ok",
+            "scheduler": "none",
+            "ticks": "ok",
+            "queues": "ok",
+        }
+        assert value(db, "select pgque.version()") in found["pgque"][1]
+        assert found["queues"][1] == "1, with 2 consumers"
+
+    def test_status_names_queues_without_ticks(self, db: Connection) -> None:
+        for queue in ("stuck", "paused", "ticked"):
+            make_queue(db, queue, ticker_idle_period="1 minute")
+        value(db, "select pgque.set_queue_config('paused', 'ticker_paused', 'true')")
+        db.execute("update pgque.tick set tick_time = tick_time - interval '2 minutes'")
+        tick(db, "ticked")
+        assert status(db)["ticks"] == ("late", 'no tick for too long: "stuck"')
+
+
+@pytest.mark.parametrize(
+    ("version", "jobs"),
+    [
+        ("1.3", MINUTES),
+        ("1.4-1", MINUTES),
+        ("1.4.2", MINUTES),
+        ("1.5", SECONDS),
+        ("1.6", SECONDS),
+        ("1.10", SECONDS),
+        ("2.0-rc1", SECONDS),
+        ("unknown", MINUTES),
+        (None, MINUTES),
+    ],
+)
+def test_jobs_count_seconds_where_pg_cron_does(
+    db: Connection, version: str | None, jobs: dict[str, tuple[str, str]]
+) -> None:
+    found = rows(db, "select * from pgque.cron_jobs(%s)", version)
+    assert {name: (schedule, command) for name, schedule, command in found} == jobs
+
+
+class TestSlots:
+    @pytest.mark.parametrize(
+        ("slot", "start", "end"),
+        [
+            ("61.5 seconds", "09:30:00.01", "09:31:01.5"),
+            ("61.5 seconds", "09:30:01.52", "09:31:01.5"),
+            ("61.5 seconds", "09:30:59.9", "09:31:01.5"),
+            ("1 minute", "09:30:20", "09:31:00"),
+            ("11.5 seconds", "09:30:55", "09:31:06.5"),
+            ("0", "09:30:55", "09:30:55"),
+        ],
+    )
+    def test_slots_of_a_minute_go_by_the_clock_and_shorter_ones_do_not(
+        self, db: Connection, slot: str, start: str, end: str
+    ) -> None:
+        found = value(
+            db,
+            "select (pgque.slot_end(('2026-01-01 ' || %s)::timestamptz, %s))::time::text",
+            start,
+            slot,
+        )
+        assert found == end
+
+    @pytest.mark.parametrize("slot", ["'-1 second'", "null"])
+    @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
+    def test_a_slot_that_is_none_is_refused(self, db: Connection, loop: str, slot: str) -> None:
+        with refused("PQ005", "no slot"):
+            db.execute(f"call pgque.{loop}({slot})".encode())
+
+    @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
+    def test_a_slot_ends_when_the_jobs_are_taken_back(
+        self, db: Connection, another: Another, loop: str
+    ) -> None:
+        db.execute("update pgque.config set ticker_job_id = 1")
+        running = another()
+        with ThreadPoolExecutor() as pool:
+            call = pool.submit(running.execute, f"call pgque.{loop}('11 seconds')".encode())
+            time.sleep(0.5)
+            assert not call.done()
+            db.execute("update pgque.config set ticker_job_id = null")
+            call.result(timeout=30)
+
+    def test_a_failed_tick_does_not_end_the_slot_but_its_error_does_in_the_end(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db, ticker_idle_period="0")
+        before = last_tick(db)
+        db.execute("alter table pgque.tick add constraint no_ticks check (false) not valid")
+        healed = another()
+        timer = threading.Timer(
+            0.5, lambda: healed.execute("alter table pgque.tick drop constraint no_ticks")
+        )
+        timer.start()
+        try:
+            with refused("23514", "no_ticks"):
+                db.execute("call pgque.ticker_loop('3 seconds')")
+        finally:
+            timer.join()
+        assert last_tick(db) > before
+
+
+class TestMaintenance:
+    def test_each_step_is_done_in_one_pass_with_the_steps_of_a_rotation_apart(
+        self, db: Connection
+    ) -> None:
+        make_queue(db, rotation_period="1 microsecond")
+        db.execute("call pgque.maint_loop('0')")
+        sql = "select queue_cur_table, queue_switch_step1 < queue_switch_step2 from pgque.queue"
+        assert rows(db, sql) == [(1, True)]
+
+    def test_a_step_that_fails_stops_no_other_and_is_told(self, db: Connection) -> None:
+        make_queue(db, rotation_period="1 microsecond")
+        batch = open_batch(db, "a")
+        (event,) = rows(db, "select ev_id from pgque.get_batch_events(%s)", batch)[0]
+        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
+        finish(db, batch)
+        break_function(db, "maint_rotate_tables_step1(i_queue_name text) returns integer")
+        with refused("P0001", "pgque.maint_rotate_tables_step1: broken"):
+            db.execute("call pgque.maint_loop('0')")
+        tick(db)
+        assert drain(db) == ["a"]
+
+    def test_only_maintenance_functions_of_ours_are_run(self, db: Connection) -> None:
+        for name in ("vacuum", "pg_sleep", "pgque.ticker", "public.maint_x"):
+            assert value(db, "select pgque.run_maintenance(%s, null)", name) is False
+
+
+class TestUninstalling:
+    def uninstall(self, db: Connection, force: str = "") -> None:
+        value(db, f"select pgque.uninstall({force})::text")
+
+    def gone(self, db: Connection) -> bool:
+        found: bool = value(db, "select to_regnamespace('pgque') is null")
+        return found
+
+    def test_queues_that_were_read_are_removed(self, db: Connection) -> None:
+        make_queue(db, consumers=("c", "d"))
+        send(db, "a")
+        tick(db)
+        for consumer in ("c", "d"):
+            drain(db, consumer=consumer)
+        self.uninstall(db)
+        assert self.gone(db)
+
+    def test_unread_events_are_kept_and_their_queues_named(self, db: Connection) -> None:
+        make_queue(db, "read")
+        make_queue(db, "unread", consumers=("c", "late"))
+        for queue in ("read", "unread"):
+            send(db, "a", queue=queue)
+            tick(db, queue)
+            drain(db, queue)
+        with refused("PQ020", 'yet: "unread"', "uninstall(true)"):
+            self.uninstall(db)
+        assert drain(db, "unread", "late") == ["a"]
+        self.uninstall(db)
+
+    def test_events_that_no_tick_has_seen_count(self, db: Connection) -> None:
+        make_queue(db)
+        send(db, "a")
+        with refused("PQ020", '"q"'):
+            self.uninstall(db)
+
+    def test_an_open_batch_counts(self, db: Connection) -> None:
+        make_queue(db)
+        batch = open_batch(db, "a")
+        with refused("PQ020"):
+            self.uninstall(db)
+        finish(db, batch)
+        self.uninstall(db)
+
+    def test_the_open_batch_of_a_subconsumer_counts(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        value(db, "select pgque.register_subconsumer('q', 'c', 'w')")
+        send(db, "a")
+        tick(db)
+        value(db, "select pgque.next_batch('q', 'c', 'w')")
+        with refused("PQ020"):
+            self.uninstall(db)
+
+    def test_an_event_that_waits_behind_its_key_counts(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        value(db, "select pgque.subscribe_slot('q', 'c', 0, 1)::text")
+        value(db, "select pgque.set_partition_policy('q', 'c', 'pause')::text")
+        value(db, "select pgque.send('q', 't', 'a'::text, 'key')")
+        tick(db)
+        value(db, "select pgque.claim_slot('q', 'c', 0, 'me')")
+        value(
+            db,
+            "select pgque.nack_partitioned('q', 'c', 0, 1, 'me', m, '1 hour')"
+            " from pgque.receive_partitioned('q', 'c', 0, 1, 'me') m",
+        )
+        value(db, "select pgque.ack_partitioned('q', 'c', 0, 1, 'me')")
+        with refused("PQ020"):
+            self.uninstall(db)
+
+    def test_a_waiting_retry_counts(self, db: Connection) -> None:
+        make_queue(db)
+        batch = open_batch(db, "a")
+        ids = [row[0] for row in rows(db, "select ev_id from pgque.get_batch_events(%s)", batch)]
+        value(db, "select pgque.nack_batch(%s, %s, '1 hour')", batch, ids)
+        finish(db, batch)
+        with refused("PQ020"):
+            self.uninstall(db)
+
+    def test_an_event_scheduled_for_later_counts(self, db: Connection) -> None:
+        make_queue(db)
+        value(db, "select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")
+        with refused("PQ020"):
+            self.uninstall(db)
+
+    def test_rolled_back_events_do_not_count(self, db: Connection) -> None:
+        make_queue(db)
+        with db.transaction(force_rollback=True):
+            send(db, "a")
+        self.uninstall(db)
+
+    def test_a_producer_in_the_middle_is_waited_for(self, db: Connection, another: Another) -> None:
+        make_queue(db)
+        producer = another()
+        with ThreadPoolExecutor() as pool:
+            with producer.transaction():
+                send(producer, "a")
+                call = pool.submit(self.uninstall, db)
+                time.sleep(0.3)
+                assert not call.done()
+            with refused("PQ020"):
+                call.result()
+
+    def test_force_removes_them_all(self, db: Connection) -> None:
+        make_queue(db)
+        open_batch(db, "a")
+        self.uninstall(db, "true")
+        assert self.gone(db)
+
+    def test_null_is_no_force(self, db: Connection) -> None:
+        make_queue(db)
+        send(db, "a")
+        with refused("PQ020"):
+            self.uninstall(db, "null")
+
+    @pytest.mark.parametrize("role", ["pgque_reader", "pgque_writer", "pgque_admin"])
+    def test_only_the_owner_may(self, db: Connection, role: str) -> None:
+        db.execute(f"set role {role}".encode())
+        with refused("42501"):
+            self.uninstall(db, "true")

@@ -1,0 +1,343 @@
+"""pg_cron keeps queues going: started, stopped, watched, on Debian's pg_cron, which knows minutes.
+
+Its clock cannot be turned, so one fixture lets it work for two of its minutes; the tests look at
+what happened.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.conftest import INSTALL_SQL
+from tests.support.debian import DebianPostgres
+from tests.support.queues import (
+    Connection,
+    connect,
+    drain,
+    make_queue,
+    next_batch,
+    refused,
+    rows,
+    send,
+    value,
+)
+
+# Debian packages pg_cron for its own server.
+pytestmark = pytest.mark.server(15)
+
+HOME = "postgres"
+JOBS = "select jobname, schedule, database, username from cron.job order by jobname"
+RUNS = """
+select r.start_time, r.end_time, r.status
+from cron.job_run_details r join cron.job j using (jobid)
+where j.jobname = %s and r.start_time is not null order by r.runid
+"""
+LONGEST_WAIT = 200
+
+
+@contextmanager
+def new_cron_server() -> Iterator[DebianPostgres]:
+    """A server that loads pg_cron, whose database has not got the extension yet."""
+    with tempfile.TemporaryDirectory(prefix="pgque-cron-") as folder:
+        data_dir = Path(folder) / "postgres"
+        with DebianPostgres(
+            data_dir,
+            shared_preload_libraries="pg_cron",
+            cron__database_name=HOME,
+            cron__host=str(data_dir),
+        ) as server:
+            yield server
+
+
+@pytest.fixture(scope="module")
+def cron_server() -> Iterator[DebianPostgres]:
+    with new_cron_server() as server:
+        with connect(server.url) as db:
+            db.execute("create extension pg_cron")
+        yield server
+
+
+@pytest.fixture
+def home(cron_server: DebianPostgres) -> Iterator[Connection]:
+    """pg_cron's own database, with the queue just installed."""
+    with connect(cron_server.url) as db:
+        db.execute(INSTALL_SQL.read_bytes())
+        yield db
+        db.execute("reset role")
+        if value(db, "select to_regnamespace('pgque') is not null"):
+            value(db, "select pgque.uninstall(true)::text")
+        db.execute("select cron.unschedule(jobid) from cron.job")
+        db.execute("delete from cron.job_run_details")
+
+
+@pytest.fixture
+def elsewhere(cron_server: DebianPostgres, home: Connection) -> Iterator[Connection]:
+    """Another database with the queue, whose name needs quotes."""
+    home.execute("create database \"a 'shop'\"")
+    with connect(cron_server.database_url("a%20'shop'")) as db:
+        db.execute(INSTALL_SQL.read_bytes())
+        yield db
+    home.execute("drop database \"a 'shop'\" with (force)")
+
+
+def start(db: Connection) -> None:
+    value(db, "select pgque.start()::text")
+
+
+def stop(db: Connection) -> None:
+    value(db, "select pgque.stop()::text")
+
+
+def status(db: Connection) -> dict[str, tuple[str, str]]:
+    found = rows(db, "select component, status, detail from pgque.status()")
+    return {component: (state, detail) for component, state, detail in found}
+
+
+def hint_of(db: Connection, call: str) -> str:
+    with pytest.raises(psycopg.Error) as caught:
+        db.execute(call.encode())
+    assert caught.value.sqlstate == "PQ019"
+    return caught.value.diag.message_hint or ""
+
+
+def wait_for_runs(db: Connection, job: str, count: int) -> None:
+    """Until so many runs of a job have begun, the last of them three seconds ago."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    sql = (
+        "select count(*) from cron.job_run_details r join cron.job j using (jobid)"
+        " where j.jobname = %s and r.start_time < clock_timestamp() - interval '3 seconds'"
+    )
+    while value(db, sql, job) < count:
+        assert time.monotonic() < deadline, rows(db, "select * from cron.job_run_details")
+        time.sleep(0.5)
+
+
+class TestStarting:
+    def test_start_makes_one_job_for_ticks_and_one_for_maintenance(self, home: Connection) -> None:
+        start(home)
+        assert rows(home, JOBS) == [
+            ("pgque_maint", "* * * * *", HOME, "postgres"),
+            ("pgque_ticker", "* * * * *", HOME, "postgres"),
+        ]
+
+    def test_the_ids_of_the_jobs_are_kept(self, home: Connection) -> None:
+        start(home)
+        kept = rows(home, "select ticker_job_id, maint_job_id, scheduler from pgque.config")
+        ids = [
+            value(home, "select jobid from cron.job where jobname = %s", job)
+            for job in ("pgque_ticker", "pgque_maint")
+        ]
+        assert kept == [(*ids, "pg_cron")]
+
+    def test_starting_again_changes_nothing(self, home: Connection) -> None:
+        start(home)
+        before = rows(home, "select * from cron.job"), rows(home, "select * from pgque.config")
+        start(home)
+        after = rows(home, "select * from cron.job"), rows(home, "select * from pgque.config")
+        assert after == before
+
+    def test_starting_repairs_a_job_that_somebody_removed(self, home: Connection) -> None:
+        start(home)
+        home.execute("select cron.unschedule('pgque_maint')")
+        assert status(home)["maint"][0] == "missing"
+        start(home)
+        assert status(home)["maint"][0] == "ok"
+
+    def test_stopping_leaves_the_jobs_of_others(self, home: Connection) -> None:
+        home.execute("select cron.schedule('mine', '* * * * *', 'select 1')")
+        start(home)
+        stop(home)
+        assert [name for name, *_ in rows(home, JOBS)] == ["mine"]
+        sql = "select ticker_job_id, maint_job_id, scheduler from pgque.config"
+        assert rows(home, sql) == [(None, None, None)]
+
+    def test_stopping_what_never_started_does_nothing(self, home: Connection) -> None:
+        stop(home)
+        assert rows(home, JOBS) == []
+
+    def test_installing_again_keeps_the_jobs(self, home: Connection) -> None:
+        start(home)
+        before = rows(home, "select * from cron.job")
+        home.execute(INSTALL_SQL.read_bytes())
+        assert rows(home, "select * from cron.job") == before
+        assert status(home)["scheduler"] == ("ok", "pg_cron 1.4-1")
+
+    def test_uninstalling_takes_jobs_and_log_along_and_nothing_of_others(
+        self, home: Connection
+    ) -> None:
+        home.execute("select cron.schedule('mine', '* * * * *', 'select 1')")
+        start(home)
+        for command in ("select 1", "call pgque.ticker_loop('61.5 seconds')"):
+            note_run(home, command, age="0")
+        value(home, "select pgque.uninstall()::text")
+        assert [name for name, *_ in rows(home, JOBS)] == ["mine"]
+        assert rows(home, "select command from cron.job_run_details") == [("select 1",)]
+
+    def test_an_admin_starts_it_for_the_owner(self, home: Connection) -> None:
+        home.execute("set role pgque_admin")
+        start(home)
+        assert status(home)["ticker"][0] == "ok"
+        home.execute("reset role")
+        assert {user for *_, user in rows(home, JOBS)} == {"postgres"}
+
+
+class TestOwners:
+    """Who owns the schema without being a superuser may not even see cron.database_name."""
+
+    @pytest.fixture
+    def owned(self, home: Connection, cron_server: DebianPostgres) -> Iterator[Connection]:
+        value(home, "select pgque.uninstall()::text")
+        home.execute("create role keeper login; grant create on database postgres to keeper")
+        with connect(cron_server.url.replace("//postgres@", "//keeper@")) as db:
+            db.execute(INSTALL_SQL.read_bytes())
+            yield db
+            value(db, "select pgque.uninstall(true)::text")
+        home.execute("drop owned by keeper; drop role keeper")
+
+    def test_an_owner_without_rights_on_cron_is_told_which(self, owned: Connection) -> None:
+        assert hint_of(owned, "select pgque.start()").endswith(
+            "grant usage on schema cron to keeper;"
+        )
+
+    def test_with_them_the_jobs_run_as_the_owner(self, owned: Connection, home: Connection) -> None:
+        home.execute("grant usage on schema cron to keeper")
+        start(owned)
+        start(owned)
+        assert {user for *_, user in rows(home, JOBS)} == {"keeper"}
+        assert status(owned)["ticker"][0] == "ok"
+        stop(owned)
+        assert rows(home, JOBS) == []
+
+    def test_an_owner_elsewhere_learns_that_pg_cron_is_not_here(
+        self, home: Connection, cron_server: DebianPostgres
+    ) -> None:
+        home.execute("create role keeper login")
+        home.execute("create database shop owner keeper")
+        try:
+            url = cron_server.database_url("shop").replace("//postgres@", "//keeper@")
+            with connect(url) as db:
+                db.execute(INSTALL_SQL.read_bytes())
+                assert "cron.schedule_in_database" in hint_of(db, "select pgque.start()")
+        finally:
+            home.execute("drop database shop with (force)")
+            home.execute("drop role keeper")
+
+
+class TestElsewhere:
+    def test_start_says_what_to_run_and_where(self, elsewhere: Connection) -> None:
+        with refused("PQ019", 'database "postgres"', "schedule_in_database"):
+            start(elsewhere)
+
+    def test_what_it_says_makes_the_jobs_and_removes_them(
+        self, elsewhere: Connection, home: Connection
+    ) -> None:
+        start(home)
+        home.execute(
+            hint_of(elsewhere, "select pgque.start()").removeprefix("Run there: ").encode()
+        )
+        assert [(name, database) for name, _, database, _ in rows(home, JOBS)] == [
+            ("pgque_maint", HOME),
+            ("pgque_maint of a 'shop'", "a 'shop'"),
+            ("pgque_ticker", HOME),
+            ("pgque_ticker of a 'shop'", "a 'shop'"),
+        ]
+        home.execute(hint_of(elsewhere, "select pgque.stop()").removeprefix("Run there: ").encode())
+        assert [name for name, *_ in rows(home, JOBS)] == ["pgque_maint", "pgque_ticker"]
+
+    def test_status_says_where_pg_cron_is(self, elsewhere: Connection) -> None:
+        assert status(elsewhere)["scheduler"][0] == "none"
+        assert 'database "postgres"' in status(elsewhere)["scheduler"][1]
+
+    def test_without_the_extension_start_says_what_to_create(self) -> None:
+        with new_cron_server() as server, connect(server.url) as db:
+            db.execute(INSTALL_SQL.read_bytes())
+            assert hint_of(db, "select pgque.start()").endswith("create extension pg_cron;")
+            stop(db)
+
+
+def test_the_statements_on_pg_crons_tables_are_sound(home: Connection) -> None:
+    home.execute("create extension if not exists plpgsql_check")
+    found = rows(
+        home,
+        "select p.proname, f.lineno, f.message from pg_proc p cross join lateral"
+        " plpgsql_check_function_tb(p.oid, performance_warnings => false) f"
+        " where p.pronamespace = 'pgque'::regnamespace and p.prosrc ~ 'cron\\.'"
+        " and f.detail is distinct from 'cannot to determine result of dynamic SQL'",
+    )
+    assert found == []
+
+
+class TestLog:
+    def test_old_runs_of_our_jobs_go_from_the_log_and_no_others(self, home: Connection) -> None:
+        loop = "call pgque.ticker_loop('61.5 seconds')"
+        note_run(home, loop, age="2 days")
+        note_run(home, loop, age="1 hour")
+        note_run(home, loop, age="2 days", database="other")
+        note_run(home, "call pgque.mine()", age="2 days")
+        assert value(home, "select pgque.purge_cron_log('1 day')") == 1
+        left = rows(home, "select command, database from cron.job_run_details order by runid")
+        assert left == [(loop, HOME), (loop, "other"), ("call pgque.mine()", HOME)]
+
+
+def note_run(db: Connection, command: str, age: str, database: str = HOME) -> None:
+    """A run in pg_cron's log that ended so long ago."""
+    db.execute(
+        "insert into cron.job_run_details (jobid, runid, database, username, command, status,"
+        " start_time, end_time) select 0, nextval('cron.runid_seq'), %s, 'postgres', %s,"
+        " 'succeeded', now() - %s::interval, now() - %s::interval",
+        [database, command, age, age],
+    )
+
+
+def test_two_slots_of_a_minute(home: Connection, elsewhere: Connection) -> None:
+    """One story, since it has to wait for the clock: up to two minutes and some seconds."""
+    # Given a queue that ticks whenever it is asked, with a retry to deliver and tables to rotate,
+    make_queue(home, ticker_idle_period="0")
+    (event,) = send(home, "again")
+    value(home, "select pgque.ticker()")
+    batch = next_batch(home)
+    value(home, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
+    value(home, "select pgque.finish_batch(%s)", batch)
+    value(home, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+    # and one in another database,
+    make_queue(elsewhere, ticker_idle_period="0")
+    send(elsewhere, "there")
+    home.execute(hint_of(elsewhere, "select pgque.start()").removeprefix("Run there: ").encode())
+
+    # when pg_cron has begun a second slot,
+    start(home)
+    wait_for_runs(home, "pgque_ticker", 2)
+
+    # then each run of the ticker began when the last one had ended, and not long after,
+    runs = rows(home, RUNS, "pgque_ticker")
+    assert [state for *_, state in runs] == ["succeeded", "running"], runs
+    for (_, ended, _), (began, *_) in pairwise(runs):
+        assert 0 <= (began - ended).total_seconds() < 1
+    # with ticks all the time,
+    ticks = rows(home, "select tick_time from pgque.tick where tick_time > %s", runs[0][0])
+    gaps = [(b - a).total_seconds() for (a,), (b,) in pairwise(sorted(ticks))]
+    assert max(gaps) < 1
+    assert len(gaps) > 300
+    # the retry is there again, the tables were rotated, the other queue was ticked,
+    assert drain(home) == ["again"]
+    assert value(
+        home,
+        "select queue_switch_step2 is not null and queue_cur_table > 0"
+        " or queue_switch_time > %s from pgque.queue",
+        runs[0][0],
+    )
+    assert drain(elsewhere) == ["there"]
+    assert {state for state, _ in status(home).values()} == {"ok"}
+
+    # and when it is stopped, ticks stop.
+    stop(home)
+    time.sleep(1)
+    last = value(home, "select max(tick_id) from pgque.tick")
+    time.sleep(2)
+    assert value(home, "select max(tick_id) from pgque.tick") == last

@@ -1,0 +1,379 @@
+"""From every released version to this one: under load, with all that was there, to the same end."""
+
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import INSTALL_SQL
+from tests.support import crowd
+from tests.support.databases import as_user, empty_database, owned_database
+from tests.support.queues import (
+    Connection,
+    connect,
+    drain,
+    events,
+    finish,
+    make_queue,
+    next_batch,
+    refused,
+    rotate,
+    rows,
+    send,
+    tick,
+    value,
+    wait_until_blocked,
+)
+
+INSTALL = INSTALL_SQL.read_bytes()
+RELEASED = sorted((Path(__file__).parents[1] / "released").glob("*.sql"))
+
+pytestmark = pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.stem)
+
+Open = Callable[[str], Connection]
+
+# What the catalog says of the schema, apart from ids.
+CATALOG = {
+    "tables": "select relname, relkind::text, reloptions, relacl::text from pg_class",
+    "columns": "select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),"
+    " a.attnotnull, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid)"
+    " from pg_attribute a join pg_class c on c.oid = a.attrelid"
+    " left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum",
+    "constraints": "select conrelid::regclass::text, conname, pg_get_constraintdef(oid)"
+    " from pg_constraint",
+    "indexes": "select indexrelid::regclass::text, pg_get_indexdef(indexrelid) from pg_index"
+    " join pg_class c on c.oid = indexrelid",
+    "functions": "select oid::regprocedure::text, pg_get_functiondef(oid), proacl::text,"
+    " proowner::regrole::text from pg_proc",
+    "triggers": "select tgname, pg_get_triggerdef(t.oid) from pg_trigger t"
+    " join pg_class c on c.oid = tgrelid",
+    "views": "select relname, pg_get_viewdef(oid) from pg_class",
+    "types": "select typname, typtype::text, typacl::text from pg_type",
+}
+WHERE = {
+    "tables": "relnamespace = 'pgque'::regnamespace",
+    "columns": "c.relnamespace = 'pgque'::regnamespace and a.attnum > 0 and not a.attisdropped",
+    "constraints": "connamespace = 'pgque'::regnamespace",
+    "indexes": "c.relnamespace = 'pgque'::regnamespace",
+    "functions": "pronamespace = 'pgque'::regnamespace",
+    "triggers": "c.relnamespace = 'pgque'::regnamespace and not tgisinternal",
+    "views": "relnamespace = 'pgque'::regnamespace and relkind in ('v', 'm')",
+    "types": "typnamespace = 'pgque'::regnamespace",
+}
+
+
+@pytest.fixture
+def url(server: Any) -> Iterator[str]:
+    with empty_database(server) as url:
+        yield url
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens connections, and closes them when the test ends."""
+    with ExitStack() as stack:
+        yield lambda url: stack.enter_context(connect(url))
+
+
+@pytest.fixture
+def old(opened: Open, url: str, released: Path) -> Connection:
+    """A database with the released version."""
+    db = opened(url)
+    db.execute(released.read_bytes())
+    return db
+
+
+def catalog(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        name: rows(db, f"{sql} where {WHERE[name]} order by 1, 2") for name, sql in CATALOG.items()
+    }
+
+
+def fill(db: Connection) -> None:
+    """Something of everything, in queues of which one has events in all its tables."""
+    make_queue(db, "q", consumers=("done", "busy", "late"), ticker_max_count="7", max_retries="3")
+    ids = send(db, "one", "two", "three", "four")
+    tick(db)
+    for consumer in ("done", "busy"):
+        batch = next_batch(db, consumer=consumer)
+        value(db, "select pgque.nack_batch(%s, %s, '1 hour', 'torn')", batch, ids[:1])
+        value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:2])
+        if consumer == "done":
+            finish(db, batch)
+    rotate(db)
+    send(db, "five")
+    tick(db)
+    rotate(db)
+    send(db, "not ticked")
+
+    make_queue(db, "leased")
+    send(db, "mine", queue="leased")
+    tick(db, "leased")
+    value(db, "select batch_id from pgque.claim_batch('leased', 'c', 'me', '1 day')")
+
+    make_queue(db, "shared", consumers=())
+    for worker in ("w1", "w2"):
+        value(db, "select pgque.register_subconsumer('shared', 'team', %s)", worker)
+    send(db, "for w1", queue="shared")
+    tick(db, "shared")
+    value(db, "select pgque.next_batch('shared', 'team', 'w1')")
+    send(db, "for w2", queue="shared")
+    tick(db, "shared")
+    db.execute("update pgque.config set tick_period_ms = 50")
+
+
+def contents(db: Connection, columns: dict[str, str]) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        table: rows(db, f"select {names} from pgque.{table} t order by ({names})::text")
+        for table, names in columns.items()
+    }
+
+
+def columns_of(db: Connection) -> dict[str, str]:
+    """The columns of each table, but for the version itself."""
+    return dict(
+        rows(
+            db,
+            "select c.relname, string_agg('t.' || a.attname, ', ' order by a.attnum)"
+            " from pg_class c join pg_attribute a on a.attrelid = c.oid"
+            " where c.relnamespace = 'pgque'::regnamespace and c.relkind = 'r' and a.attnum > 0"
+            " and not a.attisdropped and a.attname <> 'schema_version' group by 1",
+        )
+    )
+
+
+def test_every_row_is_kept(old: Connection) -> None:
+    fill(old)
+    columns = columns_of(old)
+    before = contents(old, columns)
+    old.execute(INSTALL)
+    assert contents(old, columns) == before
+
+
+def test_everybody_goes_on_where_they_were(old: Connection) -> None:
+    fill(old)
+    batch = next_batch(old, consumer="busy")
+    before = events(old, batch)
+    leased = value(old, "select batch_id from pgque.get_lease_info('leased', 'c')")
+    shared = value(old, "select pgque.next_batch('shared', 'team', 'w1')")
+    old.execute(INSTALL)
+
+    assert (next_batch(old, consumer="busy"), events(old, batch)) == (batch, before)
+    finish(old, batch)
+    with refused("PQ012"):
+        value(old, "select pgque.ack_batch(%s, 'other', 1)", leased)
+    value(old, "select pgque.ack_batch(%s, 'me', 1)", leased)
+    assert value(old, "select pgque.next_batch('shared', 'team', 'w1')") == shared
+    work = "select ev_data from pgque.get_batch_events(pgque.next_batch('shared', 'team', %s))"
+    assert rows(old, work, "w2") == [("for w2",)]
+    tick(old)
+    assert drain(old, consumer="busy") == ["five", "not ticked"]
+    assert drain(old, consumer="late") == ["one", "two", "three", "four", "five", "not ticked"]
+
+
+def test_the_schema_is_that_of_a_fresh_installation(
+    old: Connection, opened: Open, server: Any
+) -> None:
+    with empty_database(server) as url:
+        fresh = opened(url)
+        fresh.execute(INSTALL)
+        fill(old)
+        fill(fresh)
+        old.execute(INSTALL)
+        for db in (old, fresh):
+            value(db, "select pgque.maint()")  # some functions are made of the queues there are
+        upgraded, new = catalog(old), catalog(fresh)
+        fresh.close()
+    for kind, found in new.items():
+        assert upgraded[kind] == found, kind
+
+
+def test_the_history_names_both_versions(old: Connection, released: Path) -> None:
+    for _ in range(2):
+        old.execute(INSTALL)
+    found = rows(old, "select version from pgque.version_history order by installed_at")
+    assert found == [(released.stem,), (value(old, "select pgque.version()"),)]
+
+
+def test_the_older_file_is_refused_afterwards(old: Connection, released: Path) -> None:
+    old.execute(INSTALL)
+    before = catalog(old)
+    with refused("PQ021", released.stem, value(old, "select pgque.version()")):
+        old.execute(released.read_bytes())
+    old.execute("rollback")
+    assert catalog(old) == before
+
+
+def test_a_running_crowd_loses_nothing(old: Connection, url: str) -> None:
+    seed = secrets.randbelow(2**31)
+    print(f"seed {seed}")
+    crowd.prepare(old)
+    old.execute("set lock_timeout = '3min'")
+    with crowd.workers(url, seed) as running:
+        for _ in range(3):
+            wait_for_events(old, 200, running)
+            old.execute(INSTALL)
+        wait_for_events(old, 200, running)
+        codes = crowd.send_home(url, running)
+    crowd.drain(url)
+    assert codes == [0] * len(codes), "a worker met an error"
+    assert crowd.books(old) == crowd.BALANCED
+
+
+def wait_for_events(db: Connection, count: int, running: list[subprocess.Popen[bytes]]) -> None:
+    """Until so many more were sent, while everybody works."""
+    sent = "select count(*) from ledger"
+    before = value(db, sent)
+    while value(db, sent) < before + count:
+        assert [process.poll() for process in running] == [None] * len(running), "a worker ended"
+        time.sleep(0.05)
+
+
+class TestLocks:
+    def test_a_consumers_open_transaction_holds_the_upgrade_up_and_is_named(
+        self, old: Connection, opened: Open, url: str
+    ) -> None:
+        make_queue(old)
+        send(old, "a")
+        tick(old)
+        consumer = opened(url)
+        old.execute("set lock_timeout = '300ms'")
+        with consumer.transaction():
+            batch = next_batch(consumer)
+            with refused("55P03", str(consumer.info.backend_pid)):
+                old.execute(INSTALL)
+            old.execute("rollback")
+            finish(consumer, batch)
+        old.execute(INSTALL)
+        assert drain(old) == []
+
+    def test_a_producer_in_the_middle_is_waited_for(
+        self, old: Connection, opened: Open, url: str
+    ) -> None:
+        make_queue(old)
+        producer = opened(url)
+        with ThreadPoolExecutor() as pool:
+            with producer.transaction():
+                send(producer, "before")
+                upgrading = pool.submit(old.execute, INSTALL)
+                wait_until_blocked(producer, old)
+                send(producer, "after")
+            upgrading.result()
+        tick(old)
+        assert drain(old) == ["before", "after"]
+
+    def test_no_lock_is_taken_later_than_all_at_once(
+        self, old: Connection, opened: Open, url: str
+    ) -> None:
+        """Or it would be waited for with others in hand."""
+        make_queue(old)
+        taken_at_once = (
+            "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
+            " and c.relkind in ('r', 'v') and c.relname !~ '^event_[0-9t]'"
+        )
+        shared = (
+            "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
+            " and c.relkind in ('r', 'v', 'm', 'S')"
+        )
+        before = {name for (name,) in rows(old, shared)}
+        free = before - {name for (name,) in rows(old, taken_at_once)}
+        old.execute(INSTALL.replace(b"\ncommit;", b""))
+        locked = rows(
+            opened(url),
+            "select c.relname from pg_locks l join pg_class c on c.oid = l.relation"
+            " where l.pid = %s and l.mode not in ('AccessShareLock', 'RowShareLock',"
+            " 'RowExclusiveLock', 'ShareUpdateExclusiveLock')",
+            old.info.backend_pid,
+        )
+        old.execute("rollback")
+        assert free & {name for (name,) in locked} == set()
+        assert ("queue",) in locked
+
+    def test_who_holds_one_table_and_asks_for_another_gets_it(
+        self, old: Connection, opened: Open, url: str
+    ) -> None:
+        """Whoever waits for the upgrade while the upgrade waits for them would be a deadlock."""
+        make_queue(old)
+        send(old, "a")
+        tick(old)
+        batch = next_batch(old)
+        consumer = opened(url)
+        with ThreadPoolExecutor() as pool:
+            with consumer.transaction():
+                consumer.execute("lock table pgque.tick in access share mode")
+                upgrading = pool.submit(old.execute, INSTALL)
+                wait_until_blocked(consumer, old)
+                send(consumer, "b")
+                finish(consumer, batch)
+            upgrading.result()
+        tick(old)
+        assert drain(old) == ["b"]
+
+    def test_the_sessions_lock_timeout_is_as_before(self, old: Connection) -> None:
+        old.execute(INSTALL)
+        assert value(old, "show lock_timeout") == "20s"
+
+    def test_prepared_statements_of_producers_and_consumers_live_on(
+        self, old: Connection, opened: Open, url: str
+    ) -> None:
+        make_queue(old)
+        app = opened(url)
+        app.prepare_threshold = 0
+
+        def once(text: str) -> None:
+            value(app, "select pgque.send('q', 't', %s::text)", text)
+            value(old, "select pgque.force_next_tick('q')")
+            value(old, "select pgque.ticker('q')")
+            found = rows(app, "select * from pgque.receive('q', 'c', 10)")
+            assert [row[3] for row in found] == [text]
+            assert value(app, "select pgque.ack(%s)", found[0][1]) == 1
+
+        once("before")
+        old.execute(INSTALL)
+        once("after")
+
+
+def owners(db: Connection) -> set[str]:
+    """Who owns an object of the schema."""
+    return {
+        owner
+        for (owner,) in rows(
+            db,
+            "select relowner::regrole::text from pg_class"
+            " where relnamespace = 'pgque'::regnamespace"
+            " union select proowner::regrole::text from pg_proc"
+            " where pronamespace = 'pgque'::regnamespace",
+        )
+    }
+
+
+@pytest.mark.parametrize("upgrader", ["owner_url", "superuser_url"])
+def test_what_an_owner_installed_stays_theirs_whoever_upgrades(
+    server: Any, template_database: str, opened: Open, released: Path, upgrader: str
+) -> None:
+    with owned_database(server, "nocreaterole") as database:
+        owner = opened(database.owner_url)
+        owner.execute(released.read_bytes())
+        fill(owner)
+        opened(getattr(database, upgrader)).execute(INSTALL)
+        assert owners(owner) == {database.owner}
+        tick(owner)
+        assert drain(owner, consumer="late")[-1] == "not ticked"
+        assert value(owner, "select pgque.maint()") >= 0
+
+
+def test_somebody_else_cannot_upgrade(old: Connection, url: str) -> None:
+    old.execute("create role passerby login")
+    old.execute(f"grant create on database {old.info.dbname} to passerby".encode())
+    try:
+        with psycopg.connect(as_user(url, "passerby")) as db, refused("42501", "member"):
+            db.execute(INSTALL)
+    finally:
+        old.execute("drop owned by passerby; drop role passerby")

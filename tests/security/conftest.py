@@ -1,0 +1,40 @@
+"""A database with one of everything in it, and users of one role each."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Server, administer
+from tests.support.catalog import populate
+from tests.support.queues import Connection, connect
+
+USERS = ("reader", "writer", "admin")
+
+
+@pytest.fixture(scope="package")
+def populated_url(server: Server, template_database: str) -> Iterator[str]:
+    """The URL of the database. Tests roll back what they change."""
+    administer(server, "create role t_stranger")
+    for name in USERS:
+        administer(server, f"create role t_{name} in role pgque_{name}")
+    administer(server, f"create database t_security template {template_database}")
+    url = server.database_url("t_security")
+    with connect(url) as db:
+        populate(db)
+    yield url
+    administer(server, "drop database t_security with (force)")
+    administer(server, "drop role t_stranger, t_reader, t_writer, t_admin")
+
+
+@pytest.fixture(scope="module")
+def clean(populated_url: str) -> Iterator[Connection]:
+    """A connection to ask with, never under attack."""
+    with connect(populated_url) as db:
+        yield db
+
+
+@pytest.fixture
+def db(populated_url: str) -> Iterator[Connection]:
+    """A connection in a transaction that is rolled back."""
+    with connect(populated_url) as db, db.transaction(force_rollback=True):
+        yield db

@@ -1,0 +1,83 @@
+"""Who may call what, decided for every function by its name.
+
+A function that stands nowhere here fails the tests: decide, and grant it in sql/ops/grants.sql (or
+not, if it is internal).
+"""
+
+READER = """
+ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch claim_slot claim_ticks
+consumer_states consumer_stats dead_letter_batch dlq_inspect dlq_summary error_rate event_retry finish_batch
+get_batch_events get_batch_info get_consumer_info get_lease_info give_up_batch in_flight latency_percentiles
+list_scheduled nack nack_batch nack_partitioned next_batch next_batch_custom next_batch_info
+next_tick otel_metrics queue_health queue_stats receive receive_coop receive_partitioned
+register_consumer register_consumer_at register_subconsumer release_batch release_slot renew_batch
+set_partition_policy stuck_consumers subscribe subscribe_slot subscribe_subconsumer throughput
+tick_range_read_plan touch_subconsumer unregister_consumer unregister_subconsumer unsubscribe
+unsubscribe_slot unsubscribe_subconsumer
+"""
+WRITER = """
+abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
+insert_event insert_event_bulk open_staging publish_staging send send_at send_batch send_idem
+staging_table
+"""
+# Trigger functions, and what they call with the rights of whoever changes the row. None of them is
+# security definer, and none does what a writer could not do by himself.
+TRIGGERS = """
+add_field_columns change_fragment change_letter check_columns check_firing check_key describe_change
+insert_change insert_fragment is_change_sent json_change_type jsontriga key_fragment logutriga
+refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga table_columns
+trigger_arguments trigger_expressions update_fragment url_encode
+"""
+READER_AND_WRITER = "get_queue_info version"
+ADMIN = """
+adopt_restored_database assert_dlq_empty assert_empty batch_event_sql batch_event_tables batch_retry
+begin_slot create_queue dlq_purge drop_queue event_dead event_retry_raw find_tick_helper
+force_next_tick force_tick get_batch_cursor grant_perms insert_event_raw maint
+maint_compact_counters maint_compact_history maint_compact_positions maint_compact_ticks
+maint_cron_log maint_deliver_delayed maint_idem maint_loop maint_operations maint_retry_events
+maint_rotate_metadata maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging
+maint_tables_to_vacuum next_beat pause_queue quote_fqname resume_queue run_maintenance seq_getval
+seq_setval set_metadata_rotation_period set_queue_config set_tick_period_ms start status stop
+test_consume test_send ticker ticker_loop ticker_pace tune_storage upgrade_schema
+"""
+# For the owner of the schema alone: no role may remove all queues.
+OWNER = "uninstall"
+# Called by other functions only, which have checked what these trust.
+INTERNAL = """
+append_position append_slot batch_metrics batch_select build_dispatch build_insert_dispatch
+build_insert_function build_insert_functions build_queue_functions build_read_function
+build_tables_function check_adopted check_batch_limits check_lease check_lease_holder
+check_logs_visible check_may_claim check_may_settle check_not_leased check_option_type
+check_positions_visible check_read_committed check_reasons check_slot_count check_ticks close_batch
+consumer_health consumer_metrics count_dead_letters count_end count_move count_retries
+count_unfinished create_event_tables cron_database cron_jobs cron_statements database_health
+deliver_due deliver_singly describe_batch dispatch_branches dispatch_insert dispatch_insert_as
+drop_staging_table due_events earlier_held end_subconsumer event_cutoff failure_health find_batch
+find_cron find_dead_subconsumer find_event_seq find_floor_tick find_in_page find_leased_batch
+find_leased_slot find_next_tick find_queue find_retained_tick find_slot find_subconsumer
+find_subscription find_tick finish_page give_up_held has_cron history_period hold_event
+is_written_since keep_tick_history make_cooperative move_consumer open_batch open_coop_batch
+open_page page_select plan_slices purge_cron_log purge_idem queue_metrics queue_parameters
+refuse_cooperative refuse_downgrade refuse_insert refuse_parameter refuse_send_idem refuse_slot
+refuse_staging refuse_tick register_slots removable_stagings remove_jobs renumber_events
+renumber_positions resend_dead_letter retries_left rotation_health scheduler_status settle_events
+slice_from slice_sql slot_end slot_select snapshot_conditions subconsumer_name tick_snapshot
+ticker_health time_buckets unread_queues xmin_health
+"""
+
+DECISIONS: dict[str, frozenset[str]] = {
+    name: frozenset(roles)
+    for names, roles in (
+        (READER, ["pgque_reader"]),
+        (WRITER, ["pgque_writer"]),
+        (TRIGGERS, ["pgque_writer"]),
+        (READER_AND_WRITER, ["pgque_reader", "pgque_writer"]),
+        (ADMIN, ["pgque_admin"]),
+        (OWNER, []),
+        (INTERNAL, []),
+        # What each queue has for itself; N stands for its number.
+        ("event_N_insert event_N_insert_bulk event_N_insert_short", ["pgque_writer"]),
+        ("event_N_insert_as event_N_read event_N_tables", []),
+    )
+    for name in names.split()
+}

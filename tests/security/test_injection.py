@@ -1,0 +1,205 @@
+"""Text of users stays text, in every argument of every function.
+
+The functions and arguments are the catalog's, so a new one is attacked as soon as it is there.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import Server, administer
+from tests.support.catalog import Argument, Function, populate, public_functions, sample_values
+from tests.support.queues import (
+    Connection,
+    connect,
+    drain,
+    make_queue,
+    refused,
+    rotate,
+    rows,
+    send,
+    tick,
+    value,
+)
+
+ATTACKS = [
+    "'; select canary.sing(); --",
+    "'); select canary.sing(); --",
+    "'; drop table public.canary; --",
+    "x'); drop table public.canary; drop role t_canary; --",
+    "' || canary.sing() || '",
+    "'||(select canary.sing()::text)||'",
+    '"; select canary.sing(); --',
+    '" || canary.sing() || "',
+    '"); select canary.sing(); --',
+    "$$; select canary.sing(); --",
+    "$fn$; select canary.sing(); --",
+    "$f$; end; $f$; select canary.sing(); --",
+    "\\'; select canary.sing(); --",
+    "\\\\'; select canary.sing(); --",
+    "\\",
+    "\u02bc; select canary.sing(); --",
+    "\uff07; select canary.sing(); --",
+    "'\n; select canary.sing();\n--",
+    "*/ ; select canary.sing(); /*",
+    "canary.sing()",
+    "(select canary.sing())",
+    "canary.sing()::text",
+    "1; select canary.sing()",
+    "%1$s %I %L %s %",
+    "{} [] , \" ' % _ \\",
+    "",
+    " ",
+    "\u202e\U0001f600",
+    "x" * 3000,
+]
+# Arguments that are SQL by what they mean. They run with the rights of whoever passes them.
+SQL_BY_MEANING = {("get_batch_cursor", "i_extra_where"), ("insert_change", "i_expressions")}
+# Errors of data (22), of a rule of ours (PQ), a failed assertion of the test helpers, and what
+# PostgreSQL says of a text that is no table's name.
+ORDERLY = ("PQ", "22", "P0004", "42602", "42P01")
+
+
+@pytest.fixture(scope="module")
+def attacked(server: Server, template_database: str) -> Iterator[Connection]:
+    """A connection of the owner, for whom whatever is smuggled in would run."""
+    administer(server, f"create database t_attacked template {template_database}")
+    administer(server, "create role t_canary")
+    with connect(server.database_url("t_attacked")) as db:
+        populate(db)
+        db.execute("create table public.canary ()")
+        db.execute("create schema canary")
+        db.execute("create sequence canary.songs")
+        db.execute(
+            "create function canary.sing() returns bigint language sql volatile as"
+            " $$ select nextval('canary.songs') $$"
+        )
+        yield db
+    administer(server, "drop database t_attacked with (force)")
+    administer(server, "drop role t_canary")
+
+
+@pytest.fixture(scope="module")
+def targets(attacked: Connection) -> list[tuple[Function, dict[str, Any]]]:
+    """Every function with arguments that fit."""
+    return [(each, sample_values(attacked, each)) for each in public_functions(attacked)]
+
+
+def is_silent(db: Connection) -> bool:
+    """Whether nothing was executed; a sequence remembers it even when it was rolled back."""
+    silent: bool = value(
+        db,
+        "select not is_called and to_regclass('public.canary') is not null"
+        " and to_regrole('t_canary') is not null from canary.songs",
+    )
+    if not silent:
+        value(db, "select setval('canary.songs', 1, false)")
+    return silent
+
+
+def text_arguments(function: Function) -> list[Argument]:
+    return [
+        each
+        for each in function.arguments
+        if each.holds_text and (function.name, each.name) not in SQL_BY_MEANING
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attack", "conforming"),
+    [(attack, "on") for attack in ATTACKS]
+    + [(attack, "off") for attack in ATTACKS if "\\" in attack],
+)
+def test_no_argument_of_any_function_is_executed(
+    attacked: Connection,
+    targets: list[tuple[Function, dict[str, Any]]],
+    attack: str,
+    conforming: str,
+) -> None:
+    attacked.execute(f"set standard_conforming_strings = {conforming}".encode())
+    attacked.execute("set escape_string_warning = off")
+    wrong = []
+    for function, values in targets:
+        for argument in text_arguments(function):
+            where = f"{function.signature} by {argument.name}"
+            try:
+                with attacked.transaction(force_rollback=True):
+                    function.call(attacked, values | {argument.name: argument.holding(attack)})
+                    assert is_silent(attacked), where
+            except psycopg.Error as error:
+                if not (error.sqlstate or "").startswith(ORDERLY):
+                    wrong.append(f"{where}: {error.sqlstate} {error}")
+            assert is_silent(attacked), where
+    assert wrong == [], "\n".join(wrong)
+
+
+def test_a_song_would_be_heard(attacked: Connection) -> None:
+    """The same attacks are noticed in a function that glues its argument into SQL."""
+    with attacked.transaction(force_rollback=True):
+        attacked.execute(
+            "create function pgque.careless(i_name text) returns void language plpgsql as"
+            " $$ begin execute 'select ''' || i_name || ''''; end $$"
+        )
+        attacked.execute("grant execute on function pgque.careless to pgque_admin")
+        (careless,) = [f for f in public_functions(attacked) if f.name == "careless"]
+        careless.call(attacked, {"i_name": ATTACKS[0]})
+    assert not is_silent(attacked)
+
+
+def test_sql_that_callers_pass_runs_with_their_rights(attacked: Connection) -> None:
+    batch = value(
+        attacked,
+        "select s.sub_batch from pgque.subscription s join pgque.consumer c"
+        " on c.co_id = s.sub_consumer where c.co_name = 'c'",
+    )
+    with attacked.transaction(force_rollback=True):
+        attacked.execute("set local role pgque_admin")
+        condition = "(select current_user) = 'pgque_admin'"
+        call = "select * from pgque.get_batch_cursor(%s, 'peek', 1, %s)"
+        assert len(rows(attacked, call, batch, condition)) == 1
+
+
+@pytest.mark.parametrize("attack", [text for text in ATTACKS if 0 < len(text.encode()) <= 57])
+class TestLifeUnderAnEvilName:
+    """What a name was stored as comes back in later calls, rotation and maintenance among them."""
+
+    def test_of_a_queue_and_its_consumer(self, attacked: Connection, attack: str) -> None:
+        make_queue(attacked, attack, consumers=(attack,), max_retries="0")
+        value(attacked, "select pgque.insert_event(%s, %s, %s, %s, %s, %s, %s)", *[attack] * 7)
+        (event,) = send(attacked, attack, queue=attack)
+        tick(attacked, attack)
+        batch = value(attacked, "select pgque.next_batch(%s, %s)", attack, attack)
+        plan = rows(attacked, "select slice_sql from pgque.batch_read_plan(%s, 2)", batch)
+        for (slice_sql,) in plan:
+            rows(attacked, slice_sql)
+        nack = "select pgque.nack_batch(%s, array[%s]::bigint[], '0', %s)"
+        value(attacked, nack, batch, event, attack)
+        value(attacked, "select pgque.finish_batch(%s)", batch)
+        value(attacked, "select replayed from pgque.dlq_replay_all(%s)", attack)
+        rotate(attacked, attack)
+        value(attacked, "select pgque.maint()")
+        tick(attacked, attack)
+        stored = drain(attacked, attack, attack)
+        value(attacked, "select pgque.drop_queue(%s, true)", attack)
+        assert (stored, is_silent(attacked)) == ([attack], True)
+
+    def test_in_errors_that_name_it(self, attacked: Connection, attack: str) -> None:
+        with refused("PQ001", attack):
+            send(attacked, "x", queue=attack)
+        with refused("PQ002", attack):
+            value(attacked, "select pgque.next_batch('q', %s)", attack)
+        assert is_silent(attacked)
+
+    def test_of_an_owner(self, attacked: Connection, attack: str) -> None:
+        make_queue(attacked, "owned")
+        send(attacked, "x", queue="owned")
+        tick(attacked, "owned")
+        claim = "select batch_id, epoch from pgque.claim_batch('owned', 'c', %s)"
+        ((batch, epoch),) = rows(attacked, claim, attack)
+        with refused("PQ004", attack):
+            value(attacked, "select pgque.next_batch('owned', 'c')")
+        value(attacked, "select pgque.ack_batch(%s, %s, %s)", batch, attack, epoch)
+        value(attacked, "select pgque.drop_queue('owned', true)")
+        assert is_silent(attacked)

@@ -1,0 +1,113 @@
+"""Builders for partitioned consumers: keyed events, slots, and workers on them."""
+
+from typing import Any
+
+from tests.support.queues import Connection, make_queue, rows, tick, value
+
+Message = tuple[Any, ...]
+
+SLOT_OF = "coalesce(mod(mod(hashtextextended(%s, 0), %s) + %s, %s), 0)::integer"
+
+
+def queue_with_slots(db: Connection, n: int = 2, *, policy: str = "skip", **config: str) -> None:
+    """A queue with the consumer c, whose n slots are all subscribed and claimed by w."""
+    make_queue(db, consumers=(), **config)
+    for slot in range(n):
+        subscribe(db, slot, n)
+        claim(db, slot)
+    value(db, "select pgque.set_partition_policy('q', 'c', %s)", policy)
+
+
+def subscribe(db: Connection, slot: int | None, n: int | None, consumer: str = "c") -> None:
+    value(db, "select pgque.subscribe_slot('q', %s, %s, %s)", consumer, slot, n)
+
+
+def unsubscribe(db: Connection, slot: int) -> None:
+    value(db, "select pgque.unsubscribe_slot('q', 'c', %s)", slot)
+
+
+def claim(db: Connection, slot: int = 0, worker: str = "w", ttl: str = "30 seconds") -> Any:
+    return value(db, "select pgque.claim_slot('q', 'c', %s, %s, %s)", slot, worker, ttl)
+
+
+def release(db: Connection, slot: int = 0, worker: str | None = "w") -> Any:
+    return value(db, "select pgque.release_slot('q', 'c', %s, %s)", slot, worker)
+
+
+def send_keyed(db: Connection, *keyed: tuple[str | None, str]) -> list[int]:
+    """Sends payloads under keys; returns the events' ids."""
+    return [
+        value(db, "select pgque.insert_event('q', 't', %s, %s, null, null, null)", payload, key)
+        for key, payload in keyed
+    ]
+
+
+def publish_keyed(db: Connection, *keyed: tuple[str | None, str]) -> list[int]:
+    """The same, in a finished batch."""
+    ids = send_keyed(db, *keyed)
+    tick(db)
+    return ids
+
+
+def slot_of(db: Connection, key: str | None, n: int) -> int:
+    slot: int = value(db, f"select {SLOT_OF}", key, n, n, n)
+    return slot
+
+
+def receive(
+    db: Connection, slot: int = 0, n: int = 2, worker: str | None = "w", most: int | None = 100
+) -> list[Message]:
+    """The page's messages: id, batch, type, payload, retries, time, key, and the other extras."""
+    return rows(
+        db,
+        "select * from pgque.receive_partitioned('q', 'c', %s, %s, %s, %s)",
+        slot,
+        n,
+        worker,
+        most,
+    )
+
+
+def ack(db: Connection, slot: int = 0, n: int = 2, worker: str | None = "w") -> Any:
+    return value(db, "select pgque.ack_partitioned('q', 'c', %s, %s, %s)", slot, n, worker)
+
+
+def nack(
+    db: Connection,
+    message_id: int | None,
+    slot: int = 0,
+    n: int = 2,
+    worker: str | None = "w",
+    after: str | None = "0",
+) -> Any:
+    return value(
+        db,
+        "select pgque.nack_partitioned('q', 'c', %s, %s, %s,"
+        " row(%s, null, null, null, null, null, null, null, null, null)::pgque.message, %s)",
+        slot,
+        n,
+        worker,
+        message_id,
+        after,
+    )
+
+
+def texts(messages: list[Message]) -> list[str]:
+    """The payloads."""
+    return [message[3] for message in messages]
+
+
+def drain_slot(db: Connection, slot: int = 0, n: int = 2, most: int = 100) -> list[str]:
+    """Receives and acks until there is nothing more; returns the payloads."""
+    seen: list[str] = []
+    while page := receive(db, slot, n, most=most):
+        seen += texts(page)
+        ack(db, slot, n)
+        assert len(seen) < 1_000, "the slot delivers the same again and again"
+    return seen
+
+
+def statuses(db: Connection, *columns: str) -> list[tuple[Any, ...]]:
+    return rows(
+        db, f"select {', '.join(columns)} from pgque.partition_slot_status order by consumer, slot"
+    )
