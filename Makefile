@@ -49,6 +49,14 @@ bench: venv  ## Run the benchmarks, about 10 minutes (Debian's postgresql-15-pgq
 bench-soak: venv  ## The same with 10 minutes of a held xmin horizon
 	@$(PYTHON) benchmarks/run.py --soak 10 $(ARGS)
 
+.PHONY: bench-spark
+bench-spark: java venv  ## The same for Spark (Debian's postgresql-15 and libpostgresql-jdbc-java needed)
+	@$(PYTHON) benchmarks/spark.py $(ARGS)
+
+.PHONY: bench-worker
+bench-worker: java venv  ## Measure the worker's latency against the sensor's, about 5 minutes
+	@$(PYTHON) -m benchmarks.worker $(ARGS)
+
 .PHONY: clean
 clean:  ## Remove data, caches and build results
 	@rm -rf .pgque .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache

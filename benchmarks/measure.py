@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 
@@ -82,3 +83,14 @@ def to_markdown(results: Sequence[Result]) -> str:
             "",
         ]
     )
+
+
+def write_section(report: Path, name: str, table: str) -> None:
+    """Puts a table between the marks of its section, and leaves the rest of the report alone."""
+    text = report.read_text()
+    start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    head, found_start, rest = text.partition(start)
+    _, found_end, tail = rest.partition(end)
+    if not (found_start and found_end):
+        raise LookupError(f"{report} has no section between {start.strip()} and {end.strip()}")
+    report.write_text(f"{head}{start}\n{table}\n{end}{tail}")

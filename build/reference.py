@@ -286,7 +286,9 @@ def _error_table(root: Path, raised: set[str]) -> str:
 
 
 _OTHER_CODES = {
+    "40001": "PostgreSQL's own code: the transaction is older than a compaction; run it again.",
     "42501": "PostgreSQL's own code: the role may not do this.",
+    "55P03": "PostgreSQL's own code: open transactions hold this up; nothing was changed.",
     "P0004": "PostgreSQL's own code: an assertion of a test helper failed.",
 }
 

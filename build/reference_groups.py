@@ -68,7 +68,12 @@ GROUPS = (
     Group(
         "Leases and parallel reading",
         "For workers that may die: a claim names its owner, runs out, and is fenced by an epoch.",
-        ("engine/lease.sql", "engine/claim_ticks.sql", "engine/read_plan.sql", "engine/range_plan.sql"),
+        (
+            "engine/lease.sql",
+            "engine/claim_ticks.sql",
+            "engine/read_plan.sql",
+            "engine/range_plan.sql",
+        ),
     ),
     Group(
         "Cooperative consumers",
@@ -83,7 +88,7 @@ GROUPS = (
     Group(
         "Dead letters",
         "Events that a consumer gave up, or whose retries are used up, with the reason.",
-        ("api/dead_letter.sql", "api/dlq_replay.sql"),
+        ("api/dead_letter.sql", "api/dlq_replay.sql", "api/dlq_export.sql"),
     ),
     TRIGGER_GROUP,
     Group(

@@ -1,11 +1,13 @@
 """Installs, upgrades and removes the schema, from the SQL file that the package carries."""
 
+import re
 from importlib import resources
 
 import psycopg
 
+from . import __version__
 from .client.connection import connect
-from .client.errors import SchemaMissing, translated
+from .client.errors import NewerInstalled, OlderInstalled, SchemaMissing, translated
 
 
 def read_sql(file_name: str) -> str:
@@ -56,6 +58,51 @@ def install_if_missing(url: str) -> bool:
         return False
     install(url)
     return True
+
+
+def upgrade(url: str) -> bool:
+    """Installs the schema where there is none or an older version; returns whether it did.
+
+    Raises:
+        PgqueError: as for `install`.
+    """
+    installed = installed_version(url)
+    if installed is not None and _order(installed) >= _order(__version__):
+        return False
+    install(url)
+    return True
+
+
+def check_version(url: str) -> None:
+    """Does nothing where the schema is of this package's version.
+
+    Raises:
+        SchemaMissing: if there is none.
+        OlderInstalled: if it is of an older version.
+        NewerInstalled: if it is of a newer one.
+    """
+    installed = installed_version(url)
+    if installed is None:
+        raise SchemaMissing(
+            "this database has no pgque schema",
+            "Run `pgque install`, or PgqueResource(install='if_missing').",
+        )
+    if _order(installed) < _order(__version__):
+        raise OlderInstalled(
+            f"the database has pgque {installed}, which is older than this package's {__version__}",
+            "Run `pgque install`, or PgqueResource(install='upgrade'). Queues and events stay.",
+        )
+    if _order(installed) > _order(__version__):
+        raise NewerInstalled(
+            f"the database has pgque {installed}, which is newer than this package's {__version__}",
+            f"Install pgque-dagster {installed} or newer here.",
+        )
+
+
+def _order(version: str) -> list[int]:
+    """The numbers that versions are compared by, as the SQL does it; what follows them is left."""
+    numbers = re.match(r"[0-9.]*[0-9]", version)
+    return [int(number) for number in numbers[0].split(".")] if numbers else []
 
 
 def uninstall(url: str, *, force: bool = False) -> None:

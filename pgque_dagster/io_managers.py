@@ -1,20 +1,26 @@
 """Stores what an asset makes of a batch so that doing it again changes nothing.
 
-One directory a batch, written aside and renamed into place: readers never see part of a batch, and
-a second attempt replaces the first one's files. A crash between the two renames leaves the batch
-out until its next attempt, which is due since it is not acked.
+How, and what a crash can do, is told in `spark/sinks/`; these managers only call it.
 """
 
-import shutil
-import uuid
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
+from psycopg import sql
 from pydantic import Field
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
 
+from .at_work import batch_of
 from .client import InvalidArgument
-from .tags import BATCH_ID
+from .client.models import Slice
+from .resources import PgqueResource
+from .spark import ParquetSink, PostgresSink, clear_causes
+from .spark.jdbc import read_slices
+from .spark.sinks.merge import Mode
+
+_TABLE = "dagster/table_name"
 
 
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
@@ -23,7 +29,9 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
     A reader of `<base_dir>/<asset>` sees one table, with the column batch_id.
     """
 
-    base_dir: str = Field(description="A directory that driver and executors share.")
+    base_dir: str = Field(
+        description="A directory that driver and executors share, or a URL that Spark can write to."
+    )
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Stores a batch's DataFrame in the place of what an earlier attempt stored.
@@ -31,46 +39,96 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         Raises:
             InvalidArgument: if the output is no DataFrame, or is not of a batch.
         """
-        batch_id = context.output_metadata.get(BATCH_ID)
-        if batch_id is None:
-            raise InvalidArgument(
-                f"{context.asset_key.to_user_string()} is not made of a batch",
-                "Use this IO manager for assets made with @pgque_asset.",
-            )
-        if not isinstance(obj, DataFrame):
-            raise InvalidArgument(
-                f"{context.asset_key.to_user_string()} returned {type(obj).__name__}",
-                "Return a Spark DataFrame.",
-            )
-        target = self._directory(context.asset_key) / f"batch_id={batch_id.value}"
-        # Readers pass over names with a dot in front.
-        aside = target.parent / f".{target.name}.{uuid.uuid4().hex}"
-        _remove_leftovers(target)
-        try:
-            obj.write.parquet(str(aside))
-            _replace(target, aside)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        context.add_output_metadata({"path": dg.MetadataValue.path(str(target))})
+        batch = batch_of(context)
+        frame, rows = _counted(_data_frame(context, obj))
+        with clear_causes():
+            path = ParquetSink(self._directory(context.asset_key)).write(batch.batch_id, frame)
+        context.add_output_metadata(
+            {"path": dg.MetadataValue.path(path), "dagster/row_count": rows()}
+        )
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns all batches stored so far as one DataFrame."""
         spark = SparkSession.builder.getOrCreate()
-        return spark.read.parquet(str(self._directory(context.asset_key)))
+        return ParquetSink(self._directory(context.asset_key)).read(spark)
 
-    def _directory(self, key: dg.AssetKey) -> Path:
-        return Path(self.base_dir).joinpath(*key.path)
-
-
-def _replace(target: Path, new: Path) -> None:
-    old = target.parent / f".old{new.name}"
-    if target.exists():
-        target.rename(old)
-    new.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    def _directory(self, key: dg.AssetKey) -> str:
+        return "/".join((self.base_dir.rstrip("/"), *key.path))
 
 
-def _remove_leftovers(target: Path) -> None:
-    """Removes what attempts at the same batch left that were killed while they wrote."""
-    for leftover in target.parent.glob(f".*{target.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+class PostgresBatchIOManager(dg.ConfigurableIOManager):
+    """Takes DataFrames of `@pgque_asset` into tables of the queue's database, exactly once.
+
+    What is stored here is staged; it gets into the table in the transaction of the batch's ack. So
+    a run that dies, whenever, leaves either both or neither. Assets downstream, in the same run,
+    begin after the ack and see it.
+
+    The table has the name that the asset's metadata `dagster/table_name` gives, or the last part of
+    the asset's key. It must exist, with a unique index on the key for `upsert` and `add`.
+
+    Example:
+        .. code-block:: python
+
+            pgque = PgqueResource(url=dg.EnvVar("PGQUE_URL"))
+            resources = {
+                "pgque": pgque,
+                "balances": PostgresBatchIOManager(pgque=pgque, mode="add", key=["account"]),
+            }
+    """
+
+    pgque: dg.ResourceDependency[PgqueResource]
+    mode: Mode = Field(
+        default="append",
+        description="append inserts the rows; upsert replaces the values of rows with the same "
+        "key; add adds the values up.",
+    )
+    key: list[str] = Field(
+        default_factory=list, description="Columns of a unique index, for upsert and add."
+    )
+
+    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
+        """Stages a batch's DataFrame, to be merged with the ack.
+
+        Raises:
+            InvalidArgument: if the output is no DataFrame, or is not of a batch, or the table
+                cannot take it.
+        """
+        batch = batch_of(context)
+        frame, rows = _counted(_data_frame(context, obj))
+        table = _table(context.asset_key, context.definition_metadata)
+        with clear_causes():
+            PostgresSink(table, key=self.key, mode=self.mode).write(batch, frame)
+        context.add_output_metadata({_TABLE: table, "dagster/row_count": rows()})
+
+    def load_input(self, context: dg.InputContext) -> DataFrame:
+        """Returns the table as DataFrame, over JDBC.
+
+        Raises:
+            JdbcDriverMissing: if the Spark session lacks the driver's jar.
+        """
+        made = context.upstream_output
+        table = _table(context.asset_key, made.definition_metadata if made else None)
+        name = sql.Identifier(*table.split(".")).as_string(None)
+        whole = Slice(sql=f"table {name}", rows=name, set_columns=())
+        spark = SparkSession.builder.getOrCreate()
+        return read_slices(spark, self.pgque.database_url(), [whole], ["*"])
+
+
+def _table(key: dg.AssetKey, metadata: Any) -> str:
+    named = (metadata or {}).get(_TABLE)
+    return str(getattr(named, "value", named) or key.path[-1])
+
+
+def _data_frame(context: dg.OutputContext, value: object) -> DataFrame:
+    if not isinstance(value, DataFrame):
+        raise InvalidArgument(
+            f"{context.asset_key.to_user_string()} returned {type(value).__name__}",
+            "Return a Spark DataFrame.",
+        )
+    return value
+
+
+def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """Has Spark count the rows while it writes them; ask when it has."""
+    seen = Observation()
+    return frame.observe(seen, f.count(f.lit(1)).alias("rows")), lambda: int(seen.get["rows"])

@@ -103,6 +103,13 @@ class Batch:
         """
         self._dead_lettered.append(Failures.of(msg_ids, reason, None))
 
+    @property
+    def asked(self) -> AckResult:
+        """How many events `nack` and `dead_letter` were told of; the ack says what came of it."""
+        given_up = {msg_id for some in self._dead_lettered for msg_id in some.msg_ids}
+        nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
+        return AckResult(len(nacked - given_up), len(given_up))
+
     def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
         """Has something done in the transaction of the ack, so that the two stand or fall together.
 

@@ -4,13 +4,12 @@ A call is a text, its parameters, and how to read the rows. A client runs it on 
 connection it has, so a synchronous and an asynchronous one share this module.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, LiteralString, TypeVar
 
-from .errors import InvalidArgument
+from .encoding import encode
 from .models import (
     BatchInfo,
     ConsumerInfo,
@@ -24,14 +23,11 @@ from .models import (
     Metric,
     QueueInfo,
     QueueStats,
-    ScheduledEvent,
-    Sent,
     Status,
 )
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-Payload = str | Mapping[str, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -43,145 +39,54 @@ class Call(Generic[T]):
     parse: Callable[[list[Row]], T]
 
 
-def _first(rows: list[Row]) -> Any:
+def first(rows: list[Row]) -> Any:
+    """Reads the one value of an answer."""
     return rows[0][0]
 
 
-def _nothing(rows: list[Row]) -> None:
-    return None
-
-
-def encode(payload: Payload) -> str:
-    """Writes a payload as it is stored: text as it is, anything else as JSON.
-
-    Raises:
-        InvalidArgument: if the value is neither text nor what JSON can express.
-    """
-    if isinstance(payload, str):
-        return payload
-    try:
-        return json.dumps(payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(
-            f"the payload is no JSON value: {error}",
-            "Send text, or lists and dicts of plain values.",
-        ) from error
-
-
-def send(
-    queue: str, payload: Payload, type: str, partition_key: str | None, check_json: bool
-) -> Call[int]:
-    """One event; with `check_json`, refused by the server unless it is JSON."""
-    params = (queue, type, encode(payload))
-    if partition_key is not None:
-        if check_json:
-            return Call(
-                "select pgque.send(%s::text, %s::text, %s::jsonb, %s::text)",
-                (*params, partition_key),
-                _first,
-            )
-        return Call(
-            "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
-            (*params, partition_key),
-            _first,
-        )
-    if check_json:
-        return Call("select pgque.send(%s::text, %s::text, %s::jsonb)", params, _first)
-    return Call("select pgque.send(%s::text, %s::text, %s::text)", params, _first)
-
-
-def send_at(queue: str, payload: Payload, at: datetime, type: str) -> Call[int]:
-    """One event at a time.
-
-    Raises:
-        InvalidArgument: if the time has no zone.
-    """
-    if at.tzinfo is None:
-        raise InvalidArgument(
-            f"the time of delivery {at} has no time zone",
-            "Pass an aware datetime, such as datetime.now(UTC) + timedelta(hours=1).",
-        )
-    return Call(
-        "select pgque.send_at(%s::text, %s::text, %s::text, %s::timestamptz)",
-        (queue, type, encode(payload), at),
-        _first,
-    )
-
-
-def cancel_scheduled(entry_id: int) -> Call[bool]:
-    """A scheduled event taken back; False if there is none."""
-    return Call("select pgque.cancel_scheduled(%s)", (entry_id,), _first)
-
-
-def list_scheduled(queue: str, limit: int) -> Call[list[ScheduledEvent]]:
-    """The events that wait for their time, the next first."""
-    return Call(
-        "select de_id, de_deliver_at, de_type, de_data from pgque.list_scheduled(%s, %s)",
-        (queue, limit),
-        lambda rows: [ScheduledEvent(*row) for row in rows],
-    )
-
-
-def send_idem(
-    queue: str, payload: Payload, key: str, type: str, ttl: timedelta, partition_key: str | None
-) -> Call[Sent]:
-    """One event, unless one was sent under the key."""
-    return Call(
-        "select event_id, deduped from pgque.send_idem("
-        "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
-        (queue, type, encode(payload), key, ttl, partition_key),
-        lambda rows: Sent(*rows[0]),
-    )
-
-
-def send_batch(queue: str, payloads: Sequence[Payload], type: str) -> Call[list[int]]:
-    """Many events of one type."""
-    return Call(
-        # Binary: an array of JSON as text is mostly escapes.
-        "select pgque.send_batch(%s::text, %s::text, %b::text[])",
-        (queue, type, [encode(payload) for payload in payloads]),
-        _first,
-    )
+def nothing(rows: list[Row]) -> None:
+    """Reads an answer that says nothing."""
+    return
 
 
 def version() -> Call[str]:
     """The installed schema's version."""
-    return Call("select pgque.version()", (), _first)
+    return Call("select pgque.version()", (), first)
 
 
 def create_queue(queue: str) -> Call[bool]:
     """A new queue; False if it existed."""
-    return Call("select pgque.create_queue(%s) = 1", (queue,), _first)
+    return Call("select pgque.create_queue(%s) = 1", (queue,), first)
 
 
 def create_queue_with(queue: str, options: Mapping[str, object]) -> Call[bool]:
     """A queue with these options, new or not; False if it existed."""
-    return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), _first)
+    return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), first)
 
 
 def pause_queue(queue: str) -> Call[None]:
     """No more ticks of a queue."""
-    return Call("select pgque.pause_queue(%s)::text", (queue,), _nothing)
+    return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
 
 
 def resume_queue(queue: str) -> Call[None]:
     """Ticks of a queue again."""
-    return Call("select pgque.resume_queue(%s)::text", (queue,), _nothing)
+    return Call("select pgque.resume_queue(%s)::text", (queue,), nothing)
 
 
 def drop_queue(queue: str, force: bool) -> Call[None]:
     """A queue's end."""
-    return Call("select pgque.drop_queue(%s, %s)", (queue, force), _nothing)
+    return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
 
 
 def configure_queue(queue: str, parameter: str, value: str | None) -> Call[None]:
     """One parameter of a queue."""
-    return Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, value), _nothing)
+    return Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, value), nothing)
 
 
 def register_consumer(queue: str, consumer: str) -> Call[bool]:
     """A consumer at the last tick; False if it was registered."""
-    return Call("select pgque.register_consumer(%s, %s) = 1", (queue, consumer), _first)
+    return Call("select pgque.register_consumer(%s, %s) = 1", (queue, consumer), first)
 
 
 def unregister_consumer(queue: str, consumer: str, keep_dead_letters: bool) -> Call[None]:
@@ -189,7 +94,7 @@ def unregister_consumer(queue: str, consumer: str, keep_dead_letters: bool) -> C
     return Call(
         "select pgque.unregister_consumer(%s, %s, %s)",
         (queue, consumer, keep_dead_letters),
-        _nothing,
+        nothing,
     )
 
 
@@ -200,7 +105,7 @@ def next_batch(queue: str, consumer: str, limits: Limits) -> Call[int | None]:
         "select batch_id from pgque.next_batch_custom("
         "%s, %s, %s::interval, %s::integer, %s::interval, %s::integer)",
         (queue, consumer, *astuple(limits)),
-        _first,
+        first,
     )
 
 
@@ -228,14 +133,14 @@ def renew(lease: Lease, ttl: timedelta) -> Call[Any]:
     return Call(
         "select pgque.renew_batch(%s, %s, %s, %s)",
         (lease.batch_id, lease.owner, lease.epoch, ttl),
-        _first,
+        first,
     )
 
 
 def ack(lease: Lease) -> Call[None]:
     """A leased batch's end."""
     return Call(
-        "select pgque.ack_batch(%s, %s, %s)", (lease.batch_id, lease.owner, lease.epoch), _nothing
+        "select pgque.ack_batch(%s, %s, %s)", (lease.batch_id, lease.owner, lease.epoch), nothing
     )
 
 
@@ -244,13 +149,13 @@ def release(lease: Lease) -> Call[None]:
     return Call(
         "select pgque.release_batch(%s, %s, %s)",
         (lease.batch_id, lease.owner, lease.epoch),
-        _nothing,
+        nothing,
     )
 
 
 def finish_batch(batch_id: int) -> Call[None]:
     """An unleased batch's end."""
-    return Call("select pgque.finish_batch(%s)", (batch_id,), _nothing)
+    return Call("select pgque.finish_batch(%s)", (batch_id,), nothing)
 
 
 def nack_batch(
@@ -260,7 +165,7 @@ def nack_batch(
     return Call(
         "select pgque.nack_batch(%s, %b::bigint[], %s, %b::text[], %s, %s)",
         (lease.batch_id, list(msg_ids), after, list(reasons), lease.owner, lease.epoch),
-        _first,
+        first,
     )
 
 
@@ -271,7 +176,7 @@ def dead_letter_batch(
     return Call(
         "select pgque.dead_letter_batch(%s, %b::bigint[], %b::text[], %s, %s)",
         (lease.batch_id, list(msg_ids), list(reasons), lease.owner, lease.epoch),
-        _first,
+        first,
     )
 
 
@@ -306,32 +211,32 @@ def batch_events(batch_id: int) -> Call[list[Message]]:
 
 def ticker() -> Call[int]:
     """A tick where one is due; how many queues got one."""
-    return Call("select pgque.ticker()", (), _first)
+    return Call("select pgque.ticker()", (), first)
 
 
 def force_next_tick(queue: str) -> Call[None]:
     """A tick at the next ticker run, due or not."""
-    return Call("select pgque.force_next_tick(%s)", (queue,), _nothing)
+    return Call("select pgque.force_next_tick(%s)", (queue,), nothing)
 
 
 def tick_period() -> Call[timedelta]:
     """The configured period of the ticker."""
-    return Call("select tick_period from pgque.ticker_pace()", (), _first)
+    return Call("select tick_period from pgque.ticker_pace()", (), first)
 
 
 def maint() -> Call[int]:
     """Rotation, retries, compaction."""
-    return Call("select pgque.maint()", (), _first)
+    return Call("select pgque.maint()", (), first)
 
 
 def start() -> Call[None]:
     """Jobs of pg_cron that tick and maintain."""
-    return Call("select pgque.start()::text", (), _nothing)
+    return Call("select pgque.start()::text", (), nothing)
 
 
 def stop() -> Call[None]:
     """The jobs' end."""
-    return Call("select pgque.stop()::text", (), _nothing)
+    return Call("select pgque.stop()::text", (), nothing)
 
 
 def status() -> Call[list[Status]]:
@@ -412,7 +317,7 @@ def dead_letters(queue: str, limit: int) -> Call[list[DeadLetter]]:
 
 def replay_dead_letter(dead_letter_id: int) -> Call[int]:
     """A dead letter again to its consumer; the new event's id."""
-    return Call("select pgque.dlq_replay(%s)", (dead_letter_id,), _first)
+    return Call("select pgque.dlq_replay(%s)", (dead_letter_id,), first)
 
 
 def replay_dead_letters(
@@ -434,4 +339,4 @@ def replay_dead_letters(
 
 def purge_dead_letters(queue: str, older_than: timedelta) -> Call[int]:
     """Dead letters deleted by age; how many."""
-    return Call("select pgque.dlq_purge(%s, %s)", (queue, older_than), _first)
+    return Call("select pgque.dlq_purge(%s, %s)", (queue, older_than), first)

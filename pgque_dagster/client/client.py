@@ -7,10 +7,11 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
-from . import calls, plans
+from . import calls, plans, publishing
 from .batch import Batch
-from .calls import Call, Payload
+from .calls import Call
 from .connection import connect
+from .encoding import Payload
 from .errors import PgqueError, translated
 from .models import (
     BatchInfo,
@@ -123,7 +124,7 @@ class Client:
         Returns:
             The event's id.
         """
-        return self.run(calls.send(queue, payload, type, partition_key, check_json))
+        return self.run(publishing.send(queue, payload, type, partition_key, check_json))
 
     def send_at(self, queue: str, payload: Payload, at: datetime, *, type: str = "default") -> int:
         """Publishes one event when its time has come, or at once when that is past.
@@ -141,15 +142,15 @@ class Client:
         Raises:
             InvalidArgument: if the time has no zone.
         """
-        return self.run(calls.send_at(queue, payload, at, type))
+        return self.run(publishing.send_at(queue, payload, at, type))
 
     def cancel_scheduled(self, entry_id: int) -> bool:
         """Takes back an entry of `send_at`; returns False if it was delivered or cancelled."""
-        return self.run(calls.cancel_scheduled(entry_id))
+        return self.run(publishing.cancel_scheduled(entry_id))
 
     def list_scheduled(self, queue: str, limit: int = 100) -> list[ScheduledEvent]:
         """Returns a queue's events that wait for their time, the next first."""
-        return self.run(calls.list_scheduled(queue, limit))
+        return self.run(publishing.list_scheduled(queue, limit))
 
     def send_idem(
         self,
@@ -174,13 +175,13 @@ class Client:
         Returns:
             The id of the event that was sent under the key, and whether that was before.
         """
-        return self.run(calls.send_idem(queue, payload, key, type, ttl, partition_key))
+        return self.run(publishing.send_idem(queue, payload, key, type, ttl, partition_key))
 
     def send_batch(
         self, queue: str, payloads: Sequence[Payload], *, type: str = "default"
     ) -> list[int]:
         """Publishes many events of one type at once; returns their ids in the order given."""
-        return self.run(calls.send_batch(queue, payloads, type))
+        return self.run(publishing.send_batch(queue, payloads, type))
 
     # Queues and consumers
 

@@ -34,17 +34,23 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def _checked(url: str) -> str:
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.ProgrammingError as error:
-        # libpq's own message repeats the string, with the password where it is misspelt.
+    given = _parsed(url)
+    if given is None:
+        # Without a cause: libpq's message repeats what is misspelt, and that may be the password.
         raise ConnectionFailed(
             "the database URL is not valid",
             "It looks like postgresql://user@host:5432/database, or host=... dbname=...",
-        ) from error
+        )
     if "@" in str(given.get("host", "")):
         raise ConnectionFailed(
             "the database URL is not valid: it has more than one @",
             "Write %40 for one in a user name or a password.",
         )
     return make_conninfo(url, **{"connect_timeout": _CONNECT_SECONDS, **given})
+
+
+def _parsed(url: str) -> dict[str, Any] | None:
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.ProgrammingError:
+        return None

@@ -132,6 +132,10 @@ class NewerInstalled(PgqueError):
     """A newer version of the schema is installed than the one to install."""
 
 
+class OlderInstalled(PgqueError):
+    """An older version of the schema is installed than the package needs."""
+
+
 class TicksUnavailable(PgqueError):
     """Ticks were asked for that the consumer has finished, or that do not exist."""
 

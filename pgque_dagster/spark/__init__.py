@@ -1,7 +1,23 @@
 """Queues in Spark: a claimed batch as DataFrames, over the data source `pgque`."""
 
+from .address import DatabaseAddress
 from .batch import SparkBatch
+from .causes import clear_causes
 from .java import JavaMissing, check_java
+from .jdbc import JdbcDriverMissing
+from .sinks import ParquetSink, PostgresSink, once_per_batch
 from .source import PgqueDataSource, register
 
-__all__ = ["JavaMissing", "PgqueDataSource", "SparkBatch", "check_java", "register"]
+__all__ = [
+    "DatabaseAddress",
+    "JavaMissing",
+    "JdbcDriverMissing",
+    "ParquetSink",
+    "PgqueDataSource",
+    "PostgresSink",
+    "SparkBatch",
+    "check_java",
+    "clear_causes",
+    "once_per_batch",
+    "register",
+]

@@ -4,20 +4,27 @@ Which events failed is kept with the claim and takes effect with its ack, so the
 and the retries and dead letters it leaves stand or fall together.
 """
 
-import json
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, timedelta
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+import psycopg
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from ..client import Batch
 from ..client.errors import InvalidArgument, MalformedPayload
 from ..client.models import ReadPlan
-from . import payload, source, wire
+from . import changes, failed, jdbc, payload, source, wire
+from .address import DatabaseAddress
+from .read_options import DEFAULT_SLICES, written
+from .schema import Schema, parse_schema
 
+_log = logging.getLogger(__name__)
+
+Reader = Literal["adbc", "jdbc"]
 OnMalformed = Literal["dead_letter", "retry", "fail", "keep"]
 
 # Up to here reading on the driver was faster than starting a Spark read, when measured:
@@ -31,18 +38,27 @@ class SparkBatch:
     Args:
         spark: the session to make DataFrames in.
         batch: the claim.
-        url: the database, as executors reach it.
+        url: the database, as the driver reaches it.
         slices: how many partitions a large batch is read in, at the most.
+        address: how executors find the database; at the same URL for None.
     """
 
     def __init__(
-        self, spark: SparkSession, batch: Batch, url: str, *, slices: int = source.DEFAULT_SLICES
+        self,
+        spark: SparkSession,
+        batch: Batch,
+        url: str,
+        *,
+        slices: int = DEFAULT_SLICES,
+        address: DatabaseAddress | None = None,
     ) -> None:
         self.spark = spark
         self._batch = batch
         self._url = url
+        self._address = address or DatabaseAddress(url)
         self._slices = slices
         self._persisted: list[DataFrame] = []
+        self._sinks: set[tuple[str, DatabaseAddress | None]] = set()
 
     @property
     def queue(self) -> str:
@@ -59,6 +75,22 @@ class SparkBatch:
         """The batch's id: the same for every attempt at the same events."""
         return self._batch.batch_id
 
+    @cached_property
+    def identity(self) -> str:
+        """What tells the batch from all others, also those of a database that began anew."""
+        made_at = self._batch.info().end.astimezone(UTC)
+        return f"{self.queue}/{self.consumer}/{self.batch_id}@{made_at.isoformat()}"
+
+    @property
+    def url(self) -> str:
+        """The database, as the driver reaches it."""
+        return self._url
+
+    @property
+    def address(self) -> DatabaseAddress:
+        """How executors find the database."""
+        return self._address
+
     @property
     def event_count(self) -> int:
         """How many events the batch has."""
@@ -68,38 +100,45 @@ class SparkBatch:
     def _plan(self) -> ReadPlan:
         return self._batch.read_plan(self._slices)
 
-    def events(self, columns: Sequence[str] | None = None) -> DataFrame:
+    def events(self, columns: Sequence[str] | None = None, *, reader: Reader = "adbc") -> DataFrame:
         """Returns the batch's events, in no particular order.
 
         Args:
             columns: event columns to read; all for None. What is left out does not travel.
+            reader: how a large batch is read: `adbc`, which needs this package where executors
+                run, or `jdbc`, which needs the PostgreSQL driver's jar.
 
         Returns:
             A DataFrame of ev_id bigint, ev_time timestamp, ev_txid bigint, ev_retry int, and the
             strings ev_type, ev_data, ev_extra1 to ev_extra4, or those of them asked for.
 
         Raises:
-            InvalidArgument: if events have no such column.
+            InvalidArgument: if events have no such column, or there is no such reader.
+            JdbcDriverMissing: if the session lacks the jar.
         """
+        if reader not in get_args(Reader):
+            raise InvalidArgument(f"there is no reader {reader!r}", "Readers are: adbc, jdbc.")
         wanted = wire.check_columns(columns)
         if self.event_count <= DRIVER_SIDE_EVENTS:
             table = wire.read_table(self._url, self._plan.slices, wanted)
             return self.spark.createDataFrame(table, schema=wire.spark_schema(wanted))
+        if reader == "jdbc":
+            return jdbc.read_slices(self.spark, self._url, self._plan.slices, wanted)
         source.register(self.spark)
         return (
             self.spark.read.format("pgque")
             .options(
-                url=self._url,
+                **self._address.options(),
                 batch_id=str(self.batch_id),
                 columns=",".join(wanted),
-                plan=json.dumps(self._plan.slices),
+                plan=written(self._plan.slices),
             )
             .load()
         )
 
     def payload(
         self,
-        schema: StructType | str,
+        schema: Schema,
         *,
         keep: Sequence[str] = (),
         on_malformed: OnMalformed = "dead_letter",
@@ -108,10 +147,12 @@ class SparkBatch:
         """Returns the JSON payloads as columns, without those that do not fit the schema.
 
         A payload is malformed when it is no JSON object, when a value has another type than its
-        field, or when a field declared NOT NULL is missing or null.
+        field, or when a field declared NOT NULL is missing or null, at any depth. Each such event
+        keeps the reason, and a warning is logged when no payload fits.
 
         Args:
-            schema: fields to read from the payload, as StructType or DDL.
+            schema: fields to read from the payload: a StructType, DDL, or a Pydantic model or
+                dataclass as `schema.parse_schema` describes.
             keep: event columns to put before them.
             on_malformed: `dead_letter` gives such events up, `retry` has them delivered again, both
                 with the ack; `fail` raises; `keep` returns them with the fields that could be read.
@@ -121,83 +162,202 @@ class SparkBatch:
             A DataFrame of the `keep` columns and the schema's fields.
 
         Raises:
-            MalformedPayload: under `fail`, naming the first events concerned.
+            MalformedPayload: under `fail`, naming the first events concerned and why.
             InvalidArgument: if the schema or a column cannot be used.
         """
-        fields = payload.parse_schema(self.spark, schema)
-        kept = wire.check_columns(keep) if keep else ()
-        clash = [field.name for field in fields if field.name in kept]
-        if clash:
-            raise InvalidArgument(
-                f"{clash[0]} is both a payload field and an event column to keep",
-                "Leave it out of keep, or rename it after payload().",
-            )
-        read = self.events(list(dict.fromkeys(("ev_id", "ev_data", *kept))))
-        parsed = payload.parse(read, fields, keep=("ev_id", *(c for c in kept if c != "ev_id")))
-        if self.event_count > DRIVER_SIDE_EVENTS:
-            # Read once: for the malformed ones here, and for the caller.
-            self._persisted.append(parsed.persist())
+        fields = parse_schema(self.spark, schema)
+        kept = _check_kept(keep, fields.names)
+        events = self.events(list(dict.fromkeys(("ev_id", "ev_data", *kept))))
+        parsed = self._persisted_if_large(payload.parse(events, fields, keep=_with_id(kept)))
         if on_malformed != "keep":
-            self._settle_malformed(parsed, fields, on_malformed, retry_after)
+            malformed = parsed.where(parsed[payload.MALFORMED])
+            explained = payload.explain(malformed, fields)
+            self._settle_malformed(explained, on_malformed, retry_after)
             parsed = parsed.where(~parsed[payload.MALFORMED])
         return parsed.select(*kept, *(payload.quoted(field.name) for field in fields))
+
+    def changes(
+        self,
+        schema: Schema,
+        *,
+        key: Sequence[str],
+        keep: Sequence[str] = (),
+        on_malformed: OnMalformed = "dead_letter",
+        retry_after: timedelta = timedelta(minutes=1),
+    ) -> DataFrame:
+        """Returns what jsontriga and logutriga published: changes of a table, one a row.
+
+        Values are read as PostgreSQL prints them, whichever trigger it was. Events are in no
+        particular order: keep ev_id to know the last change of a row.
+
+        Args:
+            schema: the table's columns to read, as for `payload`.
+            key: those of them that identify a row.
+            keep: event columns to put before.
+            on_malformed: what becomes of other events, as for `payload`.
+            retry_after: when, for `retry`.
+
+        Returns:
+            A DataFrame of the `keep` columns, operation (insert, update, delete or truncate), table
+            (with its schema), and the structs key and row. An insert and an update have the new
+            row, a delete the old one, a truncate neither key nor row.
+
+        Raises:
+            MalformedPayload: under `fail`, naming the first events concerned and why.
+            InvalidArgument: if the schema, the key or a column cannot be used.
+        """
+        fields = parse_schema(self.spark, schema)
+        changes.check(fields, key)
+        kept = _check_kept(keep, ())
+        events = self.events(list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept))))
+        parsed = changes.parse(events, fields, key=key, keep=_with_id(kept))
+        return self._settled(parsed, on_malformed, retry_after).select(*kept, *changes.COLUMNS)
+
+    def fragments(
+        self,
+        *,
+        keep: Sequence[str] = (),
+        on_malformed: OnMalformed = "dead_letter",
+        retry_after: timedelta = timedelta(minutes=1),
+    ) -> DataFrame:
+        """Returns what sqltriga published, whose SQL is left to whoever runs it.
+
+        Args:
+            keep: event columns to put before.
+            on_malformed: what becomes of other events, as for `payload`.
+            retry_after: when, for `retry`.
+
+        Returns:
+            A DataFrame of the `keep` columns, operation (insert, update, delete or truncate), table
+            (with its schema), and fragment: what follows `insert into t`, `update t set` or
+            `delete from t where`.
+
+        Raises:
+            MalformedPayload: under `fail`, naming the first events concerned and why.
+            InvalidArgument: if a column cannot be used.
+        """
+        kept = _check_kept(keep, ())
+        events = self.events(list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept))))
+        parsed = changes.fragments(events, keep=_with_id(kept))
+        settled = self._settled(parsed, on_malformed, retry_after)
+        return settled.select(*kept, *changes.FRAGMENT_COLUMNS)
 
     def nack(
         self,
         events: DataFrame | Iterable[int],
         *,
         retry_after: timedelta = timedelta(minutes=1),
-        reason: str | None = None,
+        reason: Column | str | None = None,
     ) -> None:
         """Has events delivered again later; takes effect with the ack.
 
+        The ids are computed now and held until then, eight bytes each. The ack raises
+        `EventNotInBatch`, and changes nothing, if one is not of this batch. An event that is given
+        up as well is only that.
+
         Args:
-            events: a DataFrame with the column ev_id, or ids.
+            events: a DataFrame with the column ev_id or msg_id, or ids. One given twice counts
+                once.
             retry_after: when.
-            reason: kept with the dead letter once the retries are used up.
-        """
-        self._batch.nack(_event_ids(events), retry_after=retry_after, reason=reason)
+            reason: kept with the dead letter once the retries are used up; a text, or a column of
+                the DataFrame.
 
-    def dead_letter(self, events: DataFrame | Iterable[int], *, reason: str) -> None:
-        """Gives events up; they become dead letters with the ack.
+        Raises:
+            InvalidArgument: if the DataFrame has no column of ids, or nulls in it.
+        """
+        msg_ids, why = failed.collect(events, reason)
+        self._batch.nack(msg_ids, retry_after=retry_after, reason=why)
+
+    def dead_letter(
+        self, events: DataFrame | Iterable[int], *, reason: Column | str | None
+    ) -> None:
+        """Gives events up; they become dead letters with the ack, which treats ids like `nack`'s.
 
         Args:
-            events: a DataFrame with the column ev_id, or ids.
-            reason: why, for those who look at the dead letters.
+            events: a DataFrame with the column ev_id or msg_id, or ids. One given twice counts
+                once.
+            reason: why, for those who look at the dead letters: a text, or a column of the
+                DataFrame.
+
+        Raises:
+            InvalidArgument: if the DataFrame has no column of ids, or nulls in it.
         """
-        self._batch.dead_letter(_event_ids(events), reason=reason)
+        msg_ids, why = failed.collect(events, reason)
+        self._batch.dead_letter(msg_ids, reason=why)
+
+    def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
+        """Has something done in the transaction of the ack, so that the two stand or fall together.
+
+        Args:
+            step: takes the connection; what it raises keeps the batch from being acked.
+        """
+        self._batch.before_ack(step)
+
+    def use_sink(self, name: str, address: DatabaseAddress | None) -> None:
+        """Takes note that a sink has this batch's results.
+
+        Raises:
+            InvalidArgument: if it has some already, which could not be told from another attempt's.
+        """
+        if (name, address) in self._sinks:
+            raise InvalidArgument(
+                f"batch {self.batch_id} was written to {name} before",
+                "Unite the DataFrames, and write them once.",
+            )
+        self._sinks.add((name, address))
 
     def close(self) -> None:
         """Frees what `payload` had Spark keep."""
         while self._persisted:
             self._persisted.pop().unpersist()
 
+    def _persisted_if_large(self, parsed: DataFrame) -> DataFrame:
+        """Has it read once: for the malformed ones here, and for the caller."""
+        if self.event_count > DRIVER_SIDE_EVENTS:
+            self._persisted.append(parsed.persist())
+        return parsed
+
+    def _settled(self, parsed: DataFrame, policy: OnMalformed, retry_after: timedelta) -> DataFrame:
+        """Returns what is not malformed, where the rows say themselves why they are."""
+        parsed = self._persisted_if_large(parsed)
+        if policy == "keep":
+            return parsed
+        malformed = parsed.where(parsed[payload.MALFORMED])
+        self._settle_malformed(malformed, policy, retry_after)
+        return parsed.where(~parsed[payload.MALFORMED])
+
     def _settle_malformed(
-        self, parsed: DataFrame, fields: StructType, policy: OnMalformed, retry_after: timedelta
+        self, explained: DataFrame, policy: OnMalformed, retry_after: timedelta
     ) -> None:
-        ids = _event_ids(parsed.where(parsed[payload.MALFORMED]))
+        ids, reasons = failed.with_reasons(explained, f.col(payload.REASON))
         if not ids:
             return
-        reason = f"malformed payload: no JSON object of ({payload.to_ddl(fields)})"
-        if policy == "dead_letter":
-            self._batch.dead_letter(ids, reason=reason)
-        elif policy == "retry":
-            self._batch.nack(ids, retry_after=retry_after, reason=reason)
-        else:
-            raise MalformedPayload(
-                f"{len(ids)} events of batch {self.batch_id} have a {reason}; "
-                f"the first are {sorted(ids)[:5]}",
-                "Correct the schema, or pass another on_malformed.",
-            )
-
-
-def _event_ids(events: DataFrame | Iterable[int]) -> list[int]:
-    if not isinstance(events, DataFrame):
-        return list(events)
-    if "ev_id" not in events.columns:
-        raise InvalidArgument(
-            f"the DataFrame has no column ev_id, only {', '.join(events.columns)}",
-            "Keep it: batch.payload(schema, keep=['ev_id']).",
+        first = sorted(ids)[:5]
+        message = (
+            f"{len(ids)} events of batch {self.batch_id} are malformed; "
+            f"the first are {first}: {reasons[ids.index(first[0])]}"
         )
-    ids: list[int] = events.select("ev_id").toArrow()["ev_id"].to_pylist()
-    return ids
+        if len(ids) == self.event_count:
+            message = f"{message}. They are all of the batch; {payload.advice(explained)}"
+        if policy == "fail":
+            raise MalformedPayload(message, "Correct the schema, or pass another on_malformed.")
+        _log.warning(message)
+        if policy == "dead_letter":
+            self._batch.dead_letter(ids, reason=reasons)
+        else:
+            self._batch.nack(ids, retry_after=retry_after, reason=reasons)
+
+
+def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:
+    kept = wire.check_columns(keep) if keep else ()
+    clash = [name for name in fields if name in kept]
+    if clash:
+        raise InvalidArgument(
+            f"{clash[0]} is both a payload field and an event column to keep",
+            "Leave it out of keep, or rename it after payload().",
+        )
+    return kept
+
+
+def _with_id(kept: Sequence[str]) -> tuple[str, ...]:
+    return ("ev_id", *(column for column in kept if column != "ev_id"))

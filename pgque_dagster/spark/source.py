@@ -1,11 +1,10 @@
-"""The Spark data source `pgque`: one open batch, read in parallel by its read plan.
+"""The Spark data source `pgque`: an open batch or a range of ticks, read in parallel by its plan.
 
 `spark.read.format("pgque").options(url=…, batch_id=…).load()`. The package must be installed where
 the executors run.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,70 +13,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ..client import Client
-from ..client.errors import InvalidArgument
+from ..client.errors import BatchLeased
+from ..client.models import Slice
 from . import wire
-
-DEFAULT_SLICES = 4
+from .read_options import ReadOptions
+from .stream import PgqueStreamReader, stream_reader
+from .stream_options import StreamOptions
+from .writer import PgqueWriter, WriteOptions
 
 
 @dataclass
 class SlicePartition(InputPartition):
-    """One slice of a batch; the text is empty where the batch is."""
+    """One slice of what is read; None where there is nothing to read: Spark needs a partition."""
 
-    slice_sql: str
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """The data source's options, read and checked.
-
-    Attributes:
-        url: libpq URI or connection string. Spark redacts options with such a name.
-        batch_id: the open batch to read.
-        slices: how many partitions at the most.
-        columns: event columns to read.
-        plan: slices that were planned before, to spare planning twice.
-    """
-
-    url: str
-    batch_id: int
-    slices: int
-    columns: tuple[str, ...]
-    plan: tuple[str, ...] | None
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
-        """Reads Spark's options.
-
-        Raises:
-            InvalidArgument: if one is missing, or not of its form.
-        """
-        missing = [name for name in ("url", "batch_id") if not options.get(name)]
-        if missing:
-            raise InvalidArgument(
-                f"format('pgque') lacks the option {' and '.join(missing)}",
-                "Pass .options(url=…, batch_id=…).",
-            )
-        columns = options.get("columns")
-        plan = options.get("plan")
-        return cls(
-            url=options["url"],
-            batch_id=_positive(options, "batch_id", 0),
-            slices=_positive(options, "slices", DEFAULT_SLICES),
-            columns=wire.check_columns(
-                [column.strip() for column in columns.split(",")] if columns else None
-            ),
-            plan=tuple(json.loads(plan)) if plan else None,
-        )
-
-
-def _positive(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise InvalidArgument(
-            f"option {name} of format('pgque') is {text!r}", "It is a whole number above 0."
-        )
-    return int(text)
+    part: Slice | None
 
 
 class PgqueReader(DataSourceReader):
@@ -87,18 +36,38 @@ class PgqueReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[SlicePartition]:
-        """Returns one partition a slice; for an empty batch one without text: Spark needs one."""
+        """Returns one partition a slice.
+
+        Raises:
+            BatchNotOpen: if the batch was finished, or there is none of that id.
+            BatchLeased: if the option `owner` is given, and somebody else holds the batch.
+        """
         slices = self._options.plan
         if slices is None:
-            with Client(self._options.url) as client:
-                slices = client.read_plan(self._options.batch_id, self._options.slices).slices
-        return [SlicePartition(slice_sql) for slice_sql in slices or ("",)]
+            with Client(self._options.address.resolve()) as client:
+                if self._options.owner is not None:
+                    _check_lease(client, self._options)
+                slices = client.run(self._options.read_plan()).slices
+        return [SlicePartition(part) for part in slices or (None,)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one slice."""
-        if not isinstance(partition, SlicePartition) or not partition.slice_sql:
+        if not isinstance(partition, SlicePartition) or partition.part is None:
             return iter(())
-        return wire.read_slice(self._options.url, partition.slice_sql, self._options.columns)
+        url = self._options.address.resolve()
+        return wire.read_slice(url, partition.part, self._options.columns)
+
+
+def _check_lease(client: Client, options: ReadOptions) -> None:
+    assert options.batch_id is not None
+    batch = client.batch_info(options.batch_id)
+    lease = client.lease_info(batch.queue, batch.consumer)
+    if lease and lease.is_live and lease.owner != options.owner:
+        raise BatchLeased(
+            f"batch {options.batch_id} of {batch.queue}/{batch.consumer} is held by "
+            f"{lease.owner!r} until {lease.until:%Y-%m-%d %H:%M:%S %Z}",
+            f"Claim it as {options.owner!r} when that lease ended, or leave the option owner out.",
+        )
 
 
 class PgqueDataSource(DataSource):
@@ -111,11 +80,19 @@ class PgqueDataSource(DataSource):
 
     def schema(self) -> str:
         """Returns the columns asked for, as DDL."""
-        return wire.spark_schema(ReadOptions.parse(self.options).columns)
+        return wire.spark_schema(wire.parse_columns(self.options.get("columns")))
 
     def reader(self, schema: StructType) -> PgqueReader:
         """Returns the reader."""
         return PgqueReader(ReadOptions.parse(self.options))
+
+    def streamReader(self, schema: StructType) -> PgqueStreamReader:  # noqa: N802
+        """Returns the reader of a streaming query."""
+        return stream_reader(StreamOptions.parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> PgqueWriter:
+        """Returns the writer, which has a place to write to."""
+        return PgqueWriter(WriteOptions.parse(self.options), schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:

@@ -1,14 +1,20 @@
+-- Earlier versions knew no lease here.
+drop function if exists pgque.open_coop_batch(
+    text, text, text, interval, integer, interval, interval);
+
 -- A subconsumer's open batch, or its next one: one that a dead colleague left, else what follows the
 -- shared cursor. Whoever hands out a batch first writes a position of his own, then moves the cursor
 -- or the colleague, each only from where he read it, then takes the batch: all in one transaction.
 -- So of two at once one waits for the other and looks again, and no batch is given twice or lost.
--- A batch taken over has a new id, so that a late ack of the colleague fails. Registers the
--- subconsumer if it is new.
+-- A batch taken over has a new id, so that a late ack of the colleague fails. With an owner, takes or
+-- takes over the lease on the batch under a new epoch. A batch id in i_only limits it to that open
+-- batch; else the subconsumer is registered if it is new.
 -- locks: waits for concurrent moves of the consumer or of the dead colleague; those of
 -- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
     i_queue text, i_consumer text, i_subconsumer text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval)
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
+    i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -20,10 +26,19 @@ declare
     v_from  pgque.subscription;
 begin
     loop
-        perform pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer);
+        if i_only is null then
+            perform pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer);
+        end if;
         v_main := pgque.find_subscription(i_queue, i_consumer);
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
+        perform pgque.check_only_batch(v_sub, i_queue, v_name, i_only);
         continue when v_sub.sub_id is null;
+        perform pgque.check_not_leased(v_sub, i_queue, v_name, i_owner);
+        if i_owner is not null then
+            v_sub.lease_owner := i_owner;
+            v_sub.lease_until := clock_timestamp() + i_ttl;
+            v_sub.lease_epoch := v_sub.lease_epoch + 1;
+        end if;
         if v_sub.sub_batch is not null then
             exit when pgque.append_position(v_sub);  -- a sign of life
             continue;
@@ -34,7 +49,7 @@ begin
             v_from := v_main;
             v_from.sub_next_tick := (pgque.find_next_tick(
                 v_main.sub_queue, pgque.find_tick(v_main.sub_queue, v_main.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, null)).tick_id;
+                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
             if v_from.sub_next_tick is null then
                 return null;
             end if;
@@ -60,7 +75,8 @@ begin
 end;
 $$;
 
--- The subconsumer that has been silent longest, if longer than the interval, with a batch open.
+-- The subconsumer that has been silent longest, if longer than the interval, with a batch open and no
+-- live lease on it.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
@@ -80,6 +96,7 @@ begin
       and s.sub_id <> i_own_id
       and s.sub_batch is not null
       and s.sub_active <= clock_timestamp() - i_dead_interval
+      and coalesce(s.lease_until <= clock_timestamp(), true)
     order by s.sub_active
     limit 1;
     return v_dead;
@@ -112,7 +129,7 @@ begin
             hint = 'Give an interval of 0 or more, or null to take over nothing.';
     end if;
     v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                                   i_min_interval, i_dead_interval);
+                                   i_min_interval, null, i_dead_interval, null, null, null);
     batch_id := v_sub.sub_batch;
     prev_tick_id := v_sub.sub_last_tick;
     next_tick_id := v_sub.sub_next_tick;
@@ -155,5 +172,57 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     return 1;
+end;
+$$;
+
+-- A subconsumer's open or next batch under a lease, as claim_batch gives it to a normal consumer: for
+-- workers that share a consumer and may die. ack_batch, renew_batch and release_batch take it from
+-- there. While a lease lives, no colleague takes the batch over by its dead interval. Null when there
+-- is no batch.
+-- locks: those of open_coop_batch. writes: the same.
+create or replace function pgque.claim_coop(
+    i_queue text, i_consumer text, i_subconsumer text, i_owner text,
+    i_ttl interval default '1 minute',
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    i_batch_id bigint default null,
+    out batch_id bigint, out epoch bigint, out lease_until timestamptz,
+    out prev_tick_id bigint, out cur_tick_id bigint)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    perform pgque.check_lease(i_owner, i_ttl);
+    v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
+                                   i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id);
+    batch_id := v_sub.sub_batch;
+    if batch_id is not null then
+        epoch := v_sub.lease_epoch;
+        lease_until := v_sub.lease_until;
+        prev_tick_id := v_sub.sub_last_tick;
+        cur_tick_id := v_sub.sub_next_tick;
+    end if;
+end;
+$$;
+
+-- Refuses a subconsumer that has another batch open, or none, than the only one that is asked for.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_only_batch(
+    i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_only is not null and i_sub.sub_batch is distinct from i_only then
+        raise exception using
+            errcode = 'PQ003',
+            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_name),
+            hint = 'It was finished already, or never was this consumer''s.';
+    end if;
 end;
 $$;

@@ -1,6 +1,7 @@
 """A claimed batch: read, judged, acked, in one transaction with its results."""
 
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ from pgque_dagster.client import (
     BatchNotOpen,
     Client,
     EventNotInBatch,
+    InvalidArgument,
     LeaseLost,
     Limits,
 )
@@ -73,6 +75,27 @@ def test_failures_take_effect_with_the_ack(batch: Batch, db: Connection) -> None
     batch.dead_letter([second], reason="bad")
     result = batch.ack()
     assert (result, left_behind(db)) == (AckResult(nacked=1, dead_lettered=1), (["a"], ["b"]))
+
+
+def test_each_failure_has_its_reason(batch: Batch, client: Client) -> None:
+    ids = [event.msg_id for event in batch.events()]
+    batch.dead_letter(ids[1:], reason=["of b", None])
+    batch.ack()
+    found = sorted((letter.event_id, letter.reason) for letter in client.dead_letters("q"))
+    assert found == [(ids[1], "of b"), (ids[2], None)]
+
+
+@pytest.mark.parametrize("ids", [[None], ["1"], [1.5], [2**63]])
+def test_an_id_that_is_no_number_is_refused_at_once(batch: Batch, ids: list[Any]) -> None:
+    with pytest.raises(InvalidArgument, match="whole number"):
+        batch.nack(ids)
+    assert batch.ack() == AckResult(nacked=0, dead_lettered=0)
+
+
+def test_fewer_reasons_than_failures_are_refused_at_once(batch: Batch) -> None:
+    with pytest.raises(InvalidArgument, match="2 reasons for 3 events"):
+        batch.nack([1, 2, 3], reason=["x", "y"])
+    assert batch.ack() == AckResult(nacked=0, dead_lettered=0)
 
 
 def test_before_the_ack_failures_leave_nothing(batch: Batch, db: Connection) -> None:

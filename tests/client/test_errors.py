@@ -6,6 +6,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from pgque_dagster import installer
 from pgque_dagster.client import (
     BatchLeased,
     BatchNotOpen,
@@ -21,6 +22,7 @@ from pgque_dagster.client import (
     MalformedPayload,
     NewerInstalled,
     NotAdopted,
+    OlderInstalled,
     PermissionDenied,
     PgqueError,
     QueueClosed,
@@ -28,6 +30,7 @@ from pgque_dagster.client import (
     QueueNotFound,
     SchedulerMissing,
     SchemaMissing,
+    StagingLost,
     StaleReadPlan,
     TickRefused,
     TicksUnavailable,
@@ -37,6 +40,7 @@ from pgque_dagster.client import (
     WrongConsumerRole,
     WrongIsolation,
     errors,
+    staging,
 )
 from pgque_dagster.client.ticks import next_tick
 from tests.support.queues import (
@@ -190,6 +194,14 @@ def schema_of_an_older_version(client: Client, db: Connection) -> None:
     client.maint()
 
 
+def schema_left_behind_by_the_package(client: Client, db: Connection) -> None:
+    db.execute(
+        "create or replace function pgque.version() returns text language sql "
+        "as $$ select '0.1.0' $$"
+    )
+    installer.check_version(client.url)
+
+
 def connection_killed(client: Client, db: Connection) -> None:
     db.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -220,6 +232,13 @@ def ticks_before_the_position(client: Client, db: Connection) -> None:
     client.run(next_tick("q", "c", after_tick=1))
 
 
+def staging_that_was_published(client: Client, db: Connection) -> None:
+    make_queue(db)
+    opened = client.run(staging.open_staging("q"))
+    client.run(staging.publish(opened, [], 0))
+    client.run(staging.table(opened))
+
+
 PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str]] = [
     (unknown_queue, QueueNotFound, "nosuch"),
     (unknown_consumer, ConsumerNotFound, "nobody"),
@@ -244,10 +263,12 @@ PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str
     (uninstall_with_unread_events, UnreadEvents, "uninstall(true)"),
     (installation_of_an_older_version, NewerInstalled, "0.0.1"),
     (ticks_before_the_position, TicksUnavailable, "has finished tick 2"),
+    (staging_that_was_published, StagingLost, "write the events again"),
     (role_without_rights, PermissionDenied, "pgque_admin"),
     (server_said_too_old, UnsupportedServer, "too old"),
     (schema_gone, SchemaMissing, "pgque install"),
     (schema_of_an_older_version, SchemaMissing, "older"),
+    (schema_left_behind_by_the_package, OlderInstalled, "0.1.0"),
     (connection_killed, ConnectionFailed, "server"),
 ]
 

@@ -38,7 +38,7 @@ NULL_MEANS = {
     "nothing is taken over": "i_dead_interval",
     "the default": "x_param_value",
     "the newest tick": "x_tick_pos",
-    "the open batch, whichever it is": "claim_batch.i_batch_id",
+    "the open batch, whichever it is": "claim_batch.i_batch_id claim_coop.i_batch_id",
     "where the consumer stands": "i_from_tick i_to_tick i_after_tick",
     "a new lease": "claim_ticks.i_epoch",
     "nothing that is left to clean up": "abort_staging.i_staging_id",
@@ -66,6 +66,8 @@ NEGATIVE = {
 # Besides the samples: an array as text, a word of a list.
 OTHER_VALUES = {"payloads": "{1}", "i_on_failure": "skip"}
 # What is not there is as good as cleaned up.
+# Asked about many at once, so one that is not there must not spoil the answer about the others.
+SAYS_SO_IN_ITS_ROWS = {"consumer_states"}
 REFUSES_NOTHING = {"abort_staging"}
 BATCH_ARGUMENTS = {"i_batch_id", "x_batch_id"}
 
@@ -173,7 +175,12 @@ def test_what_is_listed_exists(of_null: list[Outcome]) -> None:
 
 
 def test_an_unknown_queue_consumer_or_batch_is_named(of_unknown: list[Outcome]) -> None:
-    wrong = [str(outcome) for outcome in of_unknown if outcome.sqlstate != code_for(outcome)]
+    wrong = [
+        str(outcome)
+        for outcome in of_unknown
+        if outcome.function.name not in SAYS_SO_IN_ITS_ROWS
+        and outcome.sqlstate != code_for(outcome)
+    ]
     assert wrong == []
 
 

@@ -1,0 +1,254 @@
+"""Spark's reads against Spark's JDBC source and psql on one server: `make bench-spark`.
+
+Needs the Debian packages postgresql-15 and libpostgresql-jdbc-java. Prints a Markdown table;
+`--write` puts it into docs/benchmarks.md.
+"""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from benchmarks import spark_memory, spark_write
+from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
+from benchmarks.servers import connect, value
+from pgque_dagster import installer
+from pgque_dagster.client import Batch, Client
+from pgque_dagster.client.models import Slice
+from pgque_dagster.spark import SparkBatch, jdbc, register, wire
+from pgque_dagster.spark.read_options import written
+from tests.support.debian import DebianPostgres
+
+EVENTS = 2_000_000
+SLICES = (1, 2, 4)
+ORDER = "id bigint, customer bigint, total double"
+
+_JAR = Path("/usr/share/java/postgresql.jar")
+_REPORT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+_SEND = """
+select cardinality(pgque.send_batch(%s, 'order', array(
+    select format('{"id": %%s, "customer": %%s, "total": %%s.25, "note": "%%s"}',
+                  x, x %% 1000, x %% 977, rpad('', 120, md5(x::text)))
+    from generate_series(%s::integer, %s::integer) x)))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="that count, after one to warm up")
+    parser.add_argument("--events", type=int, default=EVENTS)
+    parser.add_argument("--memory", action="store_true", help="batches of 1M and 10M events, too")
+    parser.add_argument("--write", action="store_true", help="the table into docs/benchmarks.md")
+    options = parser.parse_args()
+    results: list[Result] = []
+    with server() as running:
+        url = running.database_url("bench")
+        large = fill(url, "large", options.events)
+        small = fill(url, "small", 100)
+        tcp = tcp_url(running)
+        with session() as spark:
+            results += reads(spark, running, tcp, large, options.rounds)
+            results += small_batch(spark, tcp, small, options.rounds)
+            results.append(spark_write.measure(spark, tcp, options.rounds))
+        if options.memory:
+            results.append(spark_memory.measure(tcp, fill))
+    table = to_markdown(results)
+    print(table)
+    if options.write:
+        write_section(_REPORT, "spark", table)
+
+
+@contextmanager
+def server() -> Iterator[DebianPostgres]:
+    """Runs a server for the block, with a database `bench`, that Java and psql reach alike."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": str(port),
+        "max_wal_size": "8GB",
+        "checkpoint_timeout": "30min",
+    }
+    with tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder:
+        os.environ["PGPORT"] = str(port)
+        with DebianPostgres(Path(folder) / "postgres", **settings) as running:
+            with connect(running.url) as connection:
+                connection.execute("create database bench")
+            installer.install(running.database_url("bench"))
+            yield running
+
+
+def tcp_url(running: DebianPostgres) -> str:
+    """The same database over TCP, for all contenders."""
+    return f"postgresql://postgres@127.0.0.1:{os.environ['PGPORT']}/bench"
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """Runs a session for the block."""
+    if not _JAR.is_file():
+        raise SystemExit("the JDBC driver is missing: apt install libpostgresql-jdbc-java")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", str(_JAR))
+        .config("spark.driver.memory", "4g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    register(spark)
+    yield spark
+    spark.stop()
+
+
+def fill(url: str, queue: str, events: int) -> int:
+    """Makes a queue with one open batch of so many events of about 185 bytes; returns its id."""
+    step = 100_000
+    with connect(url) as connection:
+        value(connection, "select pgque.create_queue(%s)", queue)
+        value(connection, "select pgque.register_consumer(%s, 'bench')", queue)
+        for first in range(1, events + 1, step):
+            value(connection, _SEND, queue, first, min(first + step - 1, events))
+        value(connection, "select pgque.force_next_tick(%s)", queue)
+        value(connection, "select pgque.ticker(%s)", queue)
+        # Hint bits, so that the first to read does not write.
+        connection.execute("vacuum")
+        connection.execute("checkpoint")
+        batch: int = value(connection, "select pgque.next_batch(%s, 'bench')", queue)
+    return batch
+
+
+def reads(
+    spark: SparkSession, running: DebianPostgres, url: str, batch_id: int, rounds: int
+) -> list[Result]:
+    """The large batch, whole and by its payload."""
+    with Client(url) as client:
+        plans = {count: client.read_plan(batch_id, count).slices for count in SLICES}
+    contenders = [
+        each
+        for count, slices in plans.items()
+        for each in (
+            Contender(f"ours {count}", lambda s=slices: timed(lambda: drain(read(spark, url, s)))),
+            Contender(
+                f"jdbc {count}",
+                lambda s=slices: timed(
+                    lambda: drain(jdbc.read_slices(spark, url, s, wire.EVENT_COLUMNS))
+                ),
+            ),
+        )
+    ]
+    contenders += [
+        Contender("psql", lambda: timed(lambda: copy(running, url, plans[1][0]))),
+        Contender(
+            "ours parsed",
+            lambda: timed(lambda: totals(read(spark, url, plans[2], "ev_data"))),
+        ),
+        Contender(
+            "jdbc parsed",
+            lambda: timed(lambda: totals(jdbc.read_slices(spark, url, plans[2], ["ev_data"]))),
+        ),
+    ]
+    found = medians(contenders, rounds)
+    return [
+        *(
+            _ratio(
+                f"Spark: read all columns, {count} slices" if count > 1 else "Spark: one slice",
+                "Spark JDBC, same slices",
+                found[f"jdbc {count}"],
+                found[f"ours {count}"],
+                1.0 if count == 2 else None,
+            )
+            for count in SLICES
+        ),
+        _ratio(
+            "Spark: from_json and groupBy, 2 slices",
+            "Spark JDBC, same slices",
+            found["jdbc parsed"],
+            found["ours parsed"],
+            1.3,
+        ),
+        _ratio(
+            "Spark: read all columns, 1 slice",
+            "psql \\copy binary",
+            found["psql"],
+            found["ours 1"],
+            0.6,
+        ),
+    ]
+
+
+def small_batch(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Result]:
+    """A batch of 100 events, from its plan to the rows, by the driver and by the data source."""
+    with Client(url) as client:
+        batch = _claimed(client, batch_id)
+
+        def by_driver() -> None:
+            SparkBatch(spark, batch, url).events().collect()
+
+        def by_source() -> None:
+            options = {"url": url, "batch_id": str(batch_id)}
+            spark.read.format("pgque").options(**options).load().collect()
+
+        found = medians(
+            [
+                Contender("driver", lambda: timed(by_driver, 5)),
+                Contender("source", lambda: timed(by_source, 5)),
+            ],
+            rounds,
+        )
+    return [
+        Result(
+            what="Spark: 100-event batch, time",
+            against="the same through the data source",
+            figure=found["driver"] / found["source"],
+            better="<=",
+            target=0.5,
+            detail=f"{found['driver'] * 1e3:.0f} against {found['source'] * 1e3:.0f} ms",
+        )
+    ]
+
+
+def read(spark: SparkSession, url: str, slices: tuple[Slice, ...], columns: str = "") -> DataFrame:
+    options = {"url": url, "batch_id": "1", "plan": written(slices), "columns": columns}
+    return spark.read.format("pgque").options(**options).load()
+
+
+def drain(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def totals(events: DataFrame) -> None:
+    order = f.from_json("ev_data", ORDER).alias("order")
+    events.select(order).groupBy("order.customer").agg(f.sum("order.total")).collect()
+
+
+def copy(running: DebianPostgres, url: str, part: Slice) -> None:
+    command = f"\\copy ({part.sql}) to /dev/null with (format binary)"
+    subprocess.run([running.binary("psql"), url, "-qc", command], check=True)
+
+
+def _claimed(client: Client, batch_id: int) -> Batch:
+    batch = client.claim("small", "bench", owner="benchmark", batch_id=batch_id)
+    assert batch is not None
+    return batch
+
+
+def _ratio(what: str, against: str, rival: float, ours: float, target: float | None) -> Result:
+    return Result(what, against, rival / ours, ">=", target, f"{ours:.2f} against {rival:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

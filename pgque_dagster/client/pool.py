@@ -1,0 +1,85 @@
+"""Connections that are used again.
+
+psycopg's own pool opens them in the background, so that whoever asks learns of a server that is
+away only by a time-out, and not why. This one opens them where they are asked for.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from .calls import Call
+from .client import Client
+from .errors import PgqueError
+
+_LONGEST_IDLE = 60.0
+
+_RESET: Call[None] = Call("reset all", (), lambda rows: None)
+
+
+class ClientPool:
+    """Clients of one database; may be shared by threads.
+
+    Args:
+        url: the database.
+        max_idle: how many connections stay open while nobody uses them.
+    """
+
+    def __init__(self, url: str, max_idle: int) -> None:
+        self._url = url
+        self._max_idle = max_idle
+        self._idle: list[tuple[Client, float]] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Lends a client for the time of the block.
+
+        Yields:
+            The client, which nobody else has.
+
+        Raises:
+            ConnectionFailed: if the server cannot be reached.
+        """
+        client = self._take() or Client(self._url)
+        try:
+            yield client
+        finally:
+            self._give_back(client)
+
+    def close(self) -> None:
+        """Closes what is idle; what is lent is closed when it comes back."""
+        with self._lock:
+            self._max_idle = 0
+            idle, self._idle = self._idle, []
+        for client, _ in idle:
+            client.close()
+
+    def _take(self) -> Client | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                client, since = self._idle.pop()
+            if time.monotonic() - since < _LONGEST_IDLE and _is_usable(client):
+                return client
+            client.close()
+
+    def _give_back(self, client: Client) -> None:
+        with self._lock:
+            if len(self._idle) < self._max_idle:
+                self._idle.append((client, time.monotonic()))
+                return
+        client.close()
+
+
+def _is_usable(client: Client) -> bool:
+    """Whether the connection still is one; undoes settings that its last user made."""
+    try:
+        client.run(_RESET)
+    except (PgqueError, psycopg.Error):
+        return False
+    return True

@@ -1,0 +1,66 @@
+"""A shared consumer, whose subconsumers hold a batch each at the same time."""
+
+from dataclasses import astuple
+from datetime import timedelta
+
+from .batch import Batch
+from .calls import Call, Row
+from .client import Client
+from .models import Lease, Limits
+
+
+def register_subconsumer(queue: str, consumer: str, subconsumer: str) -> Call[bool]:
+    """A subconsumer, of a normal consumer without an open batch, too; False if it was there."""
+    return Call(
+        "select pgque.register_subconsumer(%s, %s, %s, true) = 1",
+        (queue, consumer, subconsumer),
+        lambda rows: bool(rows[0][0]),
+    )
+
+
+def claim_shared(
+    client: Client,
+    queue: str,
+    consumer: str,
+    subconsumer: str,
+    *,
+    owner: str,
+    ttl: timedelta,
+    limits: Limits,
+    batch_id: int | None = None,
+) -> Batch | None:
+    """Opens a subconsumer's next batch under a lease, or takes over the one that nobody holds.
+
+    Args:
+        client: the database.
+        queue: the queue's name.
+        consumer: the name that the subconsumers share.
+        subconsumer: which of them.
+        owner: who takes it, for others to read.
+        ttl: how long the lease lasts without renewal.
+        limits: which batch to open.
+        batch_id: claims this open batch and no other.
+
+    Returns:
+        The claimed batch, or None when there is no batch.
+
+    Raises:
+        BatchLeased: if somebody else holds a live lease.
+        BatchNotOpen: if `batch_id` is not the subconsumer's open batch.
+    """
+
+    def parse(rows: list[Row]) -> Lease | None:
+        if rows[0][0] is None:
+            return None
+        batch, epoch, until, prev_tick, tick = rows[0]
+        return Lease(batch, owner, epoch, until, prev_tick, tick)
+
+    lease = client.run(
+        Call(
+            "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
+            "from pgque.claim_coop(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            (queue, consumer, subconsumer, owner, ttl, *astuple(limits), batch_id),
+            parse,
+        )
+    )
+    return Batch(client, queue, consumer, lease, ttl) if lease else None

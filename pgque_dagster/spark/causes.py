@@ -1,0 +1,49 @@
+"""What went wrong on an executor, out of the page that Spark makes of it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..client.errors import PgqueError
+
+# The last line of a Python traceback, which Spark passes on as text.
+_RAISED = re.compile(r"^(?:.*: )?pgque_dagster\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+
+
+def first_cause(error: BaseException) -> PgqueError | None:
+    """Finds the error of this package that a Spark error came from.
+
+    Args:
+        error: as an action on a DataFrame, or planning it, raised it.
+
+    Returns:
+        The same error as it was raised there, or None if the cause is another.
+    """
+    kinds = {kind.__name__: kind for kind in _kinds(PgqueError)}
+    for name, message in _RAISED.findall(str(error)):
+        if name in kinds:
+            return kinds[name](message)
+    return None
+
+
+@contextmanager
+def clear_causes() -> Iterator[None]:
+    """Raises what went wrong on an executor in place of Spark's account of it.
+
+    Raises:
+        PgqueError: the subclass that was raised there. What has another cause stays as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = None if isinstance(error, PgqueError) else first_cause(error)
+        if cause is None:
+            raise
+        # Without Spark's own: it is a page, and says the same.
+        raise cause from None
+
+
+def _kinds(kind: type[PgqueError]) -> Iterator[type[PgqueError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)

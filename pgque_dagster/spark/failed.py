@@ -1,0 +1,95 @@
+"""The events that a consumer names as failed, by a DataFrame or by ids."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import IntegralType
+
+from ..client.errors import InvalidArgument
+
+ID_COLUMNS = ("ev_id", "msg_id")
+
+
+def collect(
+    events: DataFrame | Iterable[int], reason: Column | str | None
+) -> tuple[Sequence[int], Sequence[str | None] | str | None]:
+    """Brings ids, and where they differ the reasons, to the driver: eight bytes an id.
+
+    Args:
+        events: a DataFrame with the column ev_id or msg_id, or ids.
+        reason: one for all, or a column of the DataFrame.
+
+    Returns:
+        The ids, each once where they came as a DataFrame, and the reasons as `Batch.nack` takes
+        them.
+
+    Raises:
+        InvalidArgument: if the DataFrame has no column of ids or nulls in it, or the reason is a
+            column although there is no DataFrame.
+    """
+    if isinstance(events, DataFrame):
+        if isinstance(reason, Column):
+            return with_reasons(events, reason)
+        return _ids(events.select(_id_column(events)).toArrow().column("id").unique()), reason
+    if isinstance(reason, Column):
+        raise InvalidArgument(
+            "the reason is a column, but the events are no DataFrame", "Pass a text."
+        )
+    return list(events), reason
+
+
+def with_reasons(events: DataFrame, reason: Column) -> tuple["array[int]", list[str | None]]:
+    """Brings ids and the reason of each to the driver.
+
+    Raises:
+        InvalidArgument: if the DataFrame has no column of ids or nulls in it.
+    """
+    table = events.select(_id_column(events), reason.cast("string").alias("reason")).toArrow()
+    ids = table.column("id")
+    if pc.count_distinct(ids).as_py() < len(ids):
+        # One thread: which of several reasons is the first shall not depend on the weather.
+        table = table.group_by("id", use_threads=False).aggregate([("reason", "first")])
+        table = table.rename_columns({"reason_first": "reason"})
+    return _ids(table.column("id")), _texts(table.column("reason"))
+
+
+def _id_column(events: DataFrame) -> Column:
+    for name in ID_COLUMNS:
+        if name in events.columns:
+            break
+    else:
+        raise InvalidArgument(
+            f"the DataFrame has no column ev_id or msg_id, only {', '.join(events.columns)}",
+            "Keep it: batch.payload(schema, keep=['ev_id']).",
+        )
+    found = events.schema[name].dataType
+    if not isinstance(found, IntegralType):
+        raise InvalidArgument(
+            f"the column {name} is of type {found.simpleString()}, but ids are whole numbers",
+            "Pass the ids as events() and payload() give them.",
+        )
+    return f.col(name).cast("bigint").alias("id")
+
+
+def _ids(column: pa.Array | pa.ChunkedArray) -> "array[int]":
+    if column.null_count:
+        raise InvalidArgument(
+            "the DataFrame has rows without an id",
+            "Leave them out: an outer join, say, gives rows that are no events.",
+        )
+    ids = array("q")
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        data = chunk.buffers()[1]
+        if data is not None:
+            ids.frombytes(memoryview(data)[chunk.offset * 8 : (chunk.offset + len(chunk)) * 8])
+    return ids
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    """Most reasons are alike; equal ones become one text."""
+    known: dict[str | None, str | None] = {}
+    return [known.setdefault(text, text) for chunk in column.chunks for text in chunk.to_pylist()]

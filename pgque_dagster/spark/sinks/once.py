@@ -1,0 +1,81 @@
+"""A foreachBatch whose effect in Postgres happens once for each micro-batch."""
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from ...client.connection import connect
+from ...client.errors import InvalidArgument
+from .ledger import AlreadyApplied, Connection, Ledger
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def once_per_batch(
+    url: str,
+    name: str,
+    apply: Callable[[DataFrame, int, Connection], object],
+    *,
+    query: str | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Makes a function for `writeStream.foreachBatch` that applies each micro-batch once.
+
+    What `apply` does on the connection it is given is one transaction, together with a row of the
+    table `pgque_sink_ledger` that says so. So, whatever is killed and whenever, it happens once:
+
+    - Killed **before the commit**: nothing happened, and Spark repeats the micro-batch.
+    - Killed **after the commit**, before Spark wrote its checkpoint: Spark repeats the micro-batch,
+      and it is passed by.
+
+    What `apply` does elsewhere (files, other databases) happens at least once.
+
+    Args:
+        url: the database, with the right to create that table in the first schema of the
+            search_path where it is missing.
+        name: of the effect; two of one query need two names.
+        apply: takes the DataFrame, the micro-batch's number and the connection. The transaction
+            begins with its first statement; the work of Spark belongs before. It must not commit.
+        query: whose micro-batches these are; left out, the streaming query's own id, which lives as
+            long as its checkpoint. Needed with Spark Connect, where the id cannot be had; a new
+            checkpoint, whose micro-batches count from 0 again, then needs a new one.
+
+    Returns:
+        The function.
+    """
+
+    def once(frame: DataFrame, batch_id: int) -> None:
+        ledger = Ledger(None, name)
+        batch = f"{query or query_id(frame)}/{batch_id}"
+        with connect(url) as connection:
+            if ledger.has(connection, batch):
+                return
+            connection.autocommit = False
+            apply(frame, batch_id, connection)
+            try:
+                ledger.record(connection, batch)
+                connection.commit()
+            except AlreadyApplied:
+                connection.rollback()
+
+    return once
+
+
+def query_id(frame: DataFrame) -> str:
+    """Returns the id of the streaming query whose micro-batch this is.
+
+    Raises:
+        InvalidArgument: if it is of none, or of one over Spark Connect.
+    """
+    try:
+        found = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    except Exception as error:
+        raise InvalidArgument(
+            "the streaming query's id cannot be had from this session",
+            "Pass query=, with another value for each checkpoint.",
+        ) from error
+    if not found:
+        raise InvalidArgument(
+            "the DataFrame is no micro-batch of a streaming query",
+            "Use this with writeStream.foreachBatch, or pass query=.",
+        )
+    return str(found)

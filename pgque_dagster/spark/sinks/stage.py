@@ -1,0 +1,173 @@
+"""A table beside the target that the executors fill, for the driver to merge in one transaction."""
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark.sql import DataFrame
+
+from ...client.connection import connect
+from ...client.errors import InvalidArgument, StagingLost
+from ..address import DatabaseAddress
+from ..causes import clear_causes
+from ..copying import copy_batches
+from .ledger import Connection
+from .merge import Merge
+
+_PREFIX = "pgque_stage"
+# Stages of another process are what a dead attempt left; none is in use for longer than a day.
+_PROCESS = uuid.uuid4().hex[:8]
+_DAY = 86_400
+
+
+class Stage:
+    """An unlogged table `pgque_stage_<batch>_<process>_<time>_<random>` with the target's columns.
+
+    Args:
+        schema: of the target, and of the stage.
+        merge: how the rows get into the target.
+        batch: which batch of all: attempts at the same replace each other.
+    """
+
+    def __init__(self, schema: str, merge: Merge, batch: str) -> None:
+        digest = hashlib.sha256(f"{merge.target}|{batch}".encode()).hexdigest()[:12]
+        self._batch = f"{_PREFIX}_{digest}"
+        name = f"{self._batch}_{_PROCESS}_{int(time.time())}_{uuid.uuid4().hex[:6]}"
+        self._schema = schema
+        self._table = sql.Identifier(schema, name)
+        self._merge = merge
+        self._txids: list[str] = []
+        self._rows = 0
+
+    def create(self, connection: Connection) -> None:
+        """Makes the table, tries the merge without doing it, and removes what dead attempts left.
+
+        Raises:
+            InvalidArgument: if the rows cannot get into the target in this way.
+        """
+        with refusals(self._merge):
+            self._remove_leftovers(connection)
+            connection.execute(
+                sql.SQL("create unlogged table {} as select {} from {} with no data").format(
+                    self._table,
+                    sql.SQL(", ").join(map(sql.Identifier, self._merge.columns)),
+                    self._merge.target,
+                )
+            )
+            connection.execute(
+                sql.SQL(
+                    "alter table {} add column st_txid xid8 not null default pg_current_xact_id()"
+                ).format(self._table)
+            )
+            try:
+                connection.execute(
+                    sql.SQL("explain {}").format(self._merge.statement(self._table)), ([],)
+                )
+            except psycopg.Error:
+                connection.execute(sql.SQL("drop table {}").format(self._table))
+                raise
+
+    def fill(self, address: DatabaseAddress, frame: DataFrame) -> None:
+        """Has the executors COPY the rows, each task in a transaction of its own.
+
+        Args:
+            address: the database, as executors find it.
+            frame: the rows, with the merge's columns.
+        """
+        table, columns = self._table, self._merge.columns
+
+        def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with connect(address.resolve()) as connection:
+                copied = copy_batches(connection, table, columns, batches)
+            yield pa.RecordBatch.from_pydict({"txid": [copied.txid], "rows": [copied.rows]})
+
+        # Results of the attempts that count; the rows of the others stay behind.
+        with clear_causes():
+            written = frame.mapInArrow(copy, "txid string, rows bigint").collect()
+        self._txids = [row["txid"] for row in written]
+        self._rows = sum(row["rows"] for row in written)
+
+    def merge(self, connection: Connection) -> None:
+        """Takes the rows into the target and drops the stage, in the caller's transaction.
+
+        Raises:
+            StagingLost: if the server crashed since, and lost what was staged.
+            InvalidArgument: if the target refuses the rows.
+        """
+        with refusals(self._merge):
+            self._check_complete(connection)
+            connection.execute(self._merge.statement(self._table), (self._txids,))
+            self._drop(connection, self._table)
+
+    def _check_complete(self, connection: Connection) -> None:
+        query = sql.SQL("select count(*) from {} where st_txid = any(%s::xid8[])")
+        try:
+            ((found,),) = connection.execute(query.format(self._table), (self._txids,)).fetchall()
+        except psycopg.errors.UndefinedTable as error:
+            raise StagingLost(
+                "the staged rows are gone",
+                "Another attempt at the batch replaced them; run it again.",
+            ) from error
+        if found != self._rows:
+            raise StagingLost(
+                f"the stage holds {found} of {self._rows} rows",
+                "The server crashed meanwhile: run the batch again.",
+            )
+
+    def _remove_leftovers(self, connection: Connection) -> None:
+        found = connection.execute(
+            "select relname::text from pg_class where relnamespace = %s::regnamespace"
+            " and relkind = 'r' and relname ~ %s"
+            " and (starts_with(relname::text, %s) and split_part(relname, '_', 4) <> %s"
+            "      or split_part(relname, '_', 5)::bigint < %s)",
+            (
+                sql.Identifier(self._schema).as_string(connection),
+                f"^{_PREFIX}_[0-9a-f]{{12}}_[0-9a-f]{{8}}_[0-9]+_[0-9a-f]{{6}}$",
+                f"{self._batch}_",
+                _PROCESS,
+                int(time.time()) - _DAY,
+            ),
+        ).fetchall()
+        for (name,) in found:
+            self._drop(connection, sql.Identifier(self._schema, name))
+
+    @staticmethod
+    def _drop(connection: Connection, table: sql.Identifier) -> None:
+        """Drops a stage unless somebody still writes into it, or it is not ours."""
+        try:
+            with connection.transaction():
+                lock = sql.SQL("lock table {} in access exclusive mode nowait").format(table)
+                connection.execute(lock)
+                connection.execute(sql.SQL("drop table {}").format(table))
+        except (
+            psycopg.errors.LockNotAvailable,
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.UndefinedTable,
+        ):
+            pass
+
+
+@contextmanager
+def refusals(merge: Merge) -> Iterator[None]:
+    """Turns what the server says against the target, the key or the rows into a plain error."""
+    try:
+        yield
+    except (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError) as error:
+        key = f" by the key ({', '.join(merge.key)})" if merge.key else ""
+        raise InvalidArgument(
+            f"{merge.mode} into {merge.target.as_string(None)}{key}:"
+            f" {error.diag.message_primary or error}",
+            _HINTS.get(error.sqlstate or "", error.diag.message_hint or ""),
+        ) from error
+
+
+_HINTS = {
+    "21000": "Two rows have the same key: aggregate them first.",
+    "42P10": "The key must be the columns of a primary key or unique index of the table.",
+    "42P01": "Create the table first.",
+}

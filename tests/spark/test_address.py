@@ -1,0 +1,51 @@
+"""Where a host finds the database: in its environment, in a file, or as it was told."""
+
+from pathlib import Path
+
+import pytest
+
+from pgque_dagster.client import InvalidArgument
+from pgque_dagster.spark.address import DatabaseAddress
+
+
+@pytest.fixture
+def everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatabaseAddress:
+    """An address whose variable and file are both there."""
+    monkeypatch.setenv("THE_URL", "of the environment")
+    (tmp_path / "url").write_text("of the file\n")
+    return DatabaseAddress("as told", "THE_URL", str(tmp_path / "url"))
+
+
+def test_the_environment_comes_first(everywhere: DatabaseAddress) -> None:
+    assert everywhere.resolve() == "of the environment"
+
+
+def test_without_the_variable_the_file_counts(
+    everywhere: DatabaseAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THE_URL")
+    assert everywhere.resolve() == "of the file"
+
+
+def test_without_both_the_url_counts(
+    everywhere: DatabaseAddress, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("THE_URL")
+    (tmp_path / "url").unlink()
+    assert everywhere.resolve() == "as told"
+
+
+def test_a_host_without_any_says_what_it_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    message = "THE_URL is not set and the file .*empty is empty"
+    with pytest.raises(InvalidArgument, match=message):
+        DatabaseAddress(url_env="THE_URL", url_file=str(tmp_path / "empty")).resolve()
+
+
+def test_options_without_an_address_are_none() -> None:
+    assert DatabaseAddress.parse({"batch_id": "1", "url": ""}) is None
+
+
+def test_an_address_shows_no_url(everywhere: DatabaseAddress) -> None:
+    assert "as told" not in repr(everywhere)
+    assert DatabaseAddress.parse(everywhere.options()) == everywhere

@@ -1,0 +1,72 @@
+"""What fails on an executor reaches the driver as the error that it is."""
+
+from dataclasses import replace
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleReadPlan
+from pgque_dagster.client.models import Slice
+from pgque_dagster.spark import register
+from pgque_dagster.spark.causes import clear_causes
+from pgque_dagster.spark.read_options import written
+from tests.support.events import claim, publish
+
+
+def count(spark: SparkSession, **options: str) -> int:
+    register(spark)
+    return spark.read.format("pgque").options(**options).load().count()
+
+
+def plan_of(client: Client) -> Slice:
+    publish(client, ["payload"])
+    (part,) = claim(client).read_plan(1).slices
+    return part
+
+
+def test_an_error_of_planning_comes_by_its_name_and_in_one_line(
+    database_url: str, spark: SparkSession
+) -> None:
+    with pytest.raises(BatchNotOpen) as raised, clear_causes():
+        count(spark, url=database_url, batch_id="4711")
+
+    assert str(raised.value).startswith("batch 4711 is not open. It was finished already")
+    assert "\n" not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
+def test_an_error_of_an_executor_comes_by_its_name(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    part = plan_of(client)
+    stale = replace(part, rows=part.rows[: part.rows.rindex(",")] + ", 1)")
+
+    with pytest.raises(StaleReadPlan, match="truncated or rewritten"), clear_causes():
+        count(spark, url=database_url, batch_id="1", plan=written([stale]))
+
+
+def test_an_executor_that_cannot_reach_the_database_says_so(
+    client: Client, spark: SparkSession
+) -> None:
+    plan = written([plan_of(client)])
+
+    with pytest.raises(ConnectionFailed) as raised, clear_causes():
+        count(spark, url="postgresql://me:s3cret@127.0.0.1:1/x", batch_id="1", plan=plan)
+
+    assert '"127.0.0.1", port 1' in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_an_error_of_another_kind_stays_as_it_is(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="no_such_column"), clear_causes():
+        spark.range(1).select("no_such_column")
+
+
+def test_an_error_of_our_own_stays_as_it_is() -> None:
+    error = BatchNotOpen("as it is", "and its hint")
+
+    with pytest.raises(BatchNotOpen) as raised, clear_causes():
+        raise error
+
+    assert raised.value is error

@@ -1,0 +1,182 @@
+"""Changes of a table, published by its triggers, as typed columns."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
+from pgque_dagster.spark import SparkBatch
+from tests.support.events import claim, publish, tick
+from tests.support.queues import Connection, connect
+from tests.support.triggers import attach
+
+TABLE = (
+    "create table t (id int primary key, big bigint, paid boolean, amount numeric(10,2),"
+    " share float8, day date, at timestamptz, raw bytea, note text)"
+)
+SCHEMA = (
+    "id int not null, big bigint, paid boolean, amount decimal(10,2), share double, day date,"
+    " at timestamp, raw binary, note string"
+)
+NOTE = "a=b&c +%25 é\n"
+ROW: dict[str, Any] = {
+    "id": 1,
+    "big": 2**62,
+    "paid": True,
+    "amount": Decimal("10.50"),
+    "share": 0.1,
+    "day": date(2026, 1, 31),
+    "at": datetime(2026, 1, 31, 12, 0, 0, 500000, tzinfo=UTC),
+    "raw": bytearray(b"\x00\xff"),
+    "note": NOTE,
+}
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[Connection]:
+    with connect(database_url) as connection:
+        connection.execute(TABLE.encode())
+        yield connection
+
+
+def change(db: Connection) -> None:
+    """Inserts, updates, deletes and truncates."""
+    db.execute("set timezone = 'Asia/Kolkata'")
+    db.execute(
+        "insert into t values (1, 2^62, true, 10.5, 0.1, '2026-01-31', '2026-01-31 12:00:00.5Z',"
+        " '\\x00ff', %s)",
+        [NOTE],
+    )
+    db.execute("update t set note = null, share = 'NaN' where id = 1")
+    db.execute("delete from t")
+    db.execute("truncate t")
+
+
+def plain(row: Row) -> dict[str, Any]:
+    values: dict[str, Any] = row.asDict(recursive=True)
+    if values["row"]:
+        values["row"]["at"] = row.row["at"].astimezone(UTC)
+    return values
+
+
+@pytest.mark.parametrize("function", ["jsontriga", "logutriga"])
+def test_changes_have_operation_table_key_and_row_with_their_types(
+    client: Client, db: Connection, database_url: str, spark: SparkSession, function: str
+) -> None:
+    attach(db, function, queue="orders")
+    attach(db, function, queue="orders", ops="truncate", each="statement", name="tr")
+    change(db)
+    tick(client)
+    batch = SparkBatch(spark, claim(client), database_url)
+
+    found = batch.changes(SCHEMA, key=["id"], keep=["ev_id"], on_malformed="fail")
+    inserted, updated, deleted, truncated = map(plain, found.orderBy("ev_id").collect())
+
+    assert inserted == {
+        "ev_id": inserted["ev_id"],
+        "operation": "insert",
+        "table": "public.t",
+        "key": {"id": 1},
+        "row": ROW,
+    }
+    assert updated["operation"] == "update"
+    assert str(updated["row"].pop("share")) == "nan"
+    assert updated["row"] == {name: value for name, value in ROW.items() if name != "share"} | {
+        "note": None
+    }
+    assert (deleted["operation"], deleted["key"]) == ("delete", {"id": 1})
+    assert (truncated["operation"], truncated["table"]) == ("truncate", "public.t")
+    assert (truncated["key"], truncated["row"]) == (None, None)
+
+
+@pytest.mark.parametrize("function", ["jsontriga", "logutriga"])
+def test_a_change_that_does_not_fit_becomes_a_dead_letter_with_its_reason(
+    client: Client, db: Connection, database_url: str, spark: SparkSession, function: str
+) -> None:
+    attach(db, function, queue="orders")
+    db.execute("insert into t (id, note) values (1, '7'), (2, 'many'), (3, null)")
+    publish(client, ["x"])
+    claimed = claim(client)
+    batch = SparkBatch(spark, claimed, database_url)
+
+    rows = batch.changes("id int, note int not null, gone int", key=["id"]).collect()
+    claimed.ack()
+
+    assert [(row.row.id, row.row.note) for row in rows] == [(1, 7)]
+    assert sorted(str(letter.reason) for letter in client.dead_letters("orders")) == [
+        "malformed payload: ev_type is none of jsontriga or logutriga",
+        "malformed payload: note is no int",
+        "malformed payload: note is null",
+    ]
+
+
+def test_a_key_column_must_be_there(
+    client: Client, db: Connection, database_url: str, spark: SparkSession
+) -> None:
+    attach(db, "jsontriga", queue="orders")
+    db.execute("insert into t (id) values (1)")
+    tick(client)
+    batch = SparkBatch(spark, claim(client), database_url)
+
+    with pytest.raises(MalformedPayload, match="number is missing"):
+        batch.changes("number int", key=["number"], on_malformed="fail")
+
+
+@pytest.mark.parametrize("data", ["a=1&a=2", "%zz=1"])
+def test_a_row_that_no_trigger_made_is_malformed(
+    client: Client, database_url: str, spark: SparkSession, data: str
+) -> None:
+    client.send("orders", data, type="I:a")
+    tick(client)
+    batch = SparkBatch(spark, claim(client), database_url)
+
+    with pytest.raises(MalformedPayload, match="ev_data is no row"):
+        batch.changes("a int", key=["a"], on_malformed="fail")
+
+
+def test_fragments_name_operation_and_table(
+    client: Client, db: Connection, database_url: str, spark: SparkSession
+) -> None:
+    attach(db, "sqltriga", queue="orders")
+    attach(db, "sqltriga", queue="orders", ops="truncate", each="statement", name="tr")
+    db.execute("create table small (id int primary key)")
+    attach(db, "sqltriga", queue="orders", table="small")
+    db.execute("insert into small values (1)")
+    db.execute("delete from small")
+    db.execute("truncate t")
+    (foreign,) = publish(client, ["x"])
+    claimed = claim(client)
+    batch = SparkBatch(spark, claimed, database_url)
+
+    rows = batch.fragments(keep=["ev_id"]).orderBy("ev_id").drop("ev_id").collect()
+    claimed.ack()
+
+    assert [tuple(row) for row in rows] == [
+        ("insert", "public.small", "(id) values ('1')"),
+        ("delete", "public.small", "id='1'"),
+        ("truncate", "public.t", None),
+    ]
+    assert [letter.event_id for letter in client.dead_letters("orders")] == [foreign]
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "words"),
+    [
+        ("id int", [], "the key is"),
+        ("id int", "id", "the key is 'id'"),
+        ("id int", ["number"], "but the schema has id"),
+        ("id int, tags array<string>", ["id"], "tags is of type array<string>"),
+    ],
+)
+def test_a_key_or_schema_that_cannot_be_used_is_named(
+    client: Client, database_url: str, spark: SparkSession, schema: str, key: Any, words: str
+) -> None:
+    publish(client, ["x"])
+    batch = SparkBatch(spark, claim(client), database_url)
+
+    with pytest.raises(InvalidArgument, match=words):
+        batch.changes(schema, key=key)

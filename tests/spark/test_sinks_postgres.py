@@ -1,0 +1,312 @@
+"""Results in a Postgres table: each batch counts once, whatever fails between."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgque_dagster.client import Batch, Client, InvalidArgument, LeaseLost, StagingLost
+from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark.address import DatabaseAddress
+from pgque_dagster.spark.sinks import PostgresSink
+from tests.conftest import Server
+from tests.support.databases import empty_database
+from tests.support.events import claim, make_queue, publish
+from tests.support.queues import connect, rows
+
+SUM = "account string, amount decimal(10,2)"
+TABLE = "create table balance (account text primary key, amount numeric, note text default 'new')"
+
+
+@pytest.fixture
+def client(database_url: str) -> Iterator[Client]:
+    with Client(database_url) as opened:
+        make_queue(opened)
+        publish(opened, ["a", "b"])
+        with opened.transaction() as connection:
+            connection.execute(TABLE)
+        yield opened
+
+
+@pytest.fixture
+def elsewhere(server: Server) -> Iterator[str]:
+    """Another database with the same table."""
+    with empty_database(server) as url:
+        with connect(url) as db:
+            db.execute(TABLE.encode())
+        yield url
+
+
+def work(client: Client, spark: SparkSession) -> tuple[Batch, SparkBatch]:
+    batch = claim(client)
+    return batch, SparkBatch(spark, batch, client.url)
+
+
+def balances(url: str) -> list[tuple[Any, ...]]:
+    with connect(url) as db:
+        return rows(db, "select account, amount::float, note from balance order by 1")
+
+
+def stages(url: str) -> list[tuple[Any, ...]]:
+    with connect(url) as db:
+        return rows(db, "select relname from pg_class where relname ~ '^pgque_stage_'")
+
+
+def expire_lease(client: Client) -> None:
+    with connect(client.url) as db:
+        db.execute("update pgque.position_log set lease_until = now() where sub_batch is not null")
+
+
+def test_rows_count_with_the_ack_and_not_before(client: Client, spark: SparkSession) -> None:
+    batch, spark_batch = work(client, spark)
+
+    PostgresSink("balance").write(
+        spark_batch, spark.createDataFrame([("x", 1)], SUM.replace("decimal(10,2)", "int"))
+    )
+    before = balances(client.url)
+    batch.ack()
+
+    assert before == []
+    assert balances(client.url) == [("x", 1.0, "new")]
+    assert stages(client.url) == []
+
+
+def test_upsert_replaces_the_values_given_and_keeps_the_others(
+    client: Client, spark: SparkSession
+) -> None:
+    with connect(client.url) as db:
+        db.execute("insert into balance values ('x', 5, 'kept'), ('z', 9, 'kept')")
+    batch, spark_batch = work(client, spark)
+    frame = spark.createDataFrame([("x", "1.50"), ("y", "2")], "account string, amount string")
+
+    PostgresSink("public.balance", key=["account"], mode="upsert").write(spark_batch, frame)
+    batch.ack()
+
+    assert balances(client.url) == [("x", 1.5, "kept"), ("y", 2.0, "new"), ("z", 9.0, "kept")]
+
+
+def test_add_sums_the_batch_and_what_is_there(client: Client, spark: SparkSession) -> None:
+    with connect(client.url) as db:
+        db.execute("insert into balance values ('x', 5), ('n', null)")
+    batch, spark_batch = work(client, spark)
+    frame = spark.createDataFrame(
+        [("x", 1.25), ("x", 2.0), ("y", 7.0), ("n", 3.0)], "account string, amount double"
+    ).repartition(3)
+
+    PostgresSink("balance", key=["account"], mode="add").write(spark_batch, frame)
+    batch.ack()
+
+    assert [row[:2] for row in balances(client.url)] == [("n", 3.0), ("x", 8.25), ("y", 7.0)]
+
+
+def test_types_and_texts_arrive_as_they_are(client: Client, spark: SparkSession) -> None:
+    with connect(client.url) as db:
+        db.execute(
+            'create table "odd Name" ("a B" text, raw bytea, at timestamptz, naive timestamp,'
+            " day date, yes boolean, big bigint, real float8, nothing int)"
+        )
+    batch, spark_batch = work(client, spark)
+    frame = spark.sql(
+        "select 'tab\\t\\\\N\\n' as `a B`, x'00ff' as raw,"
+        " timestamp'2026-01-02 03:04:05.678901+02:00' as at,"
+        " timestamp_ntz'2026-01-02 03:04:05' as naive, date'2026-01-02' as day, true as yes,"
+        " bigint(-9223372036854775808) as big, double('NaN') as real, null as nothing"
+    )
+
+    PostgresSink('public."odd Name"').write(spark_batch, frame)
+    batch.ack()
+
+    with connect(client.url) as db:
+        db.execute("set timezone = 'UTC'")
+        ((*texts, raw),) = rows(
+            db,
+            'select "a B", at::text, naive::text, day::text, yes::text, big::text, real::text,'
+            ' nothing::text, raw from "odd Name"',
+        )
+    assert texts == [
+        "tab\t\\N\n",
+        "2026-01-02 01:04:05.678901+00",
+        "2026-01-02 03:04:05",
+        "2026-01-02",
+        "true",
+        "-9223372036854775808",
+        "NaN",
+        None,
+    ]
+    assert bytes(raw) == b"\x00\xff"
+
+
+def test_an_attempt_that_was_released_leaves_nothing_to_the_next(
+    client: Client, spark: SparkSession
+) -> None:
+    sink = PostgresSink("balance", key=["account"], mode="add")
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    first, first_spark = work(client, spark)
+    sink.write(first_spark, frame)
+    first.release()
+
+    second, second_spark = work(client, spark)
+    sink.write(second_spark, frame)
+    second.ack()
+
+    assert [row[:2] for row in balances(client.url)] == [("x", 1.0)]
+
+
+def test_an_attempt_that_lost_its_lease_merges_nothing(client: Client, spark: SparkSession) -> None:
+    sink = PostgresSink("balance", key=["account"], mode="add")
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    late, late_spark = work(client, spark)
+    sink.write(late_spark, frame)
+    expire_lease(client)
+    new, new_spark = work(client, spark)
+    sink.write(new_spark, frame)
+
+    with pytest.raises(LeaseLost):
+        late.ack()
+    new.ack()
+
+    assert [row[:2] for row in balances(client.url)] == [("x", 1.0)]
+
+
+def test_what_the_server_lost_in_a_crash_keeps_the_batch_open(
+    client: Client, spark: SparkSession
+) -> None:
+    batch, spark_batch = work(client, spark)
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    PostgresSink("balance").write(spark_batch, frame)
+    with connect(client.url) as db:
+        db.execute(f"truncate {stages(client.url)[0][0]}".encode())
+
+    with pytest.raises(StagingLost, match="holds 0 of 1 rows"):
+        batch.ack()
+
+    assert balances(client.url) == []
+    batch.release()
+    assert claim(client).batch_id == batch.batch_id
+
+
+def test_in_another_database_a_batch_counts_once(
+    client: Client, spark: SparkSession, elsewhere: str
+) -> None:
+    sink = PostgresSink("balance", key=["account"], mode="add", url=elsewhere)
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    for _ in range(2):
+        batch, spark_batch = work(client, spark)
+        sink.write(spark_batch, frame)
+        batch.release()
+    batch, spark_batch = work(client, spark)
+    sink.write(spark_batch, frame)
+    batch.ack()
+    publish(client, ["c"])
+    batch, spark_batch = work(client, spark)
+    sink.write(spark_batch, frame)
+    batch.ack()
+
+    assert [row[:2] for row in balances(elsewhere)] == [("x", 2.0)]
+    assert stages(elsewhere) == []
+
+
+def test_of_two_attempts_at_once_elsewhere_one_counts(
+    client: Client, spark: SparkSession, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second stages while the first, that was thought dead, has not merged yet."""
+    from pgque_dagster.spark.sinks import stage
+
+    sink = PostgresSink("balance", key=["account"], mode="add", url=elsewhere)
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    late, late_spark = work(client, spark)
+    late.release()
+    _, new_spark = work(client, spark)
+    fill = stage.Stage.fill
+
+    def overtaken(self: stage.Stage, address: DatabaseAddress, given: Any) -> None:
+        fill(self, address, given)
+        monkeypatch.setattr(stage.Stage, "fill", fill)
+        sink.write(new_spark, frame)
+
+    monkeypatch.setattr(stage.Stage, "fill", overtaken)
+    sink.write(late_spark, frame)
+
+    assert [row[:2] for row in balances(elsewhere)] == [("x", 1.0)]
+
+
+def test_stages_of_dead_drivers_are_removed(
+    client: Client, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgque_dagster.spark.sinks import stage
+
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    sink = PostgresSink("balance", key=["account"], mode="add")
+    dead, dead_spark = work(client, spark)
+    monkeypatch.setattr(stage, "_PROCESS", "0123abcd")
+    sink.write(dead_spark, frame)
+    with connect(client.url) as db:
+        db.execute("create table pgque_stage_0123456789ab_01234567_1700000000_abcdef ()")
+    monkeypatch.undo()
+    dead.release()
+
+    batch, spark_batch = work(client, spark)
+    sink.write(spark_batch, frame)
+    batch.ack()
+
+    assert stages(client.url) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "ddl", "message"),
+    [
+        ("nowhere", {}, "account string", "there is no table nowhere"),
+        ("balance", {}, "account string, colour string", 'column "colour" does not exist'),
+        ("balance", {"mode": "upsert", "key": ["amount"]}, SUM, "primary key or unique index"),
+        ("balance", {"mode": "add", "key": ["account"]}, "account string, note string", r"sum\("),
+        ("balance", {"mode": "add", "key": ["account"]}, "amount int", "no column account"),
+    ],
+)
+def test_what_the_table_cannot_take_is_named_before_spark_works(
+    client: Client,
+    spark: SparkSession,
+    table: str,
+    options: dict[str, Any],
+    ddl: str,
+    message: str,
+) -> None:
+    _, spark_batch = work(client, spark)
+
+    with pytest.raises(InvalidArgument, match=message):
+        PostgresSink(table, **options).write(spark_batch, spark.createDataFrame([], ddl))
+
+    assert stages(client.url) == []
+
+
+def test_two_rows_of_one_key_cannot_be_upserted(client: Client, spark: SparkSession) -> None:
+    batch, spark_batch = work(client, spark)
+    frame = spark.createDataFrame([("x", 1), ("x", 2)], "account string, amount int")
+    PostgresSink("balance", key=["account"], mode="upsert").write(spark_batch, frame)
+
+    with pytest.raises(InvalidArgument, match="aggregate them first"):
+        batch.ack()
+
+    assert balances(client.url) == []
+
+
+def test_a_batch_is_written_to_a_table_once(client: Client, spark: SparkSession) -> None:
+    _, spark_batch = work(client, spark)
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    PostgresSink("balance").write(spark_batch, frame)
+
+    with pytest.raises(InvalidArgument, match="was written to balance before"):
+        PostgresSink("balance").write(spark_batch, frame)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "merge"}, "no mode 'merge'"),
+        ({"mode": "add"}, "mode add needs a key"),
+        ({"key": ["account"]}, "mode append has no key"),
+    ],
+)
+def test_mode_and_key_must_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        PostgresSink("balance", **options)

@@ -1,0 +1,81 @@
+"""Streaming queries for tests, and what they delivered."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from pgque_dagster.spark import register
+
+PATIENCE_SECONDS = 120
+
+
+class Sink:
+    """Keeps the payloads of each micro-batch, or fails at one.
+
+    Attributes:
+        micro_batches: the payloads by number of micro-batch, as the last attempt delivered them.
+        attempts: the numbers, in the order in which they came.
+        fail_at: the micro-batch at which storing fails.
+    """
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.micro_batches: dict[int, list[str]] = {}
+        self.attempts: list[int] = []
+        self.fail_at = fail_at
+
+    def __call__(self, events: DataFrame, number: int) -> None:
+        self.attempts.append(number)
+        rows = events.select("ev_id", "ev_data").collect()
+        if number == self.fail_at:
+            raise RuntimeError("the sink is full")
+        self.micro_batches[number] = [row.ev_data for row in sorted(rows)]
+
+    @property
+    def delivered(self) -> list[str]:
+        """All payloads, in the order of their micro-batches."""
+        return [
+            text for number in sorted(self.micro_batches) for text in self.micro_batches[number]
+        ]
+
+
+class Stream:
+    """A query over the queue `orders` that can be started again and again.
+
+    Args:
+        spark: the session.
+        url: the database.
+        checkpoint: where Spark keeps the query's progress.
+        options: of the source, besides; a lease of 2 seconds unless they say otherwise.
+    """
+
+    def __init__(self, spark: SparkSession, url: str, checkpoint: Path, **options: str) -> None:
+        register(spark)
+        self._spark = spark
+        self._checkpoint = str(checkpoint)
+        self.options = {
+            "url": url,
+            "queue": "orders",
+            "consumer": "revenue",
+            "lease_seconds": "2",
+            **options,
+        }
+
+    def writer(self) -> DataStreamWriter:
+        events = self._spark.readStream.format("pgque").options(**self.options).load()
+        return events.writeStream.option("checkpointLocation", self._checkpoint)
+
+    def start(self, sink: Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
+        """Starts it; it polls all the time unless a trigger is given."""
+        writer = self.writer().foreachBatch(sink)
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def drain(self, sink: Callable[[DataFrame, int], None]) -> None:
+        """Runs it until everything that was there is delivered; raises what ends it."""
+        query = self.start(sink, availableNow=True)
+        try:
+            assert query.awaitTermination(PATIENCE_SECONDS), "the query does not end"
+        finally:
+            query.stop()
