@@ -6,44 +6,80 @@ nor Spark.
 
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .assets import pgque_asset
-    from .checks import build_dead_letter_checks
+    from .assets import pgque_asset, pgque_multi_asset
+    from .checks import (
+        build_consumer_lag_checks,
+        build_dead_letter_checks,
+        build_queue_health_checks,
+    )
+    from .components import BatchConsumerComponent, PgqueComponent, QueueComponent
     from .embedded import EmbeddedPostgres
-    from .io_managers import ParquetBatchIOManager
-    from .lineage import build_queue_assets, dead_letters_key, queue_key
+    from .io_managers import ParquetBatchIOManager, PostgresBatchIOManager
+    from .jobs import build_pgque_jobs
+    from .lineage import (
+        build_queue_assets,
+        dead_letters_key,
+        lag_freshness_policy,
+        queue_key,
+    )
+    from .observation import build_pgque_observation_sensor
     from .resources import PgqueResource
     from .sensors import build_pgque_sensor
     from .spark import SparkBatch
+    from .ticker_sensor import build_pgque_ticker_sensor
 
 __version__ = version("pgque-dagster")
 
 __all__ = [
+    "BatchConsumerComponent",
     "EmbeddedPostgres",
     "ParquetBatchIOManager",
+    "PgqueComponent",
     "PgqueResource",
+    "PostgresBatchIOManager",
+    "QueueComponent",
     "SparkBatch",
     "__version__",
+    "build_consumer_lag_checks",
     "build_dead_letter_checks",
+    "build_pgque_jobs",
+    "build_pgque_observation_sensor",
     "build_pgque_sensor",
+    "build_pgque_ticker_sensor",
     "build_queue_assets",
+    "build_queue_health_checks",
     "dead_letters_key",
+    "lag_freshness_policy",
     "pgque_asset",
+    "pgque_multi_asset",
     "queue_key",
 ]
 
 _MODULES = {
+    "BatchConsumerComponent": "components",
     "EmbeddedPostgres": "embedded",
     "ParquetBatchIOManager": "io_managers",
+    "PgqueComponent": "components",
     "PgqueResource": "resources",
+    "PostgresBatchIOManager": "io_managers",
+    "QueueComponent": "components",
     "SparkBatch": "spark",
+    "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
+    "build_pgque_jobs": "jobs",
+    "build_pgque_observation_sensor": "observation",
     "build_pgque_sensor": "sensors",
+    "build_pgque_ticker_sensor": "ticker_sensor",
     "build_queue_assets": "lineage",
+    "build_queue_health_checks": "checks",
     "dead_letters_key": "lineage",
+    "lag_freshness_policy": "lineage",
     "pgque_asset": "assets",
+    "pgque_multi_asset": "assets",
     "queue_key": "lineage",
 }
 
@@ -52,3 +88,9 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """Lists the names, if what they need is there: Dagster looks among them for components."""
+    found = all(find_spec(package) for package in ("dagster", "dagster_pyspark", "pyspark"))
+    return [*globals(), *(__all__ if found else ())]

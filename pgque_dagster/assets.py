@@ -1,44 +1,26 @@
-"""`@pgque_asset`: an asset that consumes one batch and acks it after its output is stored.
+"""`@pgque_asset` and `@pgque_multi_asset`: assets computed from the batches of a queue.
 
-The order is what the promise rests on: claim, compute, store, check, ack. Dagster resumes a
-generator after `yield Output` once the IO manager has stored it, so the ack stands behind the
-yield; on an exception, from the body or from storing, it is never reached.
+They are thin layers on Dagster's own decorators; what happens in a run is in `consuming`.
 """
 
+import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import dagster as dg
+from pyspark.sql import DataFrame
 
-from .client import Batch, BatchLeased, BatchNotOpen, Client, LeaseKeeper, Limits, PgqueError
+from .consuming import Consumption, consume
 from .lineage import dead_letters_key, queue_key
 from .resources import PgqueResource
 from .spark import SparkBatch
-from .spark.session import open_session
-from .tags import BATCH_ID, CONSUMER, QUEUE
+from .tags import CONSUMER, QUEUE
 
 Body = Callable[..., Any]
 
-# The name that @dg.asset gives its output; checks have outputs of their own beside it.
-_OUTPUT = "result"
-
-# What a run without a batch of its own (materialized by hand) takes at once.
-_BY_HAND = Limits(max_count=1_000_000)
-
-
-@dataclass(frozen=True)
-class _Consumption:
-    """The decorator's own arguments."""
-
-    queue: str
-    consumer: str
-    lease_ttl: timedelta
-    slices: int
-    blocking_checks: frozenset[str]
+_IO_MANAGER = "io_manager"
 
 
 def pgque_asset(
@@ -47,11 +29,25 @@ def pgque_asset(
     consumer: str | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
+    max_batches: int = 1,
+    max_seconds: float | None = None,
+    timeout: timedelta | None = None,
     name: str | None = None,
+    key_prefix: Sequence[str] | str | None = None,
     deps: Sequence[Any] = (),
+    description: str | None = None,
     kinds: set[str] | None = None,
+    group_name: str | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    code_version: str | None = None,
+    automation_condition: dg.AutomationCondition[dg.AssetKey] | None = None,
+    freshness_policy: dg.FreshnessPolicy | None = None,
     check_specs: Sequence[dg.AssetCheckSpec] = (),
+    io_manager_key: str | None = None,
+    op_tags: Mapping[str, Any] | None = None,
+    pool: str | None = None,
     **asset_options: Any,
 ) -> Callable[[Body], dg.AssetsDefinition]:
     """Makes an asset of a function that takes a `SparkBatch` named `batch`.
@@ -61,22 +57,47 @@ def pgque_asset(
     blocking check among `check_specs` that fails keeps the batch from being acked. Where there is
     no batch, or somebody else works on it, the asset is skipped.
 
+    Where an IO manager is named, or the function says that it returns a DataFrame, returning None
+    is an error; else it means that the function stored its results itself.
+
     Args:
         queue: the queue's name.
-        consumer: the consumer's name; the function's, if left out. One asset a consumer.
+        consumer: the consumer's name; the asset's, if left out. One asset a consumer.
         lease_ttl: how long the batch stays with a run that died, before another may take it over;
             a living run renews it.
         slices: how many partitions a large batch is read in, at the most.
-        name: the asset's name.
+        max_batches: how many batches one run takes, at the most, one after another. Each is stored,
+            recorded and acked by itself; a blocking check or an error ends the run there. What the
+            function says of the later ones it has to return: `context.add_output_metadata` is for
+            the first.
+        max_seconds: no further batch is begun when the run has worked this long.
+        timeout: how long the work on one batch may take. After it, its Spark jobs are cancelled,
+            the run fails and the batch is given back, whatever the function waits for.
+        name: the asset's name; the function's, if left out.
+        key_prefix: put before the name in the asset's key.
         deps: upstream assets besides the queue and its dead letters.
-        kinds: shown with the asset.
+        description: of the asset; the function's docstring, if left out.
+        kinds: shown with the asset; pyspark, if left out.
+        group_name: the group to show the asset in.
+        owners: of the asset.
+        tags: of the asset.
         metadata: of the asset.
+        code_version: of the function.
+        automation_condition: of the asset.
+        freshness_policy: of the asset.
         check_specs: checks whose results the function yields or returns.
+        io_manager_key: the resource to store with.
+        op_tags: of the step.
+        pool: a pool that bounds how many of its steps run.
         asset_options: anything else that `@dg.asset` takes.
 
     Returns:
         The decorator. The asset needs the resources `pgque` (PgqueResource) and `pyspark`
         (of dagster-pyspark, or anything with a `spark_session`).
+
+    Raises:
+        DagsterInvalidDefinitionError: if the function has no parameter `batch`, or an option is out
+            of range.
 
     Example:
         .. code-block:: python
@@ -87,53 +108,236 @@ def pgque_asset(
     """
 
     def decorate(body: Body) -> dg.AssetsDefinition:
-        consumption = _Consumption(
-            queue=queue,
-            consumer=consumer or name or body.__name__,
-            lease_ttl=lease_ttl,
-            slices=slices,
-            blocking_checks=frozenset(spec.name for spec in check_specs if spec.blocking),
+        options = dict(asset_options)
+        if "key" not in options:
+            options |= {"name": name or body.__name__, "key_prefix": key_prefix}
+        elif name is not None or key_prefix is not None:
+            raise dg.DagsterInvalidDefinitionError("pass key, or name and key_prefix; not both")
+        manager = io_manager_key
+        if "io_manager_def" in options:
+            if manager is not None:
+                raise dg.DagsterInvalidDefinitionError(
+                    "pass io_manager_def or io_manager_key, not both"
+                )
+            # Under a name of our own, by which later batches find it.
+            manager = f"{body.__name__}_{_IO_MANAGER}"
+            resources = options.get("resource_defs") or {}
+            options["resource_defs"] = {**resources, manager: options.pop("io_manager_def")}
+        consumption = _consumption(
+            queue,
+            consumer or name or body.__name__,
+            lease_ttl,
+            slices,
+            max_batches,
+            max_seconds,
+            timeout,
+            check_specs,
+            wants_values=manager is not None or _returns_data_frame(body),
         )
+        required = set(options.pop("required_resource_keys", None) or ())
+        if max_batches > 1:
+            required.add(manager or _IO_MANAGER)
         asset: dg.AssetsDefinition = dg.asset(
-            name=name or body.__name__,
             deps=[queue_key(queue), dead_letters_key(queue), *deps],
+            description=description or inspect.getdoc(body),
             kinds={"pyspark"} if kinds is None else kinds,
-            metadata={**(metadata or {}), QUEUE: queue, CONSUMER: consumption.consumer},
+            group_name=group_name,
+            owners=owners,
+            tags=tags,
+            metadata={**(metadata or {}), **_marks(consumption)},
+            code_version=code_version,
+            automation_condition=automation_condition,
+            freshness_policy=freshness_policy,
             check_specs=list(check_specs),
+            io_manager_key=manager,
+            op_tags=op_tags,
+            pool=pool,
             output_required=False,
-            description=asset_options.pop("description", None) or inspect.getdoc(body),
-            **asset_options,
-        )(_wrap(body, consumption))
+            **options,
+        )(_wrap(body, consumption, required))
         return asset
 
     return decorate
 
 
-def _wrap(body: Body, consumption: _Consumption) -> Body:
+def pgque_multi_asset(
+    *,
+    queue: str,
+    consumer: str | None = None,
+    specs: Sequence[dg.AssetSpec] | None = None,
+    outs: Mapping[str, dg.AssetOut] | None = None,
+    lease_ttl: timedelta = timedelta(minutes=1),
+    slices: int = 4,
+    max_batches: int = 1,
+    max_seconds: float | None = None,
+    timeout: timedelta | None = None,
+    name: str | None = None,
+    deps: Sequence[Any] = (),
+    description: str | None = None,
+    check_specs: Sequence[dg.AssetCheckSpec] = (),
+    **asset_options: Any,
+) -> Callable[[Body], dg.AssetsDefinition]:
+    """Makes several assets of one function that takes a `SparkBatch` named `batch`.
+
+    They share the consumer: a batch is acked when all that the function made of it is stored. So
+    they are always materialized together.
+
+    Args:
+        queue: the queue's name.
+        consumer: the consumer's name; that of the step, if left out.
+        specs: the assets, where the function stores them itself; it returns MaterializeResults, or
+            None for all.
+        outs: the assets, where IO managers do; the function returns a tuple of values, or yields an
+            Output each.
+        lease_ttl: as for `pgque_asset`.
+        slices: as for `pgque_asset`.
+        max_batches: as for `pgque_asset`.
+        max_seconds: as for `pgque_asset`.
+        timeout: as for `pgque_asset`.
+        name: the step's name; the function's, if left out.
+        deps: upstream assets of all of them, besides the queue and its dead letters.
+        description: of the step; the function's docstring, if left out.
+        check_specs: checks whose results the function yields or returns.
+        asset_options: anything else that `@dg.multi_asset` takes, except `can_subset`.
+
+    Returns:
+        The decorator. The assets need the resources `pgque` and `pyspark`.
+
+    Raises:
+        DagsterInvalidDefinitionError: if not exactly one of specs and outs is given, or as for
+            `pgque_asset`.
+    """
+    if bool(specs) == bool(outs):
+        raise dg.DagsterInvalidDefinitionError("pass specs or outs, one of the two")
+    if asset_options.get("can_subset"):
+        raise dg.DagsterInvalidDefinitionError(
+            "can_subset: a batch is acked as a whole, so its assets are materialized together"
+        )
+
+    def decorate(body: Body) -> dg.AssetsDefinition:
+        consumption = _consumption(
+            queue,
+            consumer or name or body.__name__,
+            lease_ttl,
+            slices,
+            max_batches,
+            max_seconds,
+            timeout,
+            check_specs,
+            wants_values=bool(outs),
+        )
+        options = dict(asset_options)
+        required = set(options.pop("required_resource_keys", None) or ())
+        upstream = [queue_key(queue), dead_letters_key(queue), *deps]
+        if outs:
+            options |= {"outs": {key: _optional(out) for key, out in outs.items()}}
+            options |= {"deps": upstream}
+            if max_batches > 1:
+                required |= {out.io_manager_key or _IO_MANAGER for out in outs.values()}
+        else:
+            options["specs"] = [
+                spec.replace_attributes(skippable=True, deps=[*spec.deps, *upstream])
+                for spec in specs or ()
+            ]
+        assets: dg.AssetsDefinition = dg.multi_asset(
+            name=name or body.__name__,
+            description=description or inspect.getdoc(body),
+            check_specs=list(check_specs),
+            **options,
+        )(_wrap(body, consumption, required))
+        return assets.map_asset_specs(
+            lambda spec: spec.merge_attributes(
+                metadata=_marks(consumption), kinds=set() if spec.kinds else {"pyspark"}
+            )
+        )
+
+    return decorate
+
+
+def _optional(out: dg.AssetOut) -> dg.AssetOut:
+    """The same output, which a run without a batch skips."""
+    optional = copy.copy(out)
+    optional.is_required = False
+    return optional
+
+
+def _consumption(
+    queue: str,
+    consumer: str,
+    lease_ttl: timedelta,
+    slices: int,
+    max_batches: int,
+    max_seconds: float | None,
+    timeout: timedelta | None,
+    check_specs: Iterable[dg.AssetCheckSpec],
+    *,
+    wants_values: bool,
+) -> Consumption:
+    def refuse(what: str) -> None:
+        raise dg.DagsterInvalidDefinitionError(f"consumer {queue}/{consumer}: {what}")
+
+    for option, value in (("max_batches", max_batches), ("slices", slices)):
+        if value < 1:
+            refuse(f"{option} is {value}: it must be 1 or more")
+    for option, time in (("lease_ttl", lease_ttl), ("timeout", timeout)):
+        if time is not None and time <= timedelta():
+            refuse(f"{option} is {time}: it must be more than nothing")
+    if max_seconds is not None and (max_seconds <= 0 or max_batches == 1):
+        refuse("max_seconds is for more than one batch: pass max_batches, and more than 0 seconds")
+    return Consumption(
+        queue,
+        consumer,
+        lease_ttl,
+        slices,
+        max_batches,
+        max_seconds,
+        timeout,
+        wants_values,
+        frozenset(spec.name for spec in check_specs if spec.blocking),
+    )
+
+
+def _marks(consumption: Consumption) -> dict[str, str]:
+    """The metadata by which sensors know what an asset consumes."""
+    return {QUEUE: consumption.queue, CONSUMER: consumption.consumer}
+
+
+def _returns_data_frame(body: Body) -> bool:
+    returned = inspect.signature(body).return_annotation
+    if isinstance(returned, str):
+        return returned.rpartition(".")[2] == "DataFrame"
+    return isinstance(returned, type) and issubclass(returned, DataFrame)
+
+
+def _wrap(body: Body, consumption: Consumption, required: Iterable[str]) -> Body:
     """Gives Dagster a function with the body's parameters, less the batch, plus our resources."""
     wanted = inspect.signature(body).parameters
     if "batch" not in wanted:
         raise dg.DagsterInvalidDefinitionError(
-            f"{body.__name__} has no parameter 'batch': @pgque_asset passes it the SparkBatch"
+            f"{body.__name__} has no parameter 'batch': it is passed the SparkBatch"
         )
+    # Dagster takes resources by parameter or by key, not both: those by key become parameters.
+    added = sorted(set(required) - set(wanted) - {"pgque", "pyspark"})
 
-    def consume(
+    def run(
         context: dg.AssetExecutionContext, pgque: PgqueResource, pyspark: Any, **others: Any
-    ) -> Iterator[Any]:
+    ) -> Any:
         def call(batch: SparkBatch) -> Any:
             offered = {"context": context, "pgque": pgque, "pyspark": pyspark, "batch": batch}
-            return body(**others, **{key: offered[key] for key in offered if key in wanted})
+            mine = {key: value for key, value in others.items() if key in wanted}
+            return body(**mine, **{key: offered[key] for key in offered if key in wanted})
 
-        yield from _consume(context, pgque, pyspark, consumption, call)
+        yield from consume(context, pgque, pyspark, consumption, call)
 
     parameters = {
         "context": dg.AssetExecutionContext,
         "pgque": PgqueResource,
         "pyspark": dg.ResourceParam[Any],  # type: ignore[misc]
+        **dict.fromkeys(added, dg.ResourceParam[Any]),  # type: ignore[misc]
     }
     inputs = [key for key in wanted if key not in {*parameters, "batch"}]
-    consume.__name__ = body.__name__
-    consume.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    run.__name__ = body.__name__
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             *(
                 inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
@@ -143,140 +347,8 @@ def _wrap(body: Body, consumption: _Consumption) -> Body:
         ]
     )
     annotations = body.__annotations__
-    consume.__annotations__ = {
+    run.__annotations__ = {
         **{key: annotations[key] for key in inputs if key in annotations},
         **parameters,
     }
-    return consume
-
-
-def _consume(
-    context: dg.AssetExecutionContext,
-    pgque: PgqueResource,
-    pyspark: Any,
-    consumption: _Consumption,
-    call: Callable[[SparkBatch], Any],
-) -> Iterator[Any]:
-    with pgque.client() as client:
-        pgque.ensure_consumer(client, consumption.queue, consumption.consumer)
-        batch = _claim(context, client, consumption)
-        if batch is None:
-            return
-        # GeneratorExit, too, must release: Dagster raises it when storing the output failed.
-        try:
-            with batch.kept() as keeper:
-                spark_batch = SparkBatch(
-                    open_session(pyspark), batch, client.url, slices=consumption.slices
-                )
-                yield from _work(context, consumption, batch, spark_batch, keeper, call)
-        except BaseException:
-            with suppress(PgqueError):
-                batch.release()
-            raise
-
-
-def _work(
-    context: dg.AssetExecutionContext,
-    consumption: _Consumption,
-    batch: Batch,
-    spark_batch: SparkBatch,
-    keeper: LeaseKeeper,
-    call: Callable[[SparkBatch], Any],
-) -> Iterator[Any]:
-    blocked: list[str] = []
-    try:
-        context.add_output_metadata(_metadata(batch, spark_batch), output_name=_OUTPUT)
-        for event in _events(call(spark_batch)):
-            blocked += _failed_blocking_checks(event, consumption.blocking_checks)
-            yield event
-    finally:
-        spark_batch.close()
-
-    if blocked:
-        context.log.error(f"Batch {batch.batch_id} is not acked: {', '.join(blocked)} failed.")
-        batch.release()
-        return
-    keeper.check()
-    result = batch.ack()
-    context.log.info(
-        f"Acked batch {batch.batch_id} of {batch.queue}/{batch.consumer}: "
-        f"{result.nacked} events to be delivered again, {result.dead_lettered} dead letters."
-    )
-    if result.dead_lettered:
-        context.log_event(
-            dg.AssetObservation(
-                dead_letters_key(batch.queue),
-                metadata={
-                    "dead_lettered": result.dead_lettered,
-                    "consumer": batch.consumer,
-                    "batch_id": batch.batch_id,
-                },
-            )
-        )
-
-
-def _claim(
-    context: dg.AssetExecutionContext, client: Client, consumption: _Consumption
-) -> Batch | None:
-    """Claims the run's batch, or the next one with events; None, with the reason logged, if not."""
-    tag = context.run.tags.get(BATCH_ID)
-    name = f"{consumption.queue}/{consumption.consumer}"
-    while True:
-        try:
-            batch = client.claim(
-                consumption.queue,
-                consumption.consumer,
-                owner=f"dagster run {context.run.run_id}",
-                ttl=consumption.lease_ttl,
-                limits=_BY_HAND,
-                batch_id=int(tag) if tag else None,
-            )
-        except (BatchLeased, BatchNotOpen) as error:
-            context.log.warning(f"Skipped: {error}")
-            return None
-        if batch is None:
-            context.log.info(f"Skipped: {name} has no batch yet.")
-            return None
-        if tag or batch.read_plan(1).events:
-            return batch
-        batch.ack()
-
-
-def _metadata(batch: Batch, spark_batch: SparkBatch) -> dict[str, Any]:
-    return {
-        QUEUE: batch.queue,
-        CONSUMER: batch.consumer,
-        BATCH_ID: batch.batch_id,
-        "pgque/prev_tick_id": batch.lease.prev_tick_id,
-        "pgque/tick_id": batch.lease.tick_id,
-        "pgque/epoch": batch.lease.epoch,
-        "pgque/events": spark_batch.event_count,
-    }
-
-
-def _events(returned: Any) -> Iterator[Any]:
-    """Turns what a body returned or yielded into Dagster's events."""
-    for result in returned if inspect.isgenerator(returned) else (returned,):
-        if isinstance(result, dg.AssetCheckResult | dg.MaterializeResult | dg.Output):
-            yield result
-        elif result is None:
-            yield dg.MaterializeResult()
-        else:
-            yield dg.Output(result)
-
-
-def _failed_blocking_checks(event: Any, blocking: frozenset[str]) -> list[str]:
-    if isinstance(event, dg.AssetCheckResult):
-        results: Sequence[dg.AssetCheckResult] = [event]
-    elif isinstance(event, dg.MaterializeResult):
-        results = event.check_results or []
-    else:
-        results = []
-    # A result without a name belongs to the only check there is.
-    return [
-        result.check_name or next(iter(blocking))
-        for result in results
-        if not result.passed
-        and result.severity == dg.AssetCheckSeverity.ERROR
-        and (result.check_name in blocking or (result.check_name is None and len(blocking) == 1))
-    ]
+    return run

@@ -1,6 +1,14 @@
 """Queues in the lineage: a queue and its dead letters as external assets upstream of consumers."""
 
+from collections.abc import Sequence
+from datetime import timedelta
+
 import dagster as dg
+
+from .tags import QUEUE
+
+# Dagster looks at freshness no more often.
+_SHORTEST_WINDOW = timedelta(minutes=1)
 
 
 def queue_key(queue: str) -> dg.AssetKey:
@@ -13,12 +21,19 @@ def dead_letters_key(queue: str) -> dg.AssetKey:
     return dg.AssetKey(["pgque", queue, "dead_letters"])
 
 
-def build_queue_assets(queue: str, *, group_name: str = "pgque") -> list[dg.AssetSpec]:
+def build_queue_assets(
+    queue: str,
+    *,
+    group_name: str = "pgque",
+    producers: Sequence[dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str] = (),
+) -> list[dg.AssetSpec]:
     """Makes the external assets of one queue. Put them into the Definitions once.
 
     Args:
         queue: the queue's name.
         group_name: the group to show them in.
+        producers: the assets whose events these are, to be shown upstream of the queue; such as the
+            table whose trigger feeds it.
 
     Returns:
         The queue and, downstream of it, its dead letters, from which replays come back.
@@ -26,10 +41,11 @@ def build_queue_assets(queue: str, *, group_name: str = "pgque") -> list[dg.Asse
     return [
         dg.AssetSpec(
             queue_key(queue),
+            deps=list(producers),
             description=f"Events of the pgque queue `{queue}`, in Postgres.",
             group_name=group_name,
             kinds={"postgres"},
-            metadata={"pgque/queue": queue},
+            metadata={QUEUE: queue},
         ),
         dg.AssetSpec(
             dead_letters_key(queue),
@@ -37,6 +53,36 @@ def build_queue_assets(queue: str, *, group_name: str = "pgque") -> list[dg.Asse
             description=f"Events of `{queue}` that a consumer gave up: replay or purge them.",
             group_name=group_name,
             kinds={"postgres", "table"},
-            metadata={"pgque/queue": queue, "dagster/table_name": "pgque.dead_letter"},
+            metadata={QUEUE: queue, "dagster/table_name": "pgque.dead_letter"},
         ),
     ]
+
+
+def lag_freshness_policy(
+    max_lag: timedelta, *, warn_lag: timedelta | None = None
+) -> dg.FreshnessPolicy:
+    """Makes the freshness policy of a consuming asset from what it may lag behind its queue.
+
+    Dagster measures the age of the last materialization, and a queue without events gives it none:
+    take this for queues that always get events, and `build_consumer_lag_checks` for others.
+
+    Args:
+        max_lag: at this age the asset is stale; a minute or more.
+        warn_lag: at this age there is a warning; a minute or more, and less than `max_lag`.
+
+    Returns:
+        The policy, for the option `freshness_policy` of `@pgque_asset`.
+
+    Raises:
+        DagsterInvalidDefinitionError: if a lag is too short, or the warning would come too late.
+    """
+    if min(max_lag, warn_lag or max_lag) < _SHORTEST_WINDOW:
+        raise dg.DagsterInvalidDefinitionError(
+            f"a freshness policy of max_lag={max_lag}, warn_lag={warn_lag}: Dagster takes a minute "
+            "or more; build_consumer_lag_checks takes less"
+        )
+    if warn_lag is not None and warn_lag >= max_lag:
+        raise dg.DagsterInvalidDefinitionError(
+            f"warn_lag={warn_lag} is not less than max_lag={max_lag}: no warning would come"
+        )
+    return dg.FreshnessPolicy.time_window(fail_window=max_lag, warn_window=warn_lag)

@@ -1,62 +1,21 @@
 """`build_pgque_sensor`: one run for each finished batch of each consumer.
 
-The batch is opened here and claimed by the run. Which attempt is due is derived from the runs that
-Dagster recorded and the lease that the database holds, so the sensor keeps no state of its own.
+The batch is opened here and claimed by the run. What decides is in `batch_requests`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 
 import dagster as dg
+import psycopg
 
-from .client import BatchLeased, Client, LeaseInfo, Limits, PgqueError
+from .attempts import RetryPolicy
+from .batch_requests import BatchPolicy, Findings, OnExhausted, find_batches
+from .client import Limits, PgqueError
+from .consumers import consumers_of
+from .embedded import EmbeddedPostgresError
 from .resources import PgqueResource
-from .tags import ATTEMPT, BATCH_ID, CONSUMER, QUEUE
-
-_IN_PROGRESS = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
-# A run that has not claimed its batch after so long has died before it could.
-_START_UP = timedelta(minutes=15)
-
-
-@dataclass(frozen=True)
-class Consumer:
-    """A consuming asset, as the sensor sees it."""
-
-    queue: str
-    name: str
-    asset_key: dg.AssetKey
-
-    @classmethod
-    def of(cls, asset: dg.AssetsDefinition) -> "Consumer":
-        """Reads the consumer from an asset made by `@pgque_asset`."""
-        spec = next(iter(asset.specs))
-        if QUEUE not in spec.metadata or CONSUMER not in spec.metadata:
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {spec.key.to_user_string()} consumes no queue: make it with @pgque_asset"
-            )
-        return cls(spec.metadata[QUEUE], spec.metadata[CONSUMER], spec.key)
-
-    def __str__(self) -> str:
-        return f"{self.queue}/{self.name}"
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How often a batch is tried, and how long after a failure; the wait doubles each time."""
-
-    max_attempts: int
-    backoff: timedelta
-
-    def wait_after(self, attempts: int) -> timedelta:
-        """Returns how long to wait after so many attempts."""
-        return self.backoff * float(2 ** (attempts - 1))
+from .sensor_cursor import SensorCursor
 
 
 def build_pgque_sensor(
@@ -68,6 +27,9 @@ def build_pgque_sensor(
     max_age: timedelta = timedelta(seconds=60),
     max_attempts: int = 3,
     backoff: timedelta = timedelta(seconds=10),
+    on_exhausted: OnExhausted = "hold",
+    max_runs: int | None = None,
+    parallel_runs: int = 1,
     minimum_interval_seconds: int = 5,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
@@ -75,7 +37,7 @@ def build_pgque_sensor(
 
     A batch is opened when `min_events` are there or the oldest waited `max_age`; in a backlog it
     takes up to `max_events` at once. A failed batch is tried again after `backoff`, doubled each
-    time, up to `max_attempts`; then it is held, for somebody to materialize the asset by hand.
+    time, up to `max_attempts`. The consumers take turns at coming first.
 
     Args:
         assets: assets made by `@pgque_asset`; one consumer each.
@@ -85,6 +47,12 @@ def build_pgque_sensor(
         max_age: how long events wait for others.
         max_attempts: how many runs a batch gets.
         backoff: the wait after the first failure.
+        on_exhausted: what becomes of a batch whose attempts all failed: `hold` keeps it, and with
+            it what follows, for somebody to materialize the asset by hand; `dead_letter` makes all
+            its events dead letters and goes on with the next batch.
+        max_runs: how many runs one evaluation requests at the most; None for no limit.
+        parallel_runs: how many batches of one consumer may be at work at a time. With more than 1
+            the consumer becomes a shared one, whose batches are handed out in order and end in any.
         minimum_interval_seconds: between two evaluations.
         default_status: whether the sensor runs without being switched on.
 
@@ -92,16 +60,23 @@ def build_pgque_sensor(
         The sensor. It needs the resource `pgque`.
 
     Raises:
-        DagsterInvalidDefinitionError: if an asset consumes no queue, or two share a consumer.
+        DagsterInvalidDefinitionError: if an asset consumes no queue, two share a consumer, or a
+            limit is below 1.
     """
-    consumers = [Consumer.of(asset) for asset in assets]
-    names = [str(consumer) for consumer in consumers]
-    for shared in {x for x in names if names.count(x) > 1}:
-        raise dg.DagsterInvalidDefinitionError(
-            f"two assets share the consumer {shared}: each asset needs a consumer of its own"
-        )
-    limits = Limits(min_count=min_events, min_interval=max_age, max_count=max_events)
-    policy = RetryPolicy(max_attempts, backoff)
+    consumers = consumers_of(assets)
+    for option, value in (
+        ("max_attempts", max_attempts),
+        ("max_runs", max_runs),
+        ("parallel_runs", parallel_runs),
+    ):
+        if value is not None and value < 1:
+            raise dg.DagsterInvalidDefinitionError(f"{option} is {value}: it must be 1 or more")
+    policy = BatchPolicy(
+        Limits(min_count=min_events, min_interval=max_age, max_count=max_events),
+        RetryPolicy(max_attempts, backoff),
+        on_exhausted,
+        parallel_runs,
+    )
 
     @dg.sensor(
         name=name,
@@ -113,107 +88,27 @@ def build_pgque_sensor(
     def pgque_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SensorResult | dg.SkipReason:
-        decisions: list[dg.RunRequest | str] = []
+        cursor = SensorCursor.read(context.cursor)
         try:
             with pgque.client() as client:
-                for consumer in consumers:
-                    try:
-                        decision = _evaluate(context, pgque, client, consumer, limits, policy)
-                    except PgqueError as error:
-                        decision = f"{consumer}: {error}"
-                    decisions.append(decision)
-        except PgqueError as error:
-            decisions.append(str(error))
-        return _result(context, decisions)
+                findings = find_batches(
+                    context.instance, client, consumers, policy, cursor=cursor, max_runs=max_runs
+                )
+        except (PgqueError, EmbeddedPostgresError, psycopg.Error) as error:
+            # A tick that fails would be red, and again at each evaluation until all is well.
+            context.log.warning(str(error))
+            return dg.SkipReason(str(error))
+        return _result(context, findings)
 
     return pgque_sensor
 
 
 def _result(
-    context: dg.SensorEvaluationContext, decisions: Iterable[dg.RunRequest | str]
+    context: dg.SensorEvaluationContext, findings: Findings
 ) -> dg.SensorResult | dg.SkipReason:
-    requests = [decision for decision in decisions if isinstance(decision, dg.RunRequest)]
-    reasons = [decision for decision in decisions if isinstance(decision, str)]
-    if not requests:
-        return dg.SkipReason("; ".join(reasons))
-    for reason in reasons:
+    if not findings.requests:
+        context.update_cursor(findings.cursor.write())
+        return dg.SkipReason("; ".join(findings.reasons))
+    for reason in findings.reasons:
         context.log.info(reason)
-    return dg.SensorResult(run_requests=requests)
-
-
-def _evaluate(
-    context: dg.SensorEvaluationContext,
-    pgque: PgqueResource,
-    client: Client,
-    consumer: Consumer,
-    limits: Limits,
-    policy: RetryPolicy,
-) -> dg.RunRequest | str:
-    """Decides on one consumer: the run to request, or why there is none."""
-    pgque.ensure_consumer(client, consumer.queue, consumer.name)
-    while True:
-        try:
-            batch_id = client.next_batch(*_names(consumer), limits)
-        except BatchLeased as error:
-            return str(error)
-        if batch_id is None:
-            return f"{consumer}: no batch yet"
-        tags = {QUEUE: consumer.queue, CONSUMER: consumer.name, BATCH_ID: str(batch_id)}
-        runs = context.instance.get_run_records(dg.RunsFilter(tags=tags))
-        # To look for events costs a pass over the batch, so a batch is looked into only once.
-        if runs or client.read_plan(batch_id, 1).events:
-            break
-        client.finish_batch(batch_id)
-
-    reason = _why_not_now(consumer, batch_id, runs, client.lease_info(*_names(consumer)), policy)
-    if reason:
-        return reason
-    attempt = len(runs) + 1
-    return dg.RunRequest(
-        run_key=f"{consumer.queue}:{consumer.name}:{batch_id}:{attempt}",
-        asset_selection=[consumer.asset_key],
-        # Dagster's own retries would run the batch beside the next attempt of this sensor.
-        tags={**tags, ATTEMPT: str(attempt), "dagster/max_retries": "0"},
-    )
-
-
-def _names(consumer: Consumer) -> tuple[str, str]:
-    return consumer.queue, consumer.name
-
-
-def _why_not_now(
-    consumer: Consumer,
-    batch_id: int,
-    runs: Sequence[dg.RunRecord],
-    lease: LeaseInfo | None,
-    policy: RetryPolicy,
-) -> str | None:
-    """Returns why the batch gets no run now, or None when it does."""
-    batch = f"batch {batch_id} of {consumer}"
-    now = datetime.now(UTC)
-    for record in runs:
-        run = record.dagster_run
-        if run.status in _IN_PROGRESS and not _has_died(record, lease, now):
-            return f"{batch}: run {run.run_id[:8]} is {run.status.value.lower()}"
-    if not runs:
-        return None
-
-    newest = max(runs, key=lambda record: record.create_timestamp)
-    if len(runs) >= policy.max_attempts:
-        return (
-            f"{batch}: held after {len(runs)} attempts, the last in run "
-            f"{newest.dagster_run.run_id[:8]}; mend the cause and materialize "
-            f"{consumer.asset_key.to_user_string()} by hand"
-        )
-    ended = datetime.fromtimestamp(newest.end_time, UTC) if newest.end_time else now
-    again_at = ended + policy.wait_after(len(runs))
-    if newest.end_time and now < again_at:
-        return f"{batch}: attempt {len(runs) + 1} at {again_at:%H:%M:%S} UTC"
-    return None
-
-
-def _has_died(record: dg.RunRecord, lease: LeaseInfo | None, now: datetime) -> bool:
-    """Whether a run in progress cannot be alive: it let its lease run out, or never got to one."""
-    if lease is not None and lease.owner and lease.owner.endswith(record.dagster_run.run_id):
-        return not lease.is_live
-    return now - record.create_timestamp > _START_UP
+    return dg.SensorResult(run_requests=findings.requests, cursor=findings.cursor.write())

@@ -2,5 +2,7 @@
 
 QUEUE = "pgque/queue"
 CONSUMER = "pgque/consumer"
+SUBCONSUMER = "pgque/subconsumer"
 BATCH_ID = "pgque/batch_id"
 ATTEMPT = "pgque/attempt"
+WORKER = "pgque/worker"

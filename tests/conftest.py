@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 INSTALL_SQL = Path(__file__).parent.parent / "sql" / "pgque.sql"
 TEMPLATE = "pgque_template"
+JDBC_JAR = Path("/usr/share/java/postgresql.jar")  # Debian's libpostgresql-jdbc-java
 
 _numbers = itertools.count(1)
 
@@ -104,6 +105,7 @@ def spark() -> Iterator["SparkSession"]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
+        .config("spark.jars", str(JDBC_JAR) if JDBC_JAR.is_file() else "")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")

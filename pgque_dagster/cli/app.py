@@ -58,6 +58,7 @@ for _command in (
     running.stop,
     running.ticker,
     running.maint,
+    running.worker,
     dead_letters.dead_letters,
     watching.stats,
     watching.health,

@@ -1,6 +1,9 @@
 """What keeps queues going where no scheduler does: ticks and maintenance."""
 
+import runpy
 import signal
+import sys
+from importlib.util import find_spec
 from types import FrameType
 
 import click
@@ -97,3 +100,25 @@ def maint(database: Database) -> None:
     """
     with database.client() as client:
         click.echo(f"things done: {client.maint()}")
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    add_help_option=False,
+    epilog=examples(
+        "pgque worker -m my_project.definitions",
+    ),
+)
+@click.pass_context
+def worker(context: click.Context) -> None:
+    """Run batches as they come, in one warm process, each as a run of Dagster.
+
+    The database is that of the project's PgqueResource. `pgque worker --help` has the options.
+    """
+    if find_spec("dagster") is None:
+        raise click.ClickException(
+            "the worker needs Dagster: pip install 'pgque-dagster[spark,dagster]'"
+        )
+    # By its name: this package needs no Dagster, and the module does.
+    sys.argv = ["pgque worker", *context.args]
+    runpy.run_module("pgque_dagster.worker_command", run_name="__main__")

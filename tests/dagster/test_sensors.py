@@ -7,10 +7,11 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import materialize
 from tests.support.events import make_queue, publish, tick
+from tests.support.sensing import evaluate, record_run
 
 
 @pgque_asset(queue="orders")
@@ -34,17 +35,6 @@ def client(database_url: str) -> Iterator[Client]:
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
-
-
-def evaluate(
-    sensor: dg.SensorDefinition, url: str, instance: dg.DagsterInstance
-) -> list[dg.RunRequest] | str:
-    """The runs that the sensor asks for, or why it asks for none."""
-    context = dg.build_sensor_context(instance=instance)
-    result = sensor(context, pgque=PgqueResource(url=url))
-    if isinstance(result, dg.SkipReason):
-        return str(result.skip_message)
-    return list(result.run_requests)
 
 
 def run(
@@ -118,14 +108,11 @@ def test_a_batch_whose_run_is_in_progress_gets_no_other(
     sensor = build_pgque_sensor([revenue])
     (request,) = evaluate(sensor, client.url, instance)
     assert isinstance(request, dg.RunRequest)
-    job = dg.Definitions(
-        assets=[revenue], resources={"pgque": PgqueResource(url=client.url), "pyspark": None}
-    ).resolve_implicit_global_asset_job_def()
-    instance.create_run_for_job(job, tags=dict(request.tags), status=dg.DagsterRunStatus.STARTED)
+    record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.STARTED)
 
     reason = evaluate(sensor, client.url, instance)
 
-    assert "is started" in reason
+    assert "is started (0 s)" in reason
 
 
 def test_a_batch_that_somebody_leased_gets_no_run(
@@ -146,12 +133,7 @@ def test_a_run_that_died_with_its_lease_is_followed_by_the_next_attempt(
     sensor = build_pgque_sensor([revenue])
     (request,) = evaluate(sensor, client.url, instance)
     assert isinstance(request, dg.RunRequest)
-    job = dg.Definitions(
-        assets=[revenue], resources={"pgque": PgqueResource(url=client.url), "pyspark": None}
-    ).resolve_implicit_global_asset_job_def()
-    dead = instance.create_run_for_job(
-        job, tags=dict(request.tags), status=dg.DagsterRunStatus.STARTED
-    )
+    dead = record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.STARTED)
     client.claim(
         "orders", "revenue", owner=f"dagster run {dead.run_id}", ttl=timedelta(microseconds=1)
     )
@@ -204,7 +186,7 @@ def test_after_a_failure_the_sensor_waits(
     assert isinstance(request, dg.RunRequest)
     run(failing, request, client.url, spark, instance)
 
-    assert "attempt 2 at" in evaluate(sensor, client.url, instance)
+    assert "attempt 2 of 3 at" in evaluate(sensor, client.url, instance)
 
 
 def test_a_database_that_is_away_skips_the_evaluation_with_the_reason(

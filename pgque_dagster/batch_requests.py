@@ -1,0 +1,236 @@
+"""Which batches get a run now: what sensors and workers decide alike.
+
+All consumers' states come with one query and all their runs with another, so that hundreds of
+consumers take a moment. Only a consumer whose next batch is due is called on by itself.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import dagster as dg
+import psycopg
+
+from .attempts import Attempt, Exhausted, RetryPolicy, Wait, name_batch, next_attempt
+from .client import Batch, Client, ConnectionFailed, Limits, PgqueError
+from .client.shared import claim_shared
+from .client.states import ConsumerState, consumer_states, give_up, has_events
+from .consumers import Consumer
+from .open_batches import open_batches
+from .sensor_cursor import SensorCursor
+from .tags import ATTEMPT, BATCH_ID, CONSUMER, QUEUE, SUBCONSUMER
+
+OnExhausted = Literal["hold", "dead_letter"]
+
+# An evaluation that took so long leaves the other consumers to the next one; Dagster ends it at 60.
+_LONGEST = timedelta(seconds=25)
+_GIVE_UP_TTL = timedelta(minutes=2)
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """When a batch is opened, how often it is tried, and what becomes of it then."""
+
+    limits: Limits
+    retry: RetryPolicy
+    on_exhausted: OnExhausted = "hold"
+    parallel_runs: int = 1
+
+
+@dataclass
+class Findings:
+    """The runs to request, why there are no others, and who comes first the next time."""
+
+    requests: list[dg.RunRequest] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    cursor: SensorCursor = field(default_factory=SensorCursor)
+
+
+@dataclass(frozen=True)
+class _Open:
+    consumer: Consumer
+    state: ConsumerState
+
+
+def find_batches(
+    instance: dg.DagsterInstance,
+    client: Client,
+    consumers: Sequence[Consumer],
+    policy: BatchPolicy,
+    *,
+    cursor: SensorCursor,
+    max_runs: int | None = None,
+    longest: timedelta = _LONGEST,
+) -> Findings:
+    """Opens the batches that are due and decides which of the open ones get a run.
+
+    What is wrong with one consumer is a reason among the others and holds none of them up.
+
+    Args:
+        instance: where runs are recorded.
+        client: a client that may consume.
+        consumers: in any order; the cursor tells who comes first.
+        policy: when and how often.
+        cursor: of the evaluation before.
+        max_runs: how many runs to request at the most.
+        longest: after which time the consumers not yet looked at are left to the next evaluation.
+
+    Raises:
+        ConnectionFailed: if the database went away.
+    """
+    order = cursor.rotate(consumers)
+    findings = Findings(cursor=SensorCursor(str(order[1 % len(order)])) if order else cursor)
+    ends_at = time.monotonic() + longest.total_seconds()
+
+    opened = _open_due(instance, client, order, policy, findings, ends_at)
+    runs = _recorded_runs(instance, opened)
+    for each in opened:
+        if len(findings.requests) == max_runs or time.monotonic() >= ends_at:
+            _leave_from(each.consumer, findings)
+            break
+        try:
+            decision = _decide(client, each, runs.get(_tags_of(each.state), ()), policy)
+        except ConnectionFailed:
+            raise
+        except (PgqueError, psycopg.Error) as error:
+            decision = f"{each.consumer}: {error}"
+        if isinstance(decision, dg.RunRequest):
+            findings.requests.append(decision)
+        else:
+            findings.reasons.append(decision)
+    return findings
+
+
+def _leave_from(consumer: Consumer, findings: Findings) -> None:
+    findings.reasons.append(f"{consumer} comes first in the next evaluation")
+    findings.cursor = SensorCursor(str(consumer))
+
+
+def _open_due(
+    instance: dg.DagsterInstance,
+    client: Client,
+    consumers: Sequence[Consumer],
+    policy: BatchPolicy,
+    findings: Findings,
+    ends_at: float,
+) -> list[_Open]:
+    """Returns all open batches, with those that are due."""
+    names = [(consumer.queue, consumer.name) for consumer in consumers]
+    states: dict[tuple[str, str], list[ConsumerState]] = {}
+    for state in client.run(consumer_states(names, policy.limits)):
+        states.setdefault((state.queue, state.consumer), []).append(state)
+    opened: list[_Open] = []
+    for consumer in consumers:
+        if time.monotonic() >= ends_at:
+            _leave_from(consumer, findings)
+            break
+        found: list[ConsumerState] | str
+        try:
+            found = open_batches(
+                instance,
+                client,
+                states[consumer.queue, consumer.name],
+                policy.limits,
+                policy.parallel_runs,
+            )
+        except ConnectionFailed:
+            raise
+        except (PgqueError, psycopg.Error) as error:
+            found = f"{consumer}: {error}"
+        if isinstance(found, str):
+            findings.reasons.append(found)
+        else:
+            opened += [_Open(consumer, state) for state in found]
+    return opened
+
+
+def _tags_of(state: ConsumerState) -> tuple[tuple[str, str], ...]:
+    return (
+        (QUEUE, state.queue),
+        (CONSUMER, state.consumer),
+        (BATCH_ID, str(state.batch_id)),
+    )
+
+
+def _recorded_runs(
+    instance: dg.DagsterInstance, opened: Sequence[_Open]
+) -> Mapping[tuple[tuple[str, str], ...], list[dg.RunRecord]]:
+    """Returns the runs of all open batches, by the tags that tell these apart."""
+    runs: dict[tuple[tuple[str, str], ...], list[dg.RunRecord]] = {}
+    if not opened:
+        return runs
+    ids = [str(each.state.batch_id) for each in opened]
+    for record in instance.get_run_records(dg.RunsFilter(tags={BATCH_ID: ids})):
+        tags = record.dagster_run.tags
+        key = tuple((name, tags.get(name, "")) for name in (QUEUE, CONSUMER, BATCH_ID))
+        runs.setdefault(key, []).append(record)
+    return runs
+
+
+def _decide(
+    client: Client, each: _Open, runs: Sequence[dg.RunRecord], policy: BatchPolicy
+) -> dg.RunRequest | str:
+    state = each.state
+    assert state.batch_id is not None
+    decision = next_attempt(state, runs, policy.retry, datetime.now(UTC))
+    if isinstance(decision, Wait):
+        return decision.reason
+    if isinstance(decision, Exhausted):
+        return _exhausted(client, each, decision, policy.on_exhausted)
+    # A batch that has been tried was looked into before.
+    if not runs and not client.run(has_events(state.batch_id)):
+        client.finish_batch(state.batch_id)
+        return f"{each.consumer}: no batch yet"
+    return _request(each, decision)
+
+
+def _request(each: _Open, attempt: Attempt) -> dg.RunRequest:
+    state = each.state
+    return dg.RunRequest(
+        run_key=f"{state.queue}:{state.consumer}:{state.batch_id}:{attempt.number}",
+        asset_selection=list(each.consumer.asset_keys),
+        tags={
+            **dict(_tags_of(state)),
+            **({} if state.subconsumer is None else {SUBCONSUMER: state.subconsumer}),
+            ATTEMPT: str(attempt.number),
+            # Dagster's own retries would run the batch beside the next attempt.
+            "dagster/max_retries": "0",
+        },
+    )
+
+
+def _exhausted(client: Client, each: _Open, exhausted: Exhausted, on_exhausted: OnExhausted) -> str:
+    batch = name_batch(each.state)
+    attempts = f"after {exhausted.attempts} attempts, the last in run {exhausted.last_run_id[:8]}"
+    if on_exhausted == "hold":
+        assets = ", ".join(key.to_user_string() for key in each.consumer.asset_keys)
+        way_out = (
+            f"materialize {assets} by hand"
+            if each.state.subconsumer is None
+            else "re-execute that run"
+        )
+        return f"{batch}: held {attempts}; mend the cause and {way_out}"
+    claimed = _claim(client, each.state)
+    assert claimed is not None
+    events = client.run(give_up(claimed.lease, f"batch given up {attempts}"))
+    return f"{batch}: given up {attempts}; its {events} events are dead letters"
+
+
+def _claim(client: Client, state: ConsumerState) -> Batch | None:
+    owner = "pgque sensor, to give it up"
+    if state.subconsumer is None:
+        return client.claim(
+            state.queue, state.consumer, owner=owner, ttl=_GIVE_UP_TTL, batch_id=state.batch_id
+        )
+    return claim_shared(
+        client,
+        state.queue,
+        state.consumer,
+        state.subconsumer,
+        owner=owner,
+        ttl=_GIVE_UP_TTL,
+        limits=Limits(),
+        batch_id=state.batch_id,
+    )

@@ -1,0 +1,267 @@
+"""Checks on what consumers gave up: how many, for which reasons, and how many more lately."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from ..client import DeadLetter, DeadLetterCount
+from ..lineage import dead_letters_key
+from ..resources import PgqueResource
+from .tables import shortened, table
+
+ShowPayloads = bool | Callable[[DeadLetter], str | None]
+
+_HIDDEN = "(hidden)"
+_COUNTER = "pgque.message.dead_lettered_total"
+# How many evaluations are looked through for the last one that has a result.
+_HISTORY = 20
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How many dead letters a queue may have; those with a limit of their own count for no other.
+
+    Attributes:
+        others: the limit of those that no pattern fits.
+        by_reason: limits by patterns of LIKE; the first one that fits counts.
+    """
+
+    others: int
+    by_reason: Mapping[str, int]
+
+    def exceeded(self, counts: Sequence[DeadLetterCount]) -> list[str]:
+        """Says which limits the dead letters exceed."""
+        found: dict[str | None, int] = dict.fromkeys([*self.by_reason, None], 0)
+        for count in counts:
+            fitting = (each for each in self.by_reason if _is_like(count.reason or "", each))
+            found[next(fitting, None)] += count.count
+        return [
+            f"{number} dead letters{'' if reason is None else f' for {reason!r}'}, "
+            f"{self._limit(reason)} allowed"
+            for reason, number in found.items()
+            if number > self._limit(reason)
+        ]
+
+    def _limit(self, reason: str | None) -> int:
+        return self.others if reason is None else self.by_reason[reason]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Which dead letters to show, and what of them."""
+
+    rows: int
+    payloads: ShowPayloads
+
+    def payload(self, letter: DeadLetter) -> str:
+        if not callable(self.payloads):
+            return shortened(letter.payload) if self.payloads else _HIDDEN
+        try:
+            return shortened(self.payloads(letter))
+        except Exception as error:
+            # What was to be hidden must not be shown because hiding it failed.
+            return f"{_HIDDEN[:-1]}: show_payloads raised {type(error).__name__})"
+
+
+def build_dead_letter_checks(
+    queues: Sequence[str],
+    *,
+    max_dead_letters: int = 0,
+    max_by_reason: Mapping[str, int] | None = None,
+    max_growth: int | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    sample_rows: int = 5,
+    show_payloads: ShowPayloads = True,
+    automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
+) -> list[dg.AssetChecksDefinition]:
+    """Makes the checks on the assets of queues' dead letters.
+
+    `dead_letters` is on how many there are. With `max_growth` there is `dead_letters_growth` too,
+    on how many events were given up since it was evaluated last, whatever became of them.
+
+    Args:
+        queues: the queues' names.
+        max_dead_letters: how many a queue may have.
+        max_by_reason: limits of their own for some reasons, as patterns of LIKE (`not JSON%`). What
+            one fits does not count for `max_dead_letters`.
+        max_growth: how many events may be given up between two evaluations.
+        severity: of a failure.
+        sample_rows: how many of the newest to show.
+        show_payloads: whether payloads are shown there, which Dagster's event log keeps; or a
+            function that returns what to show of a dead letter. Reasons are always shown.
+        automation_condition: when Dagster evaluates the checks by itself.
+
+    Returns:
+        The checks, for the Definitions. They need the resource `pgque`.
+
+    Raises:
+        DagsterInvalidDefinitionError: if a number is negative.
+    """
+    by_reason = dict(max_by_reason or {})
+    if min(max_dead_letters, max_growth or 0, sample_rows, *by_reason.values()) < 0:
+        raise dg.DagsterInvalidDefinitionError(
+            "a negative number for a check on dead letters: limits and sample_rows are 0 or more"
+        )
+    limits = _Limits(max_dead_letters, by_reason)
+    sample = _Sample(sample_rows, show_payloads)
+    checks = [
+        _count_check(queue, limits, severity, sample, automation_condition) for queue in queues
+    ]
+    if max_growth is not None:
+        checks += [
+            _growth_check(queue, max_growth, severity, automation_condition) for queue in queues
+        ]
+    return checks
+
+
+def _count_check(
+    queue: str,
+    limits: _Limits,
+    severity: dg.AssetCheckSeverity,
+    sample: _Sample,
+    automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None,
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dead_letters_key(queue),
+        name="dead_letters",
+        description=f"At most {limits.others} dead letters in queue {queue}.",
+        automation_condition=automation_condition,
+    )
+    def dead_letters(pgque: PgqueResource) -> dg.AssetCheckResult:
+        with pgque.client() as client:
+            counts = client.dead_letter_counts(queue)
+            newest = client.dead_letters(queue, sample.rows) if counts else []
+        exceeded = limits.exceeded(counts)
+        metadata: dict[str, dg.MetadataValue | int] = {
+            "dead_letters": sum(count.count for count in counts),
+            "allowed": limits.others,
+            "by_consumer_and_reason": _reasons(counts),
+        }
+        if newest:
+            metadata["newest"] = _newest(newest, sample)
+        if exceeded:
+            metadata["what_to_do"] = dg.MetadataValue.md(_advice(queue))
+        return dg.AssetCheckResult(
+            passed=not exceeded,
+            severity=severity,
+            description="; ".join(exceeded) or None,
+            metadata=metadata,
+        )
+
+    return dead_letters
+
+
+def _growth_check(
+    queue: str,
+    max_growth: int,
+    severity: dg.AssetCheckSeverity,
+    automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None,
+) -> dg.AssetChecksDefinition:
+    name = "dead_letters_growth"
+    key = dg.AssetCheckKey(dead_letters_key(queue), name)
+
+    @dg.asset_check(
+        asset=key.asset_key,
+        name=name,
+        description=f"At most {max_growth} events of queue {queue} given up since the last time.",
+        automation_condition=automation_condition,
+    )
+    def dead_letters_growth(
+        context: dg.AssetCheckExecutionContext, pgque: PgqueResource
+    ) -> dg.AssetCheckResult:
+        with pgque.client() as client:
+            # The queue's own error, should there be none of this name.
+            client.dead_letter_counts(queue)
+            ever = sum(
+                int(metric.value)
+                for metric in client.metrics()
+                if metric.name == _COUNTER and metric.labels["queue"] == queue
+            )
+        before = _previous(context.instance, key)
+        # Only a queue that was dropped and created again counts from the start.
+        growth = 0 if before is None else ever - before if ever >= before else ever
+        passed = growth <= max_growth
+        return dg.AssetCheckResult(
+            passed=passed,
+            severity=severity,
+            description=(
+                "first evaluation: nothing to compare with"
+                if before is None
+                else f"{growth} events given up since the last evaluation, {max_growth} allowed"
+            ),
+            metadata={
+                "growth": growth,
+                "allowed": max_growth,
+                _COUNTER: ever,
+                **({} if passed else {"what_to_do": dg.MetadataValue.md(_advice(queue))}),
+            },
+        )
+
+    return dead_letters_growth
+
+
+def _previous(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> int | None:
+    """Returns the counter at the last evaluation, which Dagster recorded with its result."""
+    # The check's own run is there already, planned and without a result.
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, _HISTORY):
+        evaluation = record.event.asset_check_evaluation if record.event else None
+        if evaluation is not None and _COUNTER in evaluation.metadata:
+            return int(str(evaluation.metadata[_COUNTER].value))
+    return None
+
+
+def _is_like(text: str, pattern: str) -> bool:
+    """Whether a text fits a pattern of LIKE."""
+    wild = {"%": ".*", "_": "."}
+    return bool(
+        re.fullmatch("".join(wild.get(each, re.escape(each)) for each in pattern), text, re.DOTALL)
+    )
+
+
+def _reasons(counts: Sequence[DeadLetterCount]) -> dg.TableMetadataValue:
+    return table(
+        {"consumer": "string", "reason": "string", "dead_letters": "int", "oldest": "string"},
+        [
+            (
+                count.consumer,
+                shortened(count.reason),
+                count.count,
+                count.oldest.isoformat(timespec="seconds"),
+            )
+            for count in counts
+        ],
+    )
+
+
+def _newest(letters: Sequence[DeadLetter], sample: _Sample) -> dg.TableMetadataValue:
+    return table(
+        {
+            "id": "int",
+            "time": "string",
+            "type": "string",
+            "reason": "string",
+            "payload": "string",
+        },
+        [
+            (
+                letter.id,
+                letter.time.isoformat(timespec="seconds"),
+                letter.type or "",
+                shortened(letter.reason),
+                sample.payload(letter),
+            )
+            for letter in letters
+        ],
+    )
+
+
+def _advice(queue: str) -> str:
+    name = queue.replace("'", "''")
+    return (
+        f"Look at them: `select * from pgque.dlq_inspect('{name}')`. Once the cause is mended, "
+        f"send them again to the consumers that gave them up, by the job "
+        f"`pgque_replay_dead_letters` or `select * from pgque.dlq_replay_all('{name}')`; or delete "
+        f"them, by `pgque_purge_dead_letters` or `select pgque.dlq_purge('{name}', '0')`."
+    )

@@ -1,0 +1,10 @@
+"""Queues and their consumers as Dagster components: the Python API in YAML, under the same names.
+
+A component composes what the other modules build, and adds nothing that Python users lack.
+"""
+
+from .batch_consumer import BatchConsumerComponent
+from .pgque import PgqueComponent
+from .queue import QueueComponent
+
+__all__ = ["BatchConsumerComponent", "PgqueComponent", "QueueComponent"]

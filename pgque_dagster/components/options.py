@@ -1,0 +1,118 @@
+"""What the attributes of all components share: strict schemas, and durations."""
+
+import re
+from datetime import timedelta
+from functools import cache
+from typing import Annotated, Any, ClassVar
+
+import dagster as dg
+from pydantic import BaseModel, ConfigDict, Field
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DURATION = r"^\d{1,9}[smhd]$"
+_TEMPLATE = r"\{\{"
+_TEXT = {"type": "string"}
+_NULL = {"type": "null"}
+
+
+class Options(dg.Model, dg.Resolvable):
+    """Attributes that mirror the parameters of a function of the Python API.
+
+    Dagster accepts a text for every attribute, since it may be a template. Here a text that stands
+    for another type has to be one, so that `dg check yaml` finds what is misspelt.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
+    )
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """Returns the model that YAML is checked against."""
+        return _strict(super().model())
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the attributes as keyword arguments of the function that they mirror."""
+        fields = type(self).model_fields
+        return {field.alias or name: getattr(self, name) for name, field in fields.items()}
+
+
+@cache
+def _strict(model: type[BaseModel]) -> type[BaseModel]:
+    def with_templates(cls: Any, core_schema: Any, handler: Any) -> Any:
+        schema = handler(core_schema)
+        for attribute in handler.resolve_ref_schema(schema)["properties"].values():
+            _sharpen(attribute)
+        return schema
+
+    namespace = {
+        "__get_pydantic_json_schema__": classmethod(with_templates),
+        "__module__": __name__,
+    }
+    strict: type[BaseModel] = type(model)(model.__name__, (model,), namespace)  # type: ignore[misc]
+    return strict
+
+
+def _sharpen(attribute: dict[str, Any]) -> None:
+    """Restricts a text among other types to templates; has errors point inside of nested values.
+
+    A value that fits no alternative of `anyOf` is one error at the place of the attribute. So these
+    accept any list or object, and which one it has to be is said a second time, by its type.
+    """
+    alternatives = attribute.get("anyOf", [])
+    if "allOf" in attribute or all(each in (_TEXT, _NULL) for each in alternatives):
+        return
+    nested = [each for each in alternatives if each.get("type", "object") in ("object", "array")]
+    attribute["anyOf"] = [
+        *({**each, "pattern": _TEMPLATE} if each == _TEXT else each for each in alternatives),
+        *({"type": each.get("type", "object")} for each in nested),
+    ]
+    attribute["allOf"] = [
+        {"if": {"type": each.get("type", "object")}, "then": each} for each in nested
+    ]
+
+
+def read_duration(value: float | str) -> timedelta:
+    """Reads a duration.
+
+    Args:
+        value: seconds, or a number with a unit: `90s`, `15m`, `12h`, `30d`.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if not isinstance(value, str):
+        return timedelta(seconds=value)
+    if not re.search(_DURATION, value):
+        raise ValueError(f"{value!r} is no duration: write seconds, or 90s, 15m, 12h or 30d")
+    return timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
+
+
+def duration(description: str) -> dg.Resolver:
+    """Returns the resolver of an attribute that is a timedelta in Python."""
+    seconds_or_text: Any = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=_DURATION)]
+    return dg.Resolver(
+        lambda context, value: None if value is None else read_duration(value),
+        model_field_type=seconds_or_text,
+        description=f"{description} Seconds, or with a unit: 90s, 15m, 12h, 30d.",
+        examples=["1m"],
+    )
+
+
+def condition(description: str) -> dg.Resolver:
+    """Returns the resolver of an AutomationCondition, which YAML has as a template."""
+    as_text: Any = str | None
+    return dg.Resolver(
+        lambda context, value: value,
+        model_field_type=as_text,
+        description=description,
+        examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"],
+    )
+
+
+def option(description: str, *examples: Any) -> dg.Resolver:
+    """Returns the resolver of an attribute that is in YAML what it is in Python."""
+    resolver: dg.Resolver = dg.Resolver.default(
+        description=description, examples=list(examples) or None
+    )
+    return resolver

@@ -1,0 +1,148 @@
+"""`PgqueComponent`: the database of the queues, once a project."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from ..jobs import build_pgque_jobs
+from ..resources import InstallPolicy, PgqueResource, TickingPolicy
+from ..ticker_sensor import build_pgque_ticker_sensor
+from .batch_consumer import BatchConsumerComponent
+from .options import Options, option
+from .queue import QueueComponent
+from .scaffolding import PgqueScaffolder
+
+Found = TypeVar("Found", bound=dg.Component)
+
+_VARIABLE = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
+
+
+def _read_url(context: dg.ResolutionContext, value: str | None) -> str | None:
+    """Leaves an environment variable to be read when it is needed, so that it shows nowhere."""
+    if value is None:
+        return None
+    if found := _VARIABLE.fullmatch(value.strip()):
+        return dg.EnvVar(found[1] or found[2])
+    if re.search(r"\{\{.*\benv\b", value):
+        raise ValueError(
+            "a url made of environment variables would be shown with their values: "
+            "put all of it into one, and write url: '{{ env.PGQUE_URL }}'"
+        )
+    return context.resolve_value(value, as_type=str)
+
+
+class TickerSensorOptions(Options):
+    """Options of `build_pgque_ticker_sensor`."""
+
+    name: Annotated[str, option("The sensor's.")] = "pgque_ticker_sensor"
+    minimum_interval_seconds: Annotated[int, option("Between two ticks.")] = 5
+    default_status: Annotated[
+        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
+    ] = dg.DefaultSensorStatus.RUNNING
+
+
+@dg.scaffold_with(PgqueScaffolder)
+class PgqueComponent(Options, dg.Component):
+    """The database of the queues: the resource `pgque`, the Spark session of consumers, the jobs.
+
+    One a project. The queues of all QueueComponents are created where they are missing.
+
+    Example:
+        .. code-block:: yaml
+
+            type: pgque_dagster.PgqueComponent
+            attributes:
+              url: "{{ env.PGQUE_URL }}"
+              spark_config:
+                spark.master: local[2]
+            requirements:
+              env: [PGQUE_URL]
+    """
+
+    url: Annotated[
+        dg.EnvVar | str | None,
+        dg.Resolver(
+            _read_url,
+            inject_before_resolve=False,
+            model_field_type=str | None,
+            description="libpq URI or connection string, best an environment variable: it is read "
+            "when it is needed and shown nowhere. Without it, the embedded PostgreSQL of the "
+            "project folder is started.",
+            examples=["{{ env.PGQUE_URL }}"],
+        ),
+    ] = None
+    install: Annotated[
+        InstallPolicy,
+        option("Whether to install the schema: never, if it is missing, or also to upgrade it."),
+    ] = "if_missing"
+    ticking: Annotated[
+        TickingPolicy,
+        option("Who ticks: pg_cron, something external such as `pgque ticker`, or a sensor."),
+    ] = "external"
+    queues: Annotated[
+        list[str], option("Queues to create, besides those of QueueComponents.", ["orders"])
+    ] = Field(default_factory=list)
+    queue_options: Annotated[
+        dict[str, dict[str, Any]],
+        option("Parameters of queues, by name.", {"orders": {"ticker_max_lag": "1 second"}}),
+    ] = Field(default_factory=dict)
+    consumers: Annotated[
+        dict[str, list[str]],
+        option("Consumers to register at once, by queue.", {"orders": ["revenue"]}),
+    ] = Field(default_factory=dict)
+    pool_size: Annotated[
+        int, option("How many connections a process keeps open while it has no use.")
+    ] = 4
+    spark_config: Annotated[
+        dict[str, Any] | None,
+        option(
+            "Settings of the Spark session; null, where `pyspark` is a resource of your own.",
+            {"spark.master": "local[2]"},
+        ),
+    ] = Field(default_factory=dict)
+    ticker_sensor: Annotated[
+        TickerSensorOptions, option("The sensor that ticks, where `ticking` is sensor.")
+    ] = TickerSensorOptions()
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Makes the resources, the jobs for any queue, and the sensor that ticks."""
+        options = {name: getattr(self, name) for name in PgqueResource.model_fields}
+        named = [queue.queue for queue in _all_components(context, QueueComponent)]
+        options["queues"] = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
+        _check_consumers(_all_components(context, BatchConsumerComponent), options["queues"])
+        resources: dict[str, Any] = {"pgque": PgqueResource(**options)}
+        if self.spark_config is not None:
+            resources["pyspark"] = LazyPySparkResource(spark_config=self.spark_config)
+        sensors = (
+            [build_pgque_ticker_sensor(**self.ticker_sensor.arguments())]
+            if self.ticking == "sensor"
+            else []
+        )
+        return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
+
+
+def _all_components(context: dg.ComponentLoadContext, of_type: type[Found]) -> list[Found]:
+    """Returns the project's components of a type: none where this one is loaded by itself."""
+    if context.component_path.instance_key is None:
+        return []
+    return context.component_tree.get_all_components(of_type)
+
+
+def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[str]) -> None:
+    names = Counter((consumer.queue, consumer.consumer_name) for consumer in consumers)
+    for (queue, consumer), count in names.items():
+        if count > 1:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{count} components share the consumer {queue}/{consumer}: give each asset a "
+                "consumer of its own"
+            )
+        if queue not in queues:
+            raise dg.DagsterInvalidDefinitionError(
+                f"consumer {consumer} is on queue {queue!r}, which nothing declares: add a "
+                f"QueueComponent for it, or name it in `queues` of the PgqueComponent"
+            )

@@ -1,0 +1,42 @@
+"""Finds a function that YAML names, such as the transform of a consumer."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+
+Transform = Callable[..., Any]
+
+
+def load_function(context: dg.ResolutionContext, reference: str) -> Transform:
+    """Imports a function.
+
+    Args:
+        context: of the YAML that names it.
+        reference: `module.function`; with a dot in front, from the folder of the YAML.
+
+    Raises:
+        ValueError: if there is no such module or function.
+    """
+    module_name, _, name = reference.rpartition(".")
+    if not module_name.strip(".") or not name:
+        raise ValueError(
+            f"{reference!r} is no import path: write module.function, or .module.function for a "
+            "file beside this one"
+        )
+    if module_name.startswith("."):
+        module_name = f"{_module_of_folder(context)}{module_name}"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{reference!r} cannot be imported: {error}") from error
+    function: Transform | None = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"module {module_name} has no function {name!r}")
+    return function
+
+
+def _module_of_folder(context: dg.ResolutionContext) -> str:
+    load = dg.ComponentLoadContext.from_resolution_context(context)
+    return load.defs_relative_module_name(load.path if load.path.is_dir() else load.path.parent)

@@ -1,0 +1,65 @@
+"""Lineage: producers, queues, dead letters, consumers; and freshness from the lag budget."""
+
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+
+from pgque_dagster import (
+    SparkBatch,
+    build_queue_assets,
+    dead_letters_key,
+    lag_freshness_policy,
+    pgque_asset,
+    queue_key,
+)
+
+
+@pgque_asset(queue="orders", freshness_policy=lag_freshness_policy(timedelta(minutes=5)))
+def revenue(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+def test_producers_are_upstream_of_the_queue_and_consumers_downstream() -> None:
+    table = dg.AssetSpec("orders_table")
+    graph = dg.Definitions(
+        assets=[
+            *build_queue_assets("orders", producers=[table, dg.AssetKey(["shop", "import"])]),
+            table,
+            revenue,
+        ],
+        resources={"pgque": None, "pyspark": None},
+    ).resolve_asset_graph()
+
+    assert graph.get(queue_key("orders")).parent_keys == {
+        dg.AssetKey("orders_table"),
+        dg.AssetKey(["shop", "import"]),
+    }
+    assert graph.get(dead_letters_key("orders")).parent_keys == {queue_key("orders")}
+    assert graph.get(revenue.key).parent_keys == {queue_key("orders"), dead_letters_key("orders")}
+
+
+def test_the_lag_budget_is_the_freshness_of_the_consuming_asset() -> None:
+    (spec,) = revenue.specs
+
+    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=timedelta(minutes=5))
+    assert lag_freshness_policy(
+        timedelta(minutes=5), warn_lag=timedelta(minutes=2)
+    ) == dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(minutes=5), warn_window=timedelta(minutes=2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_lag", "warn_lag", "words"),
+    [
+        (timedelta(seconds=59), None, "a minute or more"),
+        (timedelta(minutes=5), timedelta(seconds=59), "a minute or more"),
+        (timedelta(minutes=5), timedelta(minutes=5), "no warning would come"),
+    ],
+)
+def test_a_budget_that_dagster_cannot_watch_is_refused(
+    max_lag: timedelta, warn_lag: timedelta | None, words: str
+) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
+        lag_freshness_policy(max_lag, warn_lag=warn_lag)

@@ -1,0 +1,82 @@
+"""A project as `dg` makes it, in a folder of its own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+_CONFIG = """\
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "{name}"
+"""
+
+_DEFINITIONS = """\
+from pathlib import Path
+
+import dagster as dg
+
+
+@dg.definitions
+def defs():
+    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+
+class DgProject:
+    """A project without definitions yet.
+
+    Args:
+        folder: where; its name makes the name of the module, so that no two are mixed up.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._name = re.sub(r"\W", "_", f"project_{folder.name}")
+        module = folder / self._name
+        self.defs = module / "defs"
+        self.defs.mkdir(parents=True)
+        for package in (module, self.defs):
+            (package / "__init__.py").touch()
+        (module / "definitions.py").write_text(_DEFINITIONS)
+        (folder / "pyproject.toml").write_text(_CONFIG.format(name=self._name))
+
+    def run(self, *arguments: str, fails: bool = False) -> str:
+        """Runs `dg`; returns what it printed."""
+        done = subprocess.run(
+            [Path(sys.executable).with_name("dg"), *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        printed = done.stdout + done.stderr
+        assert bool(done.returncode) == fails, printed
+        return printed
+
+    def write(self, name: str, text: str) -> None:
+        """Declares a component."""
+        (self.defs / name).mkdir()
+        (self.defs / name / "defs.yaml").write_text(text)
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        """Edits a component's YAML."""
+        path = self.defs / name / "defs.yaml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def load(self) -> dg.Definitions:
+        """Loads all definitions into this process."""
+        return dg.load_from_defs_folder(path_within_project=self.folder)
+
+    def lines_reported(self, printed: str, name: str) -> set[int]:
+        """Returns the lines of a component's YAML for which `dg check` printed errors."""
+        return {int(line) for line in re.findall(rf"/{name}/defs\.yaml:(\d+) - ", printed)}
