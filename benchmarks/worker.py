@@ -67,7 +67,7 @@ def measure(worker_rounds: int, sensor_rounds: int) -> Iterator[Result]:
                 "worker", 1.5, server.url, project, _worker(), rounds=worker_rounds, warm_up=5
             )
             yield from _latencies(
-                "sensor", 10.0, server.url, project, _daemon(), rounds=sensor_rounds, warm_up=1
+                "sensor", None, server.url, project, _daemon(), rounds=sensor_rounds, warm_up=1
             )
 
 
@@ -97,7 +97,7 @@ def _ticking(url: str) -> Iterator[None]:
 
 def _latencies(
     name: str,
-    target: float,
+    target: float | None,
     url: str,
     project: Path,
     command: Sequence[str],

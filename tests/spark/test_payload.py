@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, MalformedPayload
-from pgque_dagster.client.calls import Payload
+from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.schema import parse_schema
 from tests.support.events import claim, publish, tick
