@@ -19,7 +19,7 @@ from benchmarks import (
     publishing,
     soak,
 )
-from benchmarks.measure import Result, to_markdown
+from benchmarks.measure import Result, to_markdown, write_section
 from benchmarks.servers import rivals
 
 _DOCS = Path(__file__).parent.parent / "docs"
@@ -67,9 +67,7 @@ def main() -> None:
     print(table)
     if options.write:
         picture.draw(results, _DOCS / "images" / "benchmarks.png")
-        report = (_DOCS / "benchmarks.md").read_text()
-        head, mark, _ = report.partition("<!-- results -->\n")
-        (_DOCS / "benchmarks.md").write_text(f"{head}{mark}\n{table}")
+        write_section(_DOCS / "benchmarks.md", "results", table)
 
 
 if __name__ == "__main__":

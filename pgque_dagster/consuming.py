@@ -29,7 +29,7 @@ from .client import (
 )
 from .client.shared import claim_shared
 from .lineage import dead_letters_key
-from .outputs import Event, Outputs
+from .outputs import Event, Outputs, Record
 from .resources import PgqueResource
 from .spark import SparkBatch, clear_causes
 from .spark.session import open_session
@@ -76,7 +76,7 @@ class Step:
     pyspark: Any
     call: Callable[[SparkBatch], Any]
 
-    def run(self) -> Iterator[Event]:
+    def run(self) -> Iterator[Event | Record]:
         """Consumes the run's batch, or the next one, and as many after it as are wanted."""
         started = time.monotonic()
         limit = self.consumption.max_seconds
@@ -131,7 +131,7 @@ class Step:
             batch_id=batch_id,
         )
 
-    def _consume(self, batch: Batch, *, is_first: bool) -> Generator[Event, None, bool]:
+    def _consume(self, batch: Batch, *, is_first: bool) -> Generator[Event | Record, None, bool]:
         """Works on a batch and acks it, or gives it back; returns whether it was acked."""
         # GeneratorExit, too, must release: Dagster raises it when storing the output failed.
         try:
@@ -149,7 +149,7 @@ class Step:
 
     def _work(
         self, batch: Batch, spark_batch: TimedBatch, keeper: LeaseKeeper, *, is_first: bool
-    ) -> Generator[Event, None, bool]:
+    ) -> Generator[Event | Record, None, bool]:
         keys = dict(self.context.assets_def.keys_by_output_name)
         outputs = Outputs(
             self.context, keys, self.consumption.wants_values, self.consumption.blocking
@@ -170,7 +170,7 @@ class Step:
                         outputs.describe(event, metadata)
                         yield event
                     else:
-                        outputs.record(event, metadata)
+                        yield from outputs.record(event, metadata)
         finally:
             spark_batch.close()
         if failed:
@@ -178,7 +178,7 @@ class Step:
             return False
         keeper.check()
         result, figures = report.ack()
-        self._tell(name, keys.values(), result, figures)
+        yield from self._tell(name, keys.values(), result, figures)
         return True
 
     def _give_back(self, batch: Batch, name: str, checks: list[str], *, is_first: bool) -> None:
@@ -191,23 +191,21 @@ class Step:
 
     def _tell(
         self, name: str, keys: Iterable[dg.AssetKey], result: AckResult, figures: dict[str, Any]
-    ) -> None:
+    ) -> Iterator[Record]:
         self.context.log.info(
             f"Acked {name}: {result.nacked} events to be delivered again, "
             f"{result.dead_lettered} dead letters."
         )
         for key in keys:
-            self.context.log_event(dg.AssetObservation(key, metadata=figures))
+            yield dg.AssetObservation(key, metadata=figures)
         if result.dead_lettered:
-            self.context.log_event(
-                dg.AssetObservation(
-                    dead_letters_key(self.consumption.queue),
-                    metadata={
-                        "dead_lettered": result.dead_lettered,
-                        "consumer": self.consumption.consumer,
-                        "batch_id": figures[BATCH_ID],
-                    },
-                )
+            yield dg.AssetObservation(
+                dead_letters_key(self.consumption.queue),
+                metadata={
+                    "dead_lettered": result.dead_lettered,
+                    "consumer": self.consumption.consumer,
+                    "batch_id": figures[BATCH_ID],
+                },
             )
 
 
@@ -217,7 +215,7 @@ def consume(
     pyspark: Any,
     consumption: Consumption,
     call: Callable[[SparkBatch], Any],
-) -> Iterator[Event]:
+) -> Iterator[Event | Record]:
     """Consumes batches in a step.
 
     Raises:

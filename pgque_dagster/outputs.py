@@ -15,6 +15,7 @@ from .batch_metadata import column_schema
 from .client import InvalidArgument
 
 Event = dg.AssetCheckResult | dg.MaterializeResult[Any] | dg.Output[Any]
+Record = dg.AssetCheckEvaluation | dg.AssetMaterialization | dg.AssetObservation
 
 # What a MaterializeResult has in the place of a value that was not given.
 _NO_VALUE = dg.MaterializeResult[Any]().value
@@ -95,10 +96,10 @@ class Outputs:
                 {**metadata, **column_schema(event.value)}, output_name=self._name(event)
             )
 
-    def record(self, event: Event, metadata: Mapping[str, Any]) -> None:
-        """Stores and records what cannot be yielded any more; checks are recorded, too."""
+    def record(self, event: Event, metadata: Mapping[str, Any]) -> Iterator[Record]:
+        """Stores what cannot be yielded any more; yields the records of it, and of checks."""
         if isinstance(event, dg.AssetCheckResult):
-            self._record_check(event)
+            yield self._evaluation(event)
             return
         name = self._name(event)
         key = self.keys[name]
@@ -108,9 +109,9 @@ class Outputs:
         tags = dict(event.tags or {})
         if event.data_version is not None:
             tags[_DATA_VERSION] = event.data_version.value
-        self.context.log_event(dg.AssetMaterialization(key, metadata=own, tags=tags))
+        yield dg.AssetMaterialization(key, metadata=own, tags=tags)
         for check in getattr(event, "check_results", None) or ():
-            self._record_check(check)
+            yield self._evaluation(check)
 
     def failed_checks(self, event: Event) -> list[str]:
         """Returns the blocking checks that an event says have failed."""
@@ -163,21 +164,19 @@ class Outputs:
         manager.handle_output(output, value)
         return dict(output.get_logged_metadata())
 
-    def _record_check(self, check: dg.AssetCheckResult) -> None:
+    def _evaluation(self, check: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
         specs = list(self.context.assets_def.check_specs)
         spec = next(
             each
             for each in specs
             if check.check_name in (None, each.name) and check.asset_key in (None, each.asset_key)
         )
-        self.context.log_event(
-            dg.AssetCheckEvaluation(
-                asset_key=spec.asset_key,
-                check_name=spec.name,
-                passed=check.passed,
-                metadata=check.metadata,
-                severity=check.severity,
-                description=check.description,
-                blocking=spec.blocking,
-            )
+        return dg.AssetCheckEvaluation(
+            asset_key=spec.asset_key,
+            check_name=spec.name,
+            passed=check.passed,
+            metadata=check.metadata,
+            severity=check.severity,
+            description=check.description,
+            blocking=spec.blocking,
         )

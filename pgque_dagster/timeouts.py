@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
@@ -17,6 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from .client import PgqueError
+
+_CANCEL_SECONDS = 1.0
 
 
 class BodyTimedOut(PgqueError):
@@ -38,23 +41,21 @@ class TimeLimit:
         self._name = name
         self._tag = f"pgque-{uuid.uuid4().hex}"
         self._until = 0.0
-        self._timer: threading.Timer | None = None
+        self._left = threading.Event()
+        self._body: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         """Starts the clock."""
         if self._limit is not None:
-            seconds = self._limit.total_seconds()
-            self._until = time.monotonic() + seconds
+            self._until = time.monotonic() + self._limit.total_seconds()
             self._add_tag()
-            self._timer = threading.Timer(seconds, self._cancel_jobs)
-            self._timer.daemon = True
-            self._timer.start()
+            threading.Thread(target=self._cancel_when_over, name=self._tag, daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Stops the clock."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._left.set()
+        if self._limit is not None:
             self._remove_tag()
 
     @property
@@ -75,12 +76,13 @@ class TimeLimit:
             return
         wanted: queue.Queue[bool] = queue.Queue()
         made: queue.Queue[tuple[str, Any]] = queue.Queue()
-        threading.Thread(
+        self._body = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._produce, body, wanted, made),
             name=f"body of {self._name}",
             daemon=True,
-        ).start()
+        )
+        self._body.start()
         try:
             while True:
                 wanted.put(True)
@@ -108,12 +110,20 @@ class TimeLimit:
         else:
             self._spark.sparkContext.removeJobTag(self._tag)
 
-    def _cancel_jobs(self) -> None:
-        # A session of Spark's own process cancels only what the calling thread began.
-        if is_remote():
-            self._spark.interruptTag(self._tag)
-        else:
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+    def _cancel_when_over(self) -> None:
+        self._left.wait(self._until - time.monotonic())
+        # More than once: a job may be about to start, and a cancelled one be followed by the next.
+        # Session and jobs may end before a body does that nobody waits for.
+        with suppress(Exception):
+            while not (self._left.is_set() and self._is_body_done()):
+                if is_remote():
+                    self._spark.interruptTag(self._tag)
+                else:
+                    self._spark.sparkContext.cancelJobsWithTag(self._tag)
+                time.sleep(_CANCEL_SECONDS)
+
+    def _is_body_done(self) -> bool:
+        return self._body is None or not self._body.is_alive()
 
     def _produce(
         self,
@@ -121,15 +131,18 @@ class TimeLimit:
         wanted: "queue.Queue[bool]",
         made: "queue.Queue[tuple[str, Any]]",
     ) -> None:
-        # Tags are a thread's own.
-        self._add_tag()
-        results = body()
         try:
+            # Tags are a thread's own.
+            self._add_tag()
+            results = body()
             while wanted.get():
-                made.put(("value", next(results)))
+                for value in results:
+                    made.put(("value", value))
+                    break
+                else:
+                    made.put(("end", None))
+                    return
             results.close()  # type: ignore[attr-defined]
-        except StopIteration:
-            made.put(("end", None))
         except BaseException as error:
             made.put(("error", error))
 

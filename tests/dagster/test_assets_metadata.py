@@ -47,7 +47,7 @@ def test_a_materialization_says_what_the_batch_was_and_how_long_it_took(
     @pgque_asset(queue="orders", consumer="revenue")
     def read(batch: SparkBatch) -> int:
         batch.dead_letter(ids[:1], reason="no good")
-        batch.nack([*ids, ids[1]])
+        batch.nack([*ids[1:], ids[1]])
         return batch.events().count()
 
     result = materialize(read, client.url, spark)
