@@ -77,6 +77,9 @@ class SensorOptions(Options):
     max_runs: Annotated[
         int | None, option("How many runs one evaluation requests at the most; null for no limit.")
     ] = None
+    parallel_runs: Annotated[
+        int, option("How many batches of the consumer may be worked on at a time.")
+    ] = 1
     minimum_interval_seconds: Annotated[int, option("Between two evaluations.")] = 5
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
