@@ -118,9 +118,11 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_owner  pgque.subscription_base;
-    v_found  record;
+    v_sub      pgque.subscription := pgque.find_batch(i_batch_id);
+    v_owner    pgque.subscription_base;
+    v_events   integer;
+    v_lost     integer;
+    v_lost_id  bigint;
 begin
     perform pgque.check_reasons(i_msg_ids, i_reasons);
     select b.* into v_owner
@@ -151,17 +153,17 @@ begin
         'select count(e.ev_id) as events, count(*) - count(e.ev_id) as lost, '
         '  min(g.id) filter (where e.ev_id is null) as lost_id '
         'from given g left join ev e on e.ev_id = g.id', pgque.batch_event_sql(i_batch_id))
-    into v_found
+    into v_events, v_lost, v_lost_id
     using i_msg_ids, v_owner.sub_queue, v_owner.sub_id, i_max_retries, i_retry_at,
           v_owner.sub_consumer, i_reasons, i_reason;
-    if v_found.lost > 0 then
+    if v_lost > 0 then
         raise exception using
             errcode = 'PQ009',
-            message = format('event %s is not in batch %s', v_found.lost_id, i_batch_id),
-            detail = format('%s of %s ids are not.', v_found.lost, v_found.lost + v_found.events),
+            message = format('event %s is not in batch %s', v_lost_id, i_batch_id),
+            detail = format('%s of %s ids are not.', v_lost, v_lost + v_events),
             hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
-    return v_found.events;
+    return v_events;
 end;
 $$;
 
