@@ -42,6 +42,7 @@ NULL_MEANS = {
     "where the consumer stands": "i_from_tick i_to_tick i_after_tick",
     "a new lease": "claim_ticks.i_epoch",
     "nothing that is left to clean up": "abort_staging.i_staging_id",
+    "what all consumers get": "tick_range_read_plan.i_consumer",
     "nobody, who holds no slot": "release_slot.i_worker",
     "all of them": """
         get_queue_info.i_queue_name get_consumer_info.i_queue_name
@@ -53,6 +54,7 @@ NEW_QUEUES = {"create_queue"}
 NEW_CONSUMERS = {
     "register_consumer", "register_consumer_at", "register_subconsumer", "subscribe",
     "subscribe_subconsumer", "subscribe_slot", "next_batch", "next_batch_custom", "receive_coop",
+    "claim_coop",
 }  # fmt: skip
 # Called by the procedures that tick and maintain, which have checked their arguments.
 OF_PROCEDURES = {"begin_slot", "next_beat", "run_maintenance"}
