@@ -20,6 +20,7 @@ import dagster as dg
 
 from .attempts import RetryPolicy
 from .batch_requests import BatchPolicy, OnExhausted
+from .cli.examples import examples
 from .client import Limits
 from .consumers import Consumer, consumers_of, is_consuming
 from .resources import PgqueResource
@@ -80,7 +81,11 @@ def _consuming_assets(definitions: dg.Definitions) -> Iterable[dg.AssetsDefiniti
     return seen.values()
 
 
-@click.command(name="worker", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    name="worker",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("pgque worker -m my_project.definitions"),
+)
 @click.option("-m", "--module", required=True, help="The module with the project's Definitions.")
 @click.option("-a", "--attribute", default="defs", show_default=True, help="Their name in it.")
 @click.option(

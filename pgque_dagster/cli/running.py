@@ -105,9 +105,6 @@ def maint(database: Database) -> None:
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     add_help_option=False,
-    epilog=examples(
-        "pgque worker -m my_project.definitions",
-    ),
 )
 @click.pass_context
 def worker(context: click.Context) -> None:
