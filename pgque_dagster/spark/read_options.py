@@ -10,6 +10,7 @@ from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan, Slice
 from . import wire
 from .address import DatabaseAddress
+from .option_values import INTEGER, positive
 
 DEFAULT_SLICES = 4
 
@@ -90,10 +91,10 @@ class ReadOptions:
         plan = options.get("plan")
         return cls(
             address=address,
-            batch_id=None if ticks else _positive(options, "batch_id"),
+            batch_id=None if ticks else positive(options, "batch_id"),
             ticks=ticks,
             owner=options.get("owner") or None,
-            slices=_positive(options, "slices", DEFAULT_SLICES),
+            slices=positive(options, "slices", DEFAULT_SLICES, below=INTEGER),
             columns=wire.parse_columns(options.get("columns")),
             plan=_read(plan) if plan else None,
         )
@@ -132,17 +133,7 @@ def _ticks(options: Mapping[str, str]) -> TickRange | None:
         )
     return TickRange(
         options["queue"],
-        _positive(options, "from_tick"),
-        _positive(options, "to_tick"),
+        positive(options, "from_tick"),
+        positive(options, "to_tick"),
         options.get("consumer") or None,
     )
-
-
-def _positive(options: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = options.get(name, str(default))
-    # Up to what the database takes for a bigint.
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**63:
-        raise InvalidArgument(
-            f"option {name} of format('pgque') is {text!r}", "It is a whole number above 0."
-        )
-    return int(text)

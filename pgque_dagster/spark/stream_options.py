@@ -7,6 +7,7 @@ from datetime import timedelta
 from ..client.errors import InvalidArgument
 from . import wire
 from .address import DatabaseAddress
+from .option_values import INTEGER, positive
 from .read_options import DEFAULT_SLICES
 
 _DEFAULT_LEASE_SECONDS = 60
@@ -58,19 +59,10 @@ class StreamOptions:
             address=address,
             queue=options["queue"],
             consumer=options["consumer"],
-            slices=_positive(options, "slices", DEFAULT_SLICES),
+            slices=positive(options, "slices", DEFAULT_SLICES, below=INTEGER),
             columns=wire.parse_columns(options.get("columns")),
-            max_events=_positive(options, "max_events", 0) if limited else None,
-            lease=timedelta(seconds=_positive(options, "lease_seconds", _DEFAULT_LEASE_SECONDS)),
+            max_events=positive(options, "max_events", below=INTEGER) if limited else None,
+            lease=timedelta(
+                seconds=positive(options, "lease_seconds", _DEFAULT_LEASE_SECONDS, below=INTEGER)
+            ),
         )
-
-
-def _positive(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
-    # Up to what the database takes for an integer.
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise InvalidArgument(
-            f"option {name} of format('pgque') is {text!r}",
-            "It is a whole number from 1 to 2147483647.",
-        )
-    return int(text)
