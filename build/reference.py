@@ -40,9 +40,7 @@ _CONDITIONS = {
 _CALL = re.compile(r"\bpgque\.(\w+)\s*\(")
 _LITERAL = re.compile(r"'[^']*'")
 # Calls that are made of texts: of the insert functions of a queue, which may be closed.
-_INSERT_CALL = re.compile(
-    r"queue_insert_sql into|return pgque\.dispatch_insert\(|'event_%s_insert_bulk', v_queue"
-)
+_INSERT_CALL = re.compile(r"queue_insert_sql into|return pgque\.dispatch_insert(_bulk)?\(")
 
 _INTRO = """\
 # Reference of the SQL functions

@@ -1177,9 +1177,10 @@ end;
 $$;
 
 -- Builds dispatch_insert, through which send and insert_event reach the insert function of a queue,
--- and dispatch_insert_as, which send_idem uses. They name those of the first hundred queues in
--- static calls, and not more, since each session compiles all of it at its first event. For others
--- they keep an EXECUTE, which makes and throws away a plan for each event. A queue that is gone does
+-- dispatch_insert_as, which send_idem uses, and dispatch_insert_bulk, which send_batch does. They
+-- name those of the first hundred queues in static calls, and not more, since each session compiles
+-- all of it at its first event. For others they keep an EXECUTE, which makes and throws away a plan
+-- for each event, and copies the payloads of many once more. A queue that is gone does
 -- no harm: its row is looked up first, and numbers do not come again.
 -- locks: event_template against another build, as does whoever makes an event table. writes: pg_proc.
 create or replace function pgque.build_insert_dispatch()
@@ -1193,17 +1194,21 @@ begin
     lock table pgque.event_template in share update exclusive mode;
     v_ids := array(select q.queue_id from pgque.queue q order by q.queue_id limit 100);
     perform pgque.build_dispatch(
-        v_ids, 'dispatch_insert', '{i_type,i_data}', '{text,text}', 'insert_short');
+        v_ids, 'dispatch_insert', '{i_type,i_data}', '{text,text}', 'bigint', 'insert_short');
     perform pgque.build_dispatch(
         v_ids, 'dispatch_insert_as', '{i_id,i_type,i_data,i_extra1}', '{bigint,text,text,text}',
-        'insert_as');
+        'bigint', 'insert_as');
+    perform pgque.build_dispatch(
+        v_ids, 'dispatch_insert_bulk', '{i_type,i_data}', '{text,text[]}', 'bigint[]',
+        'insert_bulk');
 end;
 $$;
 
 -- Builds one dispatch, unless it is as it should be.
 -- locks: held by the caller. writes: pg_proc.
 create or replace function pgque.build_dispatch(
-    i_queue_ids integer[], i_name text, i_arguments text[], i_types text[], i_insert text)
+    i_queue_ids integer[], i_name text, i_arguments text[], i_types text[], i_result text,
+    i_insert text)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -1213,9 +1218,9 @@ declare
     v_body       text;
 begin
     v_body := format(
-        'declare v_id bigint; begin %s '
+        'declare v_result %s; begin %s '
         'execute pg_catalog.concat(''select pgque.event_'', i_queue_id, ''_%s(%s)'') '
-        'into v_id using %s; return v_id; end;',
+        'into v_result using %s; return v_result; end;', i_result,
         case when i_queue_ids <> '{}' then
             pgque.dispatch_branches(i_queue_ids, format('%s(%s)', i_insert, v_arguments)) end,
         i_insert,
@@ -1229,11 +1234,11 @@ begin
     end if;
 
     execute format(  -- quoted: names and types of build_insert_dispatch
-        'create or replace function pgque.%I(i_queue_id integer, %s) returns bigint '
+        'create or replace function pgque.%I(i_queue_id integer, %s) returns %s '
         'language plpgsql as %L', i_name,
         (select string_agg(format('%s %s', a.name, a.type), ', ' order by a.nr)
          from unnest(i_arguments, i_types) with ordinality a(name, type, nr)),
-        v_body);
+        i_result, v_body);
     execute format('revoke all on function pgque.%I from public', i_name);
 end;
 $$;
@@ -6135,8 +6140,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(queue_name);
-    v_ids    bigint[];
+    v_queue pgque.queue := pgque.find_queue(queue_name);
 begin
     if payloads is null then
         raise exception using
@@ -6144,9 +6148,7 @@ begin
             message = 'the array of payloads is null',
             hint = 'Pass an array; an empty one sends nothing.';
     end if;
-    execute format('select pgque.%I($1, $2)', format('event_%s_insert_bulk', v_queue.queue_id))
-    into v_ids using type_name, payloads;
-    return v_ids;
+    return pgque.dispatch_insert_bulk(v_queue.queue_id, type_name, payloads);
 end;
 $$;
 

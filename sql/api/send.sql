@@ -98,8 +98,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(queue_name);
-    v_ids    bigint[];
+    v_queue pgque.queue := pgque.find_queue(queue_name);
 begin
     if payloads is null then
         raise exception using
@@ -107,9 +106,7 @@ begin
             message = 'the array of payloads is null',
             hint = 'Pass an array; an empty one sends nothing.';
     end if;
-    execute format('select pgque.%I($1, $2)', format('event_%s_insert_bulk', v_queue.queue_id))
-    into v_ids using type_name, payloads;
-    return v_ids;
+    return pgque.dispatch_insert_bulk(v_queue.queue_id, type_name, payloads);
 end;
 $$;
 

@@ -24,16 +24,16 @@ Another = Callable[[], Connection]
 CALLS = [
     "select pgque.send(%s, 't', %s::text)",
     "select pgque.insert_event(%s, 't', %s)",
+    "select pgque.send_batch(%s, 't', array[%s])",
 ]
 
 
 def cut(db: Connection, start: str, end: str) -> None:
     """Takes a part out of what reaches the insert functions."""
-    source = value(db, "select prosrc from pg_proc where proname = 'dispatch_insert'")
-    left = source[: source.index(start)] + source[source.index(end) :]
-    signature = "dispatch_insert(i_queue_id integer, i_type text, i_data text)"
-    statement = f"create or replace function pgque.{signature} returns bigint language plpgsql"
-    db.execute(f"{statement} as $body${left}$body$".encode())
+    for name in ("dispatch_insert", "dispatch_insert_bulk"):
+        definition = value(db, "select pg_get_functiondef(%s::regproc)", f"pgque.{name}")
+        left = definition[: definition.index(start)] + definition[definition.index(end) :]
+        db.execute(left.encode())
 
 
 def forget(db: Connection) -> None:
@@ -43,7 +43,7 @@ def forget(db: Connection) -> None:
 
 def rely_on_static_calls(db: Connection) -> None:
     """Whoever is not found among the queues that are named sends nothing now."""
-    cut(db, "execute ", "return v_id")
+    cut(db, "execute ", "return v_result")
 
 
 def is_static(db: Connection, queue: str = "q") -> bool:
