@@ -21,7 +21,10 @@ def draw(results: Sequence[Result], path: Path) -> None:
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.invert_yaxis()
-    axes.set_xlabel("times better than the target (log scale); the line is the target")
+    axes.set_xlabel("times better than the target")
+    # Room for the figures beside the longest bars.
+    axes.set_xlim(right=2 * max(bars))
+    axes.margins(y=0.01)
     for row, (result, bar) in enumerate(zip(shown, bars, strict=True)):
         axes.text(bar, row, f" {result.figure:.2f}", va="center", fontsize=8)
     axes.tick_params(labelsize=8)

@@ -59,7 +59,7 @@ def main() -> None:
         with session() as spark:
             results += reads(spark, running, tcp, large, options.rounds)
             results += small_batch(spark, tcp, small, options.rounds)
-            results.append(spark_write.measure(spark, tcp, options.rounds))
+            results += spark_write.measure(spark, tcp, options.rounds)
         if options.memory:
             results.append(spark_memory.measure(tcp, fill))
     table = to_markdown(results)
