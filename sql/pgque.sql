@@ -9077,10 +9077,14 @@ begin
                   || quote_literal(current_database()) || '), or have any scheduler run '
                   '"call pgque.ticker_loop()" and "select pgque.maint()"; so does the command '
                   '"pgque ticker". See docs/scheduling.md.';
+    elsif v_database = '' then
+        v_message := format('pg_cron is not in database "%s"', current_database());
+        v_hint := format('If cron.database_name is %L, let a superuser run: create extension '
+                         'pg_cron; if it is another database, run there: %s',
+                         current_database(), pgque.cron_statements(v_available, i_start));
     elsif v_database <> current_database() then
-        v_message := format('pg_cron lives in %s, not in database "%s"',
-                            coalesce(format('database "%s"', nullif(v_database, '')),
-                                     'another database (cron.database_name)'), current_database());
+        v_message := format('pg_cron lives in database "%s", not in database "%s"',
+                            v_database, current_database());
         v_hint := format('Run there: %s', pgque.cron_statements(v_available, i_start));
     elsif v_version is null then
         v_message := format('database "%s" has no extension pg_cron yet', v_database);
@@ -9229,7 +9233,7 @@ begin
           where t.tick_queue = q.queue_id order by t.tick_id desc limit 1);
     return query
     select 'ticks', case when v_late is null then 'ok' else 'late' end,
-           coalesce(format('no tick for too long: %s', v_late),
+           coalesce('no tick for too long: ' || v_late,
                     format('every %s ms at most', v_config.tick_period_ms))
     union all
     select 'queues', 'ok', format('%s, with %s consumers', (select count(*) from pgque.queue),

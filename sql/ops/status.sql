@@ -26,7 +26,7 @@ begin
           where t.tick_queue = q.queue_id order by t.tick_id desc limit 1);
     return query
     select 'ticks', case when v_late is null then 'ok' else 'late' end,
-           coalesce(format('no tick for too long: %s', v_late),
+           coalesce('no tick for too long: ' || v_late,
                     format('every %s ms at most', v_config.tick_period_ms))
     union all
     select 'queues', 'ok', format('%s, with %s consumers', (select count(*) from pgque.queue),

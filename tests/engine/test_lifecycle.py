@@ -81,6 +81,7 @@ class TestWithoutPgCron:
             "queues": "ok",
         }
         assert value(db, "select pgque.version()") in found["pgque"][1]
+        assert found["ticks"][1] == "every 100 ms at most"
         assert found["queues"][1] == "1, with 2 consumers"
 
     def test_status_names_queues_without_ticks(self, db: Connection) -> None:

@@ -223,6 +223,8 @@ class TestOwners:
             url = cron_server.database_url("shop").replace("//postgres@", "//keeper@")
             with connect(url) as db:
                 db.execute(INSTALL_SQL.read_bytes())
+                with refused("PQ019", 'pg_cron is not in database "shop"', "create extension"):
+                    start(db)
                 assert "cron.schedule_in_database" in hint_of(db, "select pgque.start()")
         finally:
             home.execute("drop database shop with (force)")
