@@ -2,27 +2,8 @@
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    events,
-    finish,
-    make_queue,
-    next_batch,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
-
-
-def give_up(db: Connection, *texts: str, consumer: str = "c", queue: str = "q") -> None:
-    send(db, *texts, queue=queue)
-    tick(db, queue)
-    batch = next_batch(db, queue, consumer)
-    ids = [row[0] for row in events(db, batch)]
-    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids)
-    finish(db, batch)
+from tests.support.dead_letters import give_up
+from tests.support.queues import Connection, make_queue, next_batch, refused, rows, tick, value
 
 
 def test_an_export_has_all_of_a_dead_letter_and_its_consumers_name(db: Connection) -> None:

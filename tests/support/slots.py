@@ -6,6 +6,8 @@ from tests.support.queues import Connection, make_queue, rows, tick, value
 
 Message = tuple[Any, ...]
 
+TABLES = ("partition_consumer", "partition_slot_base", "partition_held", "subscription_base")
+
 SLOT_OF = "coalesce(mod(mod(hashtextextended(%s, 0), %s) + %s, %s), 0)::integer"
 
 
@@ -111,3 +113,25 @@ def statuses(db: Connection, *columns: str) -> list[tuple[Any, ...]]:
     return rows(
         db, f"select {', '.join(columns)} from pgque.partition_slot_status order by consumer, slot"
     )
+
+
+def expire(db: Connection, slot: int = 0) -> None:
+    """Ends the slot's lease as its time would."""
+    db.execute(
+        "update pgque.position_log p set lease_until = now() - interval '1 second'"
+        " from pgque.slot_state s where p.sub_id = s.sub_id and p.pos_seq = s.pos_seq"
+        " and s.slot = %s",
+        [slot],
+    )
+
+
+def left_over(db: Connection) -> dict[str, int]:
+    """How many rows partitioned consumers left, by table."""
+    counts = {name: value(db, f"select count(*) from pgque.{name}") for name in TABLES}
+    return {name: count for name, count in counts.items() if count}
+
+
+def publish_and_receive(db: Connection) -> list[Message]:
+    """One event, in the page of slot 0 of 1."""
+    publish_keyed(db, ("k", "a"))
+    return receive(db, 0, 1)
