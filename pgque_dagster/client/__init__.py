@@ -54,6 +54,7 @@ from .models import (
     Slice,
     Status,
 )
+from .slots import PartitionedConsumer, Slot
 from .ticker import Ticker
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "NewerInstalled",
     "NotAdopted",
     "OlderInstalled",
+    "PartitionedConsumer",
     "PermissionDenied",
     "PgqueError",
     "QueueClosed",
@@ -98,6 +100,7 @@ __all__ = [
     "SchemaMissing",
     "Sent",
     "Slice",
+    "Slot",
     "StagingLost",
     "StaleReadPlan",
     "Status",
