@@ -168,7 +168,7 @@ class SparkBatch:
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
         events = self.events(list(dict.fromkeys(("ev_id", "ev_data", *kept))))
-        parsed = self._persisted_if_large(payload.parse(events, fields, keep=_with_id(kept)))
+        parsed = self._persisted_if_large(payload.parse(events, fields, keep=kept))
         if on_malformed != "keep":
             malformed = parsed.where(parsed[payload.MALFORMED])
             explained = payload.explain(malformed, fields)
@@ -350,7 +350,8 @@ class SparkBatch:
 
 def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:
     kept = wire.check_columns(keep) if keep else ()
-    clash = [name for name in fields if name in kept]
+    # As Spark compares names.
+    clash = [name for name in fields if name.lower() in kept]
     if clash:
         raise InvalidArgument(
             f"{clash[0]} is both a payload field and an event column to keep",

@@ -7,7 +7,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-# Whether an event does not fit; its payload, where it does not; and why.
+# An event's id; whether it does not fit; its payload, where it does not; and why.
+ID = "_pgque_id"
 MALFORMED = "_pgque_malformed"
 TEXT = "_pgque_text"
 REASON = "_pgque_reason"
@@ -20,15 +21,19 @@ def parse(events: DataFrame, fields: StructType, *, keep: Sequence[str]) -> Data
     """Parses the column ev_data.
 
     Args:
-        events: a DataFrame with ev_data and the columns to keep.
+        events: a DataFrame with ev_id, ev_data and the columns to keep.
         fields: the fields to read; those that are not nullable must be there, at any depth.
         keep: columns to keep.
 
     Returns:
-        A DataFrame of the kept columns, the fields, `MALFORMED`, and `TEXT` where that is true.
+        A DataFrame of the kept columns, `ID`, the fields, `MALFORMED`, and `TEXT` where that is
+        true.
     """
     text = f.col("ev_data")
-    parsed = events.select(*keep, text.alias(TEXT), _from_json(text, fields.fields).alias(_PARSED))
+    # Under a name of its own: a payload may have a field ev_id, too.
+    event_id = f.col("ev_id").alias(ID)
+    payload = _from_json(text, fields.fields).alias(_PARSED)
+    parsed = events.select(*keep, event_id, text.alias(TEXT), payload)
     columns = _columns(fields)
     nulls = (
         is_null
@@ -39,6 +44,7 @@ def parse(events: DataFrame, fields: StructType, *, keep: Sequence[str]) -> Data
     malformed = reduce(Column.__or__, nulls, corrupt)
     return parsed.select(
         *keep,
+        ID,
         *(column.alias(name) for name, column in columns.items()),
         malformed.alias(MALFORMED),
         f.when(malformed, f.col(TEXT)).alias(TEXT),
@@ -46,22 +52,20 @@ def parse(events: DataFrame, fields: StructType, *, keep: Sequence[str]) -> Data
 
 
 def explain(malformed: DataFrame, fields: StructType) -> DataFrame:
-    """Says why payloads do not fit. They are parsed once more; those that fit are not.
+    """Says why payloads do not fit. They are parsed once more, as a map of texts.
 
     Args:
-        malformed: a DataFrame of ev_id and `TEXT`.
+        malformed: what is malformed of a DataFrame that `parse` returned.
         fields: the fields that were to be read.
 
     Returns:
         A DataFrame of ev_id, `REASON` and `TEXT`.
     """
+    # Fitting payloads to the fields anew costs more than the map: each that does not fit throws.
     parsed = malformed.select(
-        "ev_id",
-        TEXT,
-        _from_json(f.col(TEXT), fields.fields).alias(_PARSED),
-        f.from_json(TEXT, MapType(StringType(), StringType())).alias(_TOP),
+        "*", f.from_json(TEXT, MapType(StringType(), StringType())).alias(_TOP)
     )
-    top, columns = f.col(_TOP), _columns(fields)
+    top, columns = f.col(_TOP), {name: f.col(quoted(name)) for name in fields.names}
     problems = f.concat_ws(", ", *(_problem(x, columns[x.name], top) for x in fields))
     why = (
         f.when(top.isNotNull() & (problems != ""), problems)
@@ -70,7 +74,7 @@ def explain(malformed: DataFrame, fields: StructType) -> DataFrame:
         .when(f.expr(f"try_parse_json({TEXT}) is null"), f.lit("no JSON"))
         .otherwise(f.lit("JSON, but no object"))
     )
-    return parsed.select("ev_id", reason(why), TEXT)
+    return parsed.select(f.col(ID).alias("ev_id"), reason(why), TEXT)
 
 
 def reason(why: Column) -> Column:

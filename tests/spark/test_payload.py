@@ -64,6 +64,18 @@ def test_payload_fields_become_columns_beside_those_kept(
     assert row.asDict() == {"ev_id": event_id, "id": 7, "total": 1.5}
 
 
+def test_a_payload_may_have_a_field_named_like_the_events_id(
+    client: Client, database_url: str, spark: SparkSession, way: str
+) -> None:
+    publish(client, [{"ev_id": 7}, {"ev_id": "seven"}])
+    claimed = claim(client)
+
+    (row,) = SparkBatch(spark, claimed, database_url).payload("ev_id bigint").collect()
+
+    assert row.asDict() == {"ev_id": 7}
+    assert list(acked(client, claimed)) == ['{"ev_id":"seven"}']
+
+
 def test_each_malformed_payload_becomes_a_dead_letter_with_its_reason_at_the_ack_and_not_before(
     client: Client, database_url: str, spark: SparkSession, way: str
 ) -> None:
@@ -173,6 +185,7 @@ def test_a_schema_that_fits_no_payload_is_told_with_the_fields_that_are_there(
         ("id biggint", "is no schema"),
         ("", "no field"),
         ("ev_time string", "both a payload field"),
+        ("EV_TIME string", "both a payload field"),
         (int, "is no schema"),
     ],
 )
