@@ -2,9 +2,10 @@
 
 from .address import DatabaseAddress
 from .batch import SparkBatch
-from .causes import clear_causes
+from .causes import PackageMissing, clear_causes
 from .java import JavaMissing, check_java
 from .jdbc import JdbcDriverMissing
+from .shipping import ship
 from .sinks import ParquetSink, PostgresSink, once_per_batch
 from .source import PgqueDataSource, register
 
@@ -12,6 +13,7 @@ __all__ = [
     "DatabaseAddress",
     "JavaMissing",
     "JdbcDriverMissing",
+    "PackageMissing",
     "ParquetSink",
     "PgqueDataSource",
     "PostgresSink",
@@ -20,4 +22,5 @@ __all__ = [
     "clear_causes",
     "once_per_batch",
     "register",
+    "ship",
 ]

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from psycopg.conninfo import conninfo_to_dict
+from pyspark.sql.utils import is_remote
+
 from ..client.errors import InvalidArgument
 
 
@@ -37,6 +40,22 @@ class DatabaseAddress:
         given = {"url": self.url, "url_env": self.url_env, "url_file": self.url_file}
         return {name: value for name, value in given.items() if value}
 
+    def check_shown(self) -> None:
+        """Refuses a password where Spark would show it.
+
+        A Connect server shows a query's options, whatever their names, on its pages and in its
+        event log.
+
+        Raises:
+            InvalidArgument: if the URL has a password, and sessions are of Spark Connect.
+        """
+        if self.url and is_remote() and conninfo_to_dict(self.url).get("password"):
+            raise InvalidArgument(
+                "Spark Connect would show the password in the database's URL",
+                "Pass address=DatabaseAddress(url_env=…) or (url_file=…), which the executors look"
+                " up; for assets, executors_url_env or executors_url_file of PgqueResource.",
+            )
+
     def resolve(self) -> str:
         """Returns the URL that counts on this host.
 
@@ -59,6 +78,6 @@ class DatabaseAddress:
             return self.url
         raise InvalidArgument(
             f"host {socket.gethostname()} has no database URL: {' and '.join(missing)}",
-            "Driver and executors each need it; in a cluster, pass the variable on with "
-            "spark.executorEnv, or mount the file.",
+            "Driver and executors each need it: set the variable where executors start, or mount "
+            "the file (docs/spark.md).",
         )

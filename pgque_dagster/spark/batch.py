@@ -41,6 +41,9 @@ class SparkBatch:
         url: the database, as the driver reaches it.
         slices: how many partitions a large batch is read in, at the most.
         address: how executors find the database; at the same URL for None.
+
+    Raises:
+        InvalidArgument: if a Connect session would show the password in the address.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class SparkBatch:
         self._batch = batch
         self._url = url
         self._address = address or DatabaseAddress(url)
+        self._address.check_shown()
         self._slices = slices
         self._persisted: list[DataFrame] = []
         self._sinks: set[tuple[str, DatabaseAddress | None]] = set()

@@ -8,6 +8,14 @@ from ..client.errors import PgqueError
 
 # The last line of a Python traceback, which Spark passes on as text.
 _RAISED = re.compile(r"^(?:.*: )?pgque_dagster\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+_LACKING = re.compile(
+    r"No module named '((pgque_dagster|psycopg|pyarrow|adbc_driver_manager|adbc_driver_postgresql)"
+    r"(?:\.[\w.]+)?)'"
+)
+
+
+class PackageMissing(PgqueError):
+    """The Python of an executor, or of a Connect server, lacks this package or what it needs."""
 
 
 def first_cause(error: BaseException) -> PgqueError | None:
@@ -19,11 +27,12 @@ def first_cause(error: BaseException) -> PgqueError | None:
     Returns:
         The same error as it was raised there, or None if the cause is another.
     """
+    text = str(error)
     kinds = {kind.__name__: kind for kind in _kinds(PgqueError)}
-    for name, message in _RAISED.findall(str(error)):
+    for name, message in _RAISED.findall(text):
         if name in kinds:
             return kinds[name](message)
-    return None
+    return _missing_package(text)
 
 
 @contextmanager
@@ -41,6 +50,22 @@ def clear_causes() -> Iterator[None]:
             raise
         # Without Spark's own: it is a page, and says the same.
         raise cause from None
+
+
+def _missing_package(text: str) -> PackageMissing | None:
+    lacking = _LACKING.search(text)
+    if lacking is None:
+        return None
+    module, package = lacking.groups()
+    way = (
+        "ship it with pgque_dagster.spark.ship(spark)"
+        if package == "pgque_dagster"
+        else "ship an environment that has it"
+    )
+    return PackageMissing(
+        f"the Python of Spark's executors has no module {module}",
+        f"Install the driver's version of pgque-dagster[spark] there, or {way}: docs/spark.md.",
+    )
 
 
 def _kinds(kind: type[PgqueError]) -> Iterator[type[PgqueError]]:

@@ -49,3 +49,17 @@ def test_options_without_an_address_are_none() -> None:
 def test_an_address_shows_no_url(everywhere: DatabaseAddress) -> None:
     assert "as told" not in repr(everywhere)
     assert DatabaseAddress.parse(everywhere.options()) == everywhere
+
+
+def test_a_password_is_refused_where_spark_connect_would_show_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_password = DatabaseAddress("postgresql://me:mine@db/shop")
+    with_password.check_shown()
+
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+
+    with pytest.raises(InvalidArgument, match=r"would show the password.*executors_url_env"):
+        with_password.check_shown()
+    DatabaseAddress("postgresql://me@db/shop").check_shown()
+    DatabaseAddress(url_env="SHOP_SECRET_URL").check_shown()

@@ -1,15 +1,17 @@
 """What fails on an executor reaches the driver as the error that it is."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleReadPlan
 from pgque_dagster.client.models import Slice
-from pgque_dagster.spark import register
-from pgque_dagster.spark.causes import clear_causes
+from pgque_dagster.spark import PackageMissing, clear_causes, register
 from pgque_dagster.spark.read_options import written
 from tests.support.events import claim, publish
 
@@ -56,6 +58,33 @@ def test_an_executor_that_cannot_reach_the_database_says_so(
 
     assert '"127.0.0.1", port 1' in str(raised.value)
     assert "s3cret" not in str(raised.value)
+
+
+def import_on_executor(spark: SparkSession, module: str) -> None:
+    def needing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import_module(module)
+        yield from batches
+
+    spark.range(1).mapInArrow(needing, "id bigint").collect()
+
+
+@pytest.mark.parametrize(
+    ("module", "way"),
+    [
+        ("pgque_dagster.no_such_part", r"pgque_dagster\.spark\.ship\(spark\)"),
+        ("adbc_driver_postgresql.no_such_part", "ship an environment that has it"),
+    ],
+)
+def test_a_module_that_executors_lack_is_named_with_what_to_do(
+    spark: SparkSession, module: str, way: str
+) -> None:
+    with pytest.raises(PackageMissing, match=f"has no module {module}. .*{way}"), clear_causes():
+        import_on_executor(spark, module)
+
+
+def test_a_module_of_somebody_else_is_left_to_spark(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="No module named 'no_such_package'"), clear_causes():
+        import_on_executor(spark, "no_such_package")
 
 
 def test_an_error_of_another_kind_stays_as_it_is(spark: SparkSession) -> None:

@@ -1,0 +1,139 @@
+"""A Spark driver that uses a database in all ways, and keeps whatever Spark shows of it.
+
+    python -m tests.support.secret_driver MASTER CONF WAYS URL FOLDER
+
+WAYS are ways to tell where the database is, with commas between: `url`, which is the argument;
+`url_env`, the variable `PGQUE_SECRET_URL`; `url_file`, the file `url` in the folder `PGQUE_FILES`.
+For each of them there is an address besides where nobody answers.
+"""
+
+import json
+import os
+import re
+import sys
+import urllib.request
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
+
+from pgque_dagster.client import Client
+from pgque_dagster.spark import DatabaseAddress, PostgresSink, SparkBatch, register
+from pgque_dagster.spark.causes import first_cause
+from pgque_dagster.spark.read_options import written
+from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
+
+_PAGES = ("environment/", "executors/", "jobs/", "stages/", "SQL/", "StreamingQuery/")
+_API = ("jobs", "stages", "environment", "allexecutors", "storage/rdd")
+_QUERIES = "sql?details=true&planDescription=true&length=1000"
+
+
+def addresses(way: str, url: str) -> tuple[DatabaseAddress, DatabaseAddress]:
+    """Where the database is, and where nobody answers."""
+    if way == "url_env":
+        return (
+            DatabaseAddress(url_env="PGQUE_SECRET_URL"),
+            DatabaseAddress(url_env="PGQUE_SECRET_UNREACHABLE"),
+        )
+    if way == "url_file":
+        files = os.environ["PGQUE_FILES"]
+        return (
+            DatabaseAddress(url_file=f"{files}/url"),
+            DatabaseAddress(url_file=f"{files}/unreachable"),
+        )
+    return DatabaseAddress(url), DatabaseAddress(nobody(url))
+
+
+def nobody(url: str) -> str:
+    """The same on a port where nobody answers."""
+    return re.sub(r":\d+/", ":1/", url)
+
+
+def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
+    """Reads, writes, keeps and streams, and fails to."""
+    register(spark)
+    address, unreachable = addresses(way, url)
+    options = address.options()
+    with Client(address.resolve()) as client:
+        claimed = client.claim("orders", way, owner="a driver")
+        assert claimed is not None
+        with claimed.kept():
+            batch = SparkBatch(spark, claimed, client.url, address=address)
+            if is_remote():
+                _fail(lambda: SparkBatch(spark, claimed, client.url))
+            orders = batch.payload(SCHEMA)
+            reader = spark.read.format("pgque").options(**options)
+            _show(orders, "extended")
+            _show(reader.load(batch_id=str(batch.batch_id)), "extended", "formatted", "cost")
+            if way == "url" and spark.conf.get("spark.jars", ""):
+                _show(batch.events(reader="jdbc"), "extended", "formatted")
+            totals = orders.groupBy("account").sum("amount").toDF("account", "amount")
+            PostgresSink("balance", key=["account"], mode="add").write(batch, totals)
+            PostgresSink("balance", key=["account"], mode="add", url=address).write(batch, totals)
+            rows = orders.selectExpr("account as data")
+            rows.write.format("pgque").options(**options, queue="published").mode("append").save()
+            plan = written(claimed.read_plan(2).slices)
+            claimed.ack()
+    _stream(spark, {**options, "queue": "orders", "consumer": f"{way}_stream"}, folder / way)
+    nobody = spark.read.format("pgque").options(**unreachable.options(), batch_id="1")
+    _fail(nobody.load().collect)
+    _fail(nobody.load(plan=plan).collect)
+
+
+def _show(frame: DataFrame, *modes: str) -> None:
+    for mode in modes:
+        frame.explain(mode=mode)
+    frame.count()
+
+
+def _stream(spark: SparkSession, options: dict[str, str], folder: Path) -> None:
+    events = spark.readStream.format("pgque").options(**options).load()
+    query = store_stream(events, folder)
+    query.explain(extended=True)
+    print(query.lastProgress, query.status)
+
+
+def _fail(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except Exception as error:
+        print(error, first_cause(error))
+    else:
+        raise AssertionError("it did not fail")
+
+
+def _keep_ui(base: str, folder: Path) -> None:
+    """Keeps what the user interface and its REST API show."""
+    applications = f"{base}/api/v1/applications"
+    (application,) = json.loads(_fetch(applications))
+    api = f"{applications}/{application['id']}"
+    queries = _fetch(f"{api}/{_QUERIES}")
+    pages = [*(f"{base}/{page}" for page in _PAGES), *(f"{api}/{name}" for name in _API)]
+    if is_remote():
+        pages.append(f"{base}/connect/")
+    pages += [f"{base}/SQL/execution/?id={query['id']}" for query in json.loads(queries)]
+    shown = [queries, *map(_fetch, pages)]
+    (folder / "ui.txt").write_text("\n".join(shown))
+
+
+def _fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+        return answer.read().decode()
+
+
+def main(master: str, conf: str, ways: str, url: str, folder: str) -> None:
+    spark = open_session(master, json.loads(conf))
+    with (Path(folder) / "said.txt").open("w") as said, redirect_stdout(said):
+        for way in ways.split(","):
+            use(spark, way, url, Path(folder))
+        ui = os.environ.get("PGQUE_UI") or spark.sparkContext.uiWebUrl
+        assert ui is not None
+        _keep_ui(ui, Path(folder))
+    spark.stop()
+    print(json.dumps({"ways": ways}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
