@@ -27,12 +27,14 @@ if TYPE_CHECKING:
         queue_key,
     )
     from .observation import build_pgque_observation_sensor
+    from .replays import pgque_replay_asset
     from .resources import PgqueResource
     from .sensors import build_pgque_sensor
     from .spark import SparkBatch
     from .ticker_sensor import build_pgque_ticker_sensor
 
-__version__ = version("pgque-dagster")
+# Found on first use, too: an executor that the package was shipped to has no record of it.
+__version__: str
 
 __all__ = [
     "BatchConsumerComponent",
@@ -56,6 +58,7 @@ __all__ = [
     "lag_freshness_policy",
     "pgque_asset",
     "pgque_multi_asset",
+    "pgque_replay_asset",
     "queue_key",
 ]
 
@@ -80,11 +83,14 @@ _MODULES = {
     "lag_freshness_policy": "lineage",
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
+    "pgque_replay_asset": "replays",
     "queue_key": "lineage",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("pgque-dagster")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -5,20 +5,19 @@ They are thin layers on Dagster's own decorators; what happens in a run is in `c
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import dagster as dg
-from pyspark.sql import DataFrame
 
-from .consuming import Consumption, consume
+from .bodies import Body, returns_data_frame, step_of
+from .consuming import Consumption, blocking_among, consume
 from .lineage import dead_letters_key, queue_key
+from .outputs import Event, Record
 from .resources import PgqueResource
 from .spark import SparkBatch
 from .tags import CONSUMER, QUEUE
-
-Body = Callable[..., Any]
 
 _IO_MANAGER = "io_manager"
 
@@ -123,7 +122,7 @@ def pgque_asset(
             manager = f"{body.__name__}_{_IO_MANAGER}"
             resources = options.get("resource_defs") or {}
             options["resource_defs"] = {**resources, manager: options.pop("io_manager_def")}
-        consumption = _consumption(
+        consumption = Consumption(
             queue,
             consumer or name or body.__name__,
             lease_ttl,
@@ -131,8 +130,8 @@ def pgque_asset(
             max_batches,
             max_seconds,
             timeout,
-            check_specs,
-            wants_values=manager is not None or _returns_data_frame(body),
+            blocking=blocking_among(check_specs),
+            wants_values=manager is not None or returns_data_frame(body),
         )
         required = set(options.pop("required_resource_keys", None) or ())
         if max_batches > 1:
@@ -154,7 +153,7 @@ def pgque_asset(
             pool=pool,
             output_required=False,
             **options,
-        )(_wrap(body, consumption, required))
+        )(step_of(body, _work(consumption), required))
         return asset
 
     return decorate
@@ -215,7 +214,7 @@ def pgque_multi_asset(
         )
 
     def decorate(body: Body) -> dg.AssetsDefinition:
-        consumption = _consumption(
+        consumption = Consumption(
             queue,
             consumer or name or body.__name__,
             lease_ttl,
@@ -223,7 +222,7 @@ def pgque_multi_asset(
             max_batches,
             max_seconds,
             timeout,
-            check_specs,
+            blocking=blocking_among(check_specs),
             wants_values=bool(outs),
         )
         options = dict(asset_options)
@@ -244,7 +243,7 @@ def pgque_multi_asset(
             description=description or inspect.getdoc(body),
             check_specs=list(check_specs),
             **options,
-        )(_wrap(body, consumption, required))
+        )(step_of(body, _work(consumption), required))
         return assets.map_asset_specs(
             lambda spec: spec.merge_attributes(
                 metadata=_marks(consumption), kinds=set() if spec.kinds else {"pyspark"}
@@ -261,94 +260,18 @@ def _optional(out: dg.AssetOut) -> dg.AssetOut:
     return optional
 
 
-def _consumption(
-    queue: str,
-    consumer: str,
-    lease_ttl: timedelta,
-    slices: int,
-    max_batches: int,
-    max_seconds: float | None,
-    timeout: timedelta | None,
-    check_specs: Iterable[dg.AssetCheckSpec],
-    *,
-    wants_values: bool,
-) -> Consumption:
-    def refuse(what: str) -> None:
-        raise dg.DagsterInvalidDefinitionError(f"consumer {queue}/{consumer}: {what}")
-
-    for option, value in (("max_batches", max_batches), ("slices", slices)):
-        if value < 1:
-            refuse(f"{option} is {value}: it must be 1 or more")
-    for option, time in (("lease_ttl", lease_ttl), ("timeout", timeout)):
-        if time is not None and time <= timedelta():
-            refuse(f"{option} is {time}: it must be more than nothing")
-    if max_seconds is not None and (max_seconds <= 0 or max_batches == 1):
-        refuse("max_seconds is for more than one batch: pass max_batches, and more than 0 seconds")
-    return Consumption(
-        queue,
-        consumer,
-        lease_ttl,
-        slices,
-        max_batches,
-        max_seconds,
-        timeout,
-        wants_values,
-        frozenset(spec.name for spec in check_specs if spec.blocking),
-    )
-
-
 def _marks(consumption: Consumption) -> dict[str, str]:
     """The metadata by which sensors know what an asset consumes."""
     return {QUEUE: consumption.queue, CONSUMER: consumption.consumer}
 
 
-def _returns_data_frame(body: Body) -> bool:
-    returned = inspect.signature(body).return_annotation
-    if isinstance(returned, str):
-        return returned.rpartition(".")[2] == "DataFrame"
-    return isinstance(returned, type) and issubclass(returned, DataFrame)
+def _work(consumption: Consumption) -> Callable[..., Iterator[Event | Record]]:
+    def work(
+        context: dg.AssetExecutionContext,
+        pgque: PgqueResource,
+        pyspark: Any,
+        call: Callable[[SparkBatch], Any],
+    ) -> Iterator[Event | Record]:
+        return consume(context, pgque, pyspark, consumption, call)
 
-
-def _wrap(body: Body, consumption: Consumption, required: Iterable[str]) -> Body:
-    """Gives Dagster a function with the body's parameters, less the batch, plus our resources."""
-    wanted = inspect.signature(body).parameters
-    if "batch" not in wanted:
-        raise dg.DagsterInvalidDefinitionError(
-            f"{body.__name__} has no parameter 'batch': it is passed the SparkBatch"
-        )
-    # Dagster takes resources by parameter or by key, not both: those by key become parameters.
-    added = sorted(set(required) - set(wanted) - {"pgque", "pyspark"})
-
-    def run(
-        context: dg.AssetExecutionContext, pgque: PgqueResource, pyspark: Any, **others: Any
-    ) -> Any:
-        def call(batch: SparkBatch) -> Any:
-            offered = {"context": context, "pgque": pgque, "pyspark": pyspark, "batch": batch}
-            mine = {key: value for key, value in others.items() if key in wanted}
-            return body(**mine, **{key: offered[key] for key in offered if key in wanted})
-
-        yield from consume(context, pgque, pyspark, consumption, call)
-
-    parameters = {
-        "context": dg.AssetExecutionContext,
-        "pgque": PgqueResource,
-        "pyspark": dg.ResourceParam[Any],  # type: ignore[misc]
-        **dict.fromkeys(added, dg.ResourceParam[Any]),  # type: ignore[misc]
-    }
-    inputs = [key for key in wanted if key not in {*parameters, "batch"}]
-    run.__name__ = body.__name__
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            *(
-                inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
-                for key, kind in parameters.items()
-            ),
-            *(wanted[key] for key in inputs),
-        ]
-    )
-    annotations = body.__annotations__
-    run.__annotations__ = {
-        **{key: annotations[key] for key in inputs if key in annotations},
-        **parameters,
-    }
-    return run
+    return work

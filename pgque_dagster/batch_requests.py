@@ -86,9 +86,16 @@ def find_batches(
 
     opened = _open_due(instance, client, order, policy, findings, ends_at)
     runs = _recorded_runs(instance, opened)
+    served: Consumer | None = None
     for each in opened:
-        if len(findings.requests) == max_runs or time.monotonic() >= ends_at:
+        if time.monotonic() >= ends_at:
             _leave_from(each.consumer, findings)
+            break
+        if len(findings.requests) == max_runs:
+            # One that has more batches open has had its turn all the same.
+            is_same = each.consumer == served
+            first = _after(each.consumer, order) if is_same else each.consumer
+            findings.cursor = SensorCursor(str(first))
             break
         try:
             decision = _decide(client, each, runs.get(_tags_of(each.state), ()), policy)
@@ -98,9 +105,14 @@ def find_batches(
             decision = f"{each.consumer}: {error}"
         if isinstance(decision, dg.RunRequest):
             findings.requests.append(decision)
+            served = each.consumer
         else:
             findings.reasons.append(decision)
     return findings
+
+
+def _after(consumer: Consumer, order: Sequence[Consumer]) -> Consumer:
+    return order[(order.index(consumer) + 1) % len(order)]
 
 
 def _leave_from(consumer: Consumer, findings: Findings) -> None:

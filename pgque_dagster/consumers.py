@@ -49,9 +49,44 @@ def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[Consumer]:
         DagsterInvalidDefinitionError: if an asset consumes no queue, or two share a consumer.
     """
     consumers = [Consumer.of(asset) for asset in assets]
-    names = [str(consumer) for consumer in consumers]
-    for shared in {name for name in names if names.count(name) > 1}:
-        raise dg.DagsterInvalidDefinitionError(
-            f"two assets share the consumer {shared}: each asset needs a consumer of its own"
-        )
+    for name in dict.fromkeys(map(str, consumers)):
+        _refuse_shared(name, consumers)
     return consumers
+
+
+def consuming_among(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetsDefinition]:
+    """Returns those that `@pgque_asset` made, each once, however many keys it has."""
+    return list({id(asset): asset for asset in assets if is_consuming(asset)}.values())
+
+
+def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
+    """Refuses to consume where two assets of the code location would share the batches.
+
+    Dagster calls nobody when a code location is put together, so it is looked for in the run.
+
+    Args:
+        context: of the run. One that is executed in the process that began it belongs to no code
+            location, and passes.
+        name: the consumer, as queue/consumer.
+
+    Raises:
+        DagsterInvalidDefinitionError: if there is another asset with this consumer.
+    """
+    try:
+        repository = context.repository_def
+    except Exception:
+        return
+    consuming = consuming_among(repository.assets_defs_by_key.values())
+    _refuse_shared(name, [Consumer.of(asset) for asset in consuming])
+
+
+def _refuse_shared(name: str, consumers: Iterable[Consumer]) -> None:
+    sharing = [consumer for consumer in consumers if str(consumer) == name]
+    if len(sharing) > 1:
+        assets = " and ".join(
+            ", ".join(key.to_user_string() for key in each.asset_keys) for each in sharing
+        )
+        raise dg.DagsterInvalidDefinitionError(
+            f"{assets} share the consumer {name}, so that each would get some of the batches: "
+            "give each asset a consumer of its own"
+        )

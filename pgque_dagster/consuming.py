@@ -5,7 +5,6 @@ manager has stored it, so the ack stands behind the yield; on an exception, from
 storing, it is never reached.
 """
 
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,33 +15,33 @@ import dagster as dg
 
 from .at_work import at_work
 from .batch_metadata import Report, TimedBatch
+from .claiming import next_batches
 from .client import (
     AckResult,
     Batch,
-    BatchLeased,
-    BatchNotOpen,
     Client,
+    ConsumerNotFound,
     LeaseKeeper,
-    Limits,
     PgqueError,
     QueueNotFound,
 )
-from .client.shared import claim_shared
+from .consumers import refuse_rivals
 from .lineage import dead_letters_key
 from .outputs import Event, Outputs, Record
 from .resources import PgqueResource
-from .spark import SparkBatch, clear_causes
+from .spark import DatabaseAddress, SparkBatch, clear_causes
 from .spark.session import open_session
-from .tags import BATCH_ID, SUBCONSUMER
+from .tags import BATCH_ID
 from .timeouts import TimeLimit
-
-# What a run without a batch of its own (materialized by hand), or beyond it, takes at once.
-_AT_ONCE = Limits(max_count=1_000_000)
 
 
 @dataclass(frozen=True)
 class Consumption:
-    """What an asset consumes and how: the decorators' own arguments."""
+    """What an asset consumes and how: the decorators' own arguments.
+
+    Raises:
+        DagsterInvalidDefinitionError: if one is out of range.
+    """
 
     queue: str
     consumer: str
@@ -54,8 +53,29 @@ class Consumption:
     wants_values: bool
     blocking: frozenset[str]
 
+    def __post_init__(self) -> None:
+        """Refuses what is out of range."""
+        for option, value in (("max_batches", self.max_batches), ("slices", self.slices)):
+            if value < 1:
+                self._refuse(f"{option} is {value}: it must be 1 or more")
+        for option, time in (("lease_ttl", self.lease_ttl), ("timeout", self.timeout)):
+            if time is not None and time <= timedelta():
+                self._refuse(f"{option} is {time}: it must be more than nothing")
+        if self.max_seconds is not None and (self.max_seconds <= 0 or self.max_batches == 1):
+            self._refuse(
+                "max_seconds is for more than one batch: pass max_batches, and more than 0 seconds"
+            )
+
     def __str__(self) -> str:
         return f"{self.queue}/{self.consumer}"
+
+    def _refuse(self, what: str) -> None:
+        raise dg.DagsterInvalidDefinitionError(f"consumer {self}: {what}")
+
+
+def blocking_among(check_specs: Iterable[dg.AssetCheckSpec]) -> frozenset[str]:
+    """Returns the names of the checks that keep a batch from being acked."""
+    return frozenset(spec.name for spec in check_specs if spec.blocking)
 
 
 @dataclass(frozen=True)
@@ -65,6 +85,7 @@ class Step:
     Args:
         context: of the step.
         client: the database.
+        address: how executors find it.
         consumption: what to consume.
         pyspark: the resource that has the Spark session.
         call: the body, less what it wants beside the batch.
@@ -72,64 +93,16 @@ class Step:
 
     context: dg.AssetExecutionContext
     client: Client
+    address: DatabaseAddress
     consumption: Consumption
     pyspark: Any
     call: Callable[[SparkBatch], Any]
 
-    def run(self) -> Iterator[Event | Record]:
-        """Consumes the run's batch, or the next one, and as many after it as are wanted."""
-        started = time.monotonic()
-        limit = self.consumption.max_seconds
-        for number in range(self.consumption.max_batches):
-            if number and limit is not None and time.monotonic() - started >= limit:
-                self.context.log.info(f"Stopped after {number} batches: {limit} s are over.")
+    def run(self, batches: Iterable[Batch]) -> Iterator[Event | Record]:
+        """Consumes batches, each before the next is asked for, until one is not acked."""
+        for number, batch in enumerate(batches):
+            if not (yield from self._consume(batch, is_first=not number)):
                 return
-            batch = self._claim(is_first=not number)
-            if batch is None or not (yield from self._consume(batch, is_first=not number)):
-                return
-
-    def _claim(self, *, is_first: bool) -> Batch | None:
-        """Claims a batch with events; None, with the reason logged, if there is none to have."""
-        tag = self.context.run.tags.get(BATCH_ID) if is_first else None
-        while True:
-            try:
-                batch = self._claim_one(int(tag) if tag else None)
-            except (BatchLeased, BatchNotOpen) as error:
-                if is_first:
-                    self.context.log.warning(f"Skipped: {error}")
-                return None
-            if batch is None:
-                if is_first:
-                    self.context.log.info(f"Skipped: {self.consumption} has no batch yet.")
-                return None
-            if tag or batch.read_plan(1).events:
-                return batch
-            batch.ack()
-
-    def _claim_one(self, batch_id: int | None) -> Batch | None:
-        """Claims from the consumer, or from that part of a shared one which the run is for."""
-        consumption = self.consumption
-        owner = f"dagster run {self.context.run.run_id}"
-        part = self.context.run.tags.get(SUBCONSUMER)
-        if part is None:
-            return self.client.claim(
-                consumption.queue,
-                consumption.consumer,
-                owner=owner,
-                ttl=consumption.lease_ttl,
-                limits=_AT_ONCE,
-                batch_id=batch_id,
-            )
-        return claim_shared(
-            self.client,
-            consumption.queue,
-            consumption.consumer,
-            part,
-            owner=owner,
-            ttl=consumption.lease_ttl,
-            limits=_AT_ONCE,
-            batch_id=batch_id,
-        )
 
     def _consume(self, batch: Batch, *, is_first: bool) -> Generator[Event | Record, None, bool]:
         """Works on a batch and acks it, or gives it back; returns whether it was acked."""
@@ -137,9 +110,13 @@ class Step:
         try:
             with batch.kept() as keeper:
                 session = open_session(self.pyspark)
-                address = self.client.url
-                slices = self.consumption.slices
-                spark_batch = TimedBatch(session, batch, address, slices=slices)
+                spark_batch = TimedBatch(
+                    session,
+                    batch,
+                    self.client.url,
+                    slices=self.consumption.slices,
+                    address=self.address,
+                )
                 acked = yield from self._work(batch, spark_batch, keeper, is_first=is_first)
         except BaseException:
             with suppress(PgqueError):
@@ -219,13 +196,16 @@ def consume(
     """Consumes batches in a step.
 
     Raises:
+        DagsterInvalidDefinitionError: if another asset of the code location has the same consumer.
         QueueNotFound: if there is no such queue.
+        ConsumerNotFound: if the consumer was removed while a batch of it waited for this run.
         BodyTimedOut: if the body took longer than it may.
         LeaseLost: if another owner took the batch over.
     """
+    refuse_rivals(context, str(consumption))
     with pgque.client() as client:
         try:
-            pgque.ensure_consumer(client, consumption.queue, consumption.consumer)
+            _find_consumer(context, pgque, client, consumption)
         except QueueNotFound as error:
             declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
             raise QueueNotFound(
@@ -233,4 +213,33 @@ def consume(
                 f"The resource pgque declares {declared}: add the queue to its `queues`, or "
                 f"correct queue= of {context.op_def.name}.",
             ) from error
-        yield from Step(context, client, consumption, pyspark, call).run()
+        batches = next_batches(context, client, consumption)
+        address = executors_address(pgque, client.url)
+        yield from Step(context, client, address, consumption, pyspark, call).run(batches)
+
+
+def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:
+    """Returns how Spark's executors find the database that is at a URL for the driver."""
+    named = DatabaseAddress(url_env=pgque.executors_url_env, url_file=pgque.executors_url_file)
+    return named if named.options() else DatabaseAddress(url)
+
+
+def _find_consumer(
+    context: dg.AssetExecutionContext,
+    pgque: PgqueResource,
+    client: Client,
+    consumption: Consumption,
+) -> None:
+    """Registers a consumer that is new; one that has a batch for this run must be there."""
+    batch_id = context.run.tags.get(BATCH_ID)
+    if batch_id is None:
+        pgque.ensure_consumer(client, consumption.queue, consumption.consumer)
+        return
+    try:
+        client.lease_info(consumption.queue, consumption.consumer)
+    except ConsumerNotFound as error:
+        raise ConsumerNotFound(
+            f"consumer {consumption} was removed while its batch {batch_id} waited for this run",
+            f"Register it with `pgque register {consumption.queue} {consumption.consumer}`, and it "
+            "goes on at the last tick.",
+        ) from error

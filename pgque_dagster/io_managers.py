@@ -19,6 +19,7 @@ from .client import InvalidArgument
 from .resources import PgqueResource
 from .spark import ParquetSink, PostgresSink, clear_causes
 from .spark.sinks.merge import Mode
+from .tags import REPLAY
 
 _TABLE = "dagster/table_name"
 
@@ -26,7 +27,8 @@ _TABLE = "dagster/table_name"
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
     """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>/batch_id=<id>/`.
 
-    A reader of `<base_dir>/<asset>` sees one table, with the column batch_id.
+    A reader of `<base_dir>/<asset>` sees one table, with the column batch_id. What a
+    `@pgque_replay_asset` makes has a directory more, and the column replay, for each replay.
     """
 
     base_dir: str = Field(
@@ -42,7 +44,10 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         batch = batch_of(context)
         frame, rows = _counted(_data_frame(context, obj))
         with clear_causes():
-            path = ParquetSink(self._directory(context.asset_key)).write(batch.batch_id, frame)
+            directory = self._directory(context.asset_key)
+            if (context.definition_metadata or {}).get(REPLAY):
+                directory = f"{directory}/replay={batch.consumer}"
+            path = ParquetSink(directory).write(batch.batch_id, frame)
         context.add_output_metadata(
             {"path": dg.MetadataValue.path(path), "dagster/row_count": rows()}
         )

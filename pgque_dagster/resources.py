@@ -52,6 +52,14 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="libpq URI or connection string; without it the embedded PostgreSQL of the "
         "project folder is started.",
     )
+    executors_url_env: str | None = Field(
+        default=None,
+        description="Environment variable in which Spark's executors find the URL, which then is "
+        "in no plan; without it and executors_url_file they are told the URL.",
+    )
+    executors_url_file: str | None = Field(
+        default=None, description="The same as a file that each of their hosts has."
+    )
     install: InstallPolicy = Field(
         default="if_missing",
         description="Whether to install the schema: never, if it is missing, or also to upgrade an "

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,10 +24,11 @@ from .batch_requests import BatchPolicy, Findings, find_batches
 from .client import Client, ConnectionFailed, PgqueError, calls
 from .client.connection import connect
 from .client.models import Lease
+from .client.shared import member_name
 from .consumers import Consumer
 from .resources import PgqueResource
 from .sensor_cursor import SensorCursor
-from .tags import CONSUMER, QUEUE, WORKER
+from .tags import CONSUMER, QUEUE, SUBCONSUMER, WORKER
 
 logger = logging.getLogger("pgque.worker")
 
@@ -43,7 +44,7 @@ Bell = psycopg.Connection[tuple[object, ...]]
 class _Running:
     run_id: str
     queue: str
-    consumer: str
+    holder: str
 
 
 class Worker:
@@ -113,7 +114,7 @@ class Worker:
         if running is None:
             return
         with suppress(PgqueError, psycopg.Error), Client(self._pgque.database_url()) as client:
-            info = client.lease_info(running.queue, running.consumer)
+            info = client.lease_info(running.queue, running.holder)
             if info and info.owner and info.until and info.owner.endswith(running.run_id):
                 client.run(
                     calls.release(Lease(info.batch_id, info.owner, info.epoch, info.until, 0, 0))
@@ -127,21 +128,25 @@ class Worker:
 
     def _serve(self, client: Client, bell: Bell) -> None:
         while not self._stopped.is_set():
+            # One at a time: while it runs, another worker may take what else is due.
             findings = find_batches(
-                self._instance, client, self._consumers, self._policy, cursor=self._cursor
+                self._instance,
+                client,
+                self._consumers,
+                self._policy,
+                cursor=self._cursor,
+                max_runs=1,
             )
             self._cursor = findings.cursor
             self._tell(findings)
             for request in findings.requests:
-                if self._stopped.is_set():
-                    return
                 self._execute(request)
             if not findings.requests:
                 self._wait(bell)
 
     def _execute(self, request: dg.RunRequest) -> None:
         run_id = str(uuid.uuid4())
-        self._running = _Running(run_id, request.tags[QUEUE], request.tags[CONSUMER])
+        self._running = _Running(run_id, request.tags[QUEUE], _holder(request.tags))
         try:
             result = self._job.execute_in_process(
                 instance=self._instance,
@@ -172,6 +177,12 @@ class Worker:
             if reason not in self._told:
                 logger.info(reason)
         self._told = frozenset(findings.reasons)
+
+
+def _holder(tags: Mapping[str, str]) -> str:
+    """The name under which the queue knows who holds a run's batch."""
+    part = tags.get(SUBCONSUMER)
+    return tags[CONSUMER] if part is None else member_name(tags[CONSUMER], part)
 
 
 @contextmanager

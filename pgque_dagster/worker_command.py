@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,7 @@ from .attempts import RetryPolicy
 from .batch_requests import BatchPolicy, OnExhausted
 from .cli.examples import examples
 from .client import Limits
-from .consumers import Consumer, consumers_of, is_consuming
+from .consumers import Consumer, consumers_of, consuming_among
 from .resources import PgqueResource
 from .worker import Worker
 
@@ -60,7 +60,8 @@ def select_consumers(definitions: dg.Definitions, names: Sequence[str]) -> list[
     Raises:
         ClickException: if there is none, or not one of that name.
     """
-    consumers = consumers_of(_consuming_assets(definitions))
+    keys = sorted(definitions.resolve_all_asset_keys(), key=lambda key: tuple(key.path))
+    consumers = consumers_of(consuming_among(map(definitions.resolve_assets_def, keys)))
     by_name = {str(consumer): consumer for consumer in consumers}
     if not consumers:
         raise click.ClickException("no asset there is made by @pgque_asset")
@@ -70,15 +71,6 @@ def select_consumers(definitions: dg.Definitions, names: Sequence[str]) -> list[
                 f"no asset consumes {name}; there are: {', '.join(sorted(by_name))}"
             )
     return [by_name[name] for name in dict.fromkeys(names or by_name)]
-
-
-def _consuming_assets(definitions: dg.Definitions) -> Iterable[dg.AssetsDefinition]:
-    seen: dict[int, dg.AssetsDefinition] = {}
-    for key in sorted(definitions.resolve_all_asset_keys(), key=lambda key: tuple(key.path)):
-        asset = definitions.resolve_assets_def(key)
-        if is_consuming(asset):
-            seen[id(asset)] = asset
-    return seen.values()
 
 
 @click.command(
@@ -105,6 +97,13 @@ def _consuming_assets(definitions: dg.Definitions) -> Iterable[dg.AssetsDefiniti
     "--on-exhausted", type=click.Choice(get_args(OnExhausted)), default="hold", show_default=True
 )
 @click.option(
+    "--parallel-runs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many batches of one consumer may be at work at a time, in all workers and sensors.",
+)
+@click.option(
     "--poll", type=float, default=5.0, show_default=True, help="Seconds without being woken."
 )
 @click.option(
@@ -124,6 +123,7 @@ def main(
     max_attempts: int,
     backoff: float,
     on_exhausted: OnExhausted,
+    parallel_runs: int,
     poll: float,
     grace: float,
 ) -> None:
@@ -145,6 +145,7 @@ def main(
         Limits(min_count=min_events, min_interval=timedelta(seconds=max_age), max_count=max_events),
         RetryPolicy(max_attempts, timedelta(seconds=backoff)),
         on_exhausted,
+        parallel_runs,
     )
     consumers = select_consumers(definitions, names)
     with dg.DagsterInstance.get() as instance, dg.build_resources({"pgque": resource}) as made:

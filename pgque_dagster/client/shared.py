@@ -9,6 +9,11 @@ from .client import Client
 from .models import Lease, Limits
 
 
+def member_name(consumer: str, subconsumer: str) -> str:
+    """The name under which a subconsumer is registered in its queue."""
+    return f"{consumer}.{subconsumer}"
+
+
 def register_subconsumer(queue: str, consumer: str, subconsumer: str) -> Call[bool]:
     """A subconsumer, of a normal consumer without an open batch, too; False if it was there."""
     return Call(

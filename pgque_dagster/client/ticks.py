@@ -20,6 +20,15 @@ class TickClaim:
     registration_id: int
 
 
+def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
+    """A consumer that gets what follows a tick that is retained; False if it was registered."""
+    return Call(
+        "select pgque.register_consumer_at(%s, %s, %s) = 1",
+        (queue, consumer, tick),
+        lambda rows: bool(rows[0][0]),
+    )
+
+
 def claim_ticks(
     queue: str,
     consumer: str,

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
@@ -11,12 +11,13 @@ from pydantic import Field, model_validator
 from ..assets import pgque_asset
 from ..batch_requests import OnExhausted
 from ..checks import build_consumer_lag_checks
-from ..io_managers import ParquetBatchIOManager
+from ..replays import pgque_replay_asset
 from ..sensors import build_pgque_sensor
 from ..spark import SparkBatch
 from ..spark.batch import OnMalformed
 from .options import Options, condition, duration, option
 from .scaffolding import BatchConsumerScaffolder
+from .sinks import Sink, sink_option
 from .transforms import Transform, load_function
 
 # What a transform may ask for by name, as the body of a @pgque_asset may.
@@ -30,7 +31,7 @@ class Payload(Options):
         str, option("Fields to read from the JSON, as DDL.", "id bigint not null, total double")
     ] = Field(alias="schema")
     keep: Annotated[list[str], option("Event columns to put before them.", ["ev_time"])] = Field(
-        default_factory=list
+        default=[]
     )
     on_malformed: Annotated[
         OnMalformed,
@@ -39,22 +40,6 @@ class Payload(Options):
     retry_after: Annotated[timedelta, duration("When they come again, for retry.")] = timedelta(
         minutes=1
     )
-
-
-class ParquetSink(Options):
-    """Options of `ParquetBatchIOManager`."""
-
-    type: Annotated[Literal["parquet"], option("A directory a batch, replaced as a whole.")] = (
-        "parquet"
-    )
-    base_dir: Annotated[
-        str,
-        option("A directory that driver and executors share.", "{{ context.project_root }}/output"),
-    ]
-
-    def io_manager(self) -> dg.ConfigurableIOManager:
-        """Returns the IO manager that stores there."""
-        return ParquetBatchIOManager(base_dir=self.base_dir)
 
 
 class SensorOptions(Options):
@@ -101,6 +86,13 @@ class ConsumerLagChecks(Options):
     ] = None
 
 
+class ReplayOptions(Options):
+    """Options of `pgque_replay_asset`; the others are those of the consumer's asset."""
+
+    name: Annotated[str | None, option("The asset's; `<asset>_replay`, if left out.")] = None
+    group_name: Annotated[str | None, option("The group to show it in.", "replays")] = None
+
+
 class AssetOptions(Options):
     """Options of `pgque_asset`."""
 
@@ -123,7 +115,7 @@ class AssetOptions(Options):
     ] = None
     deps: Annotated[
         list[dg.ResolvedAssetKey], option("Upstream assets besides the queue.", ["rates"])
-    ] = Field(default_factory=list)
+    ] = Field(default=[])
     description: Annotated[
         str | None, option("Of the asset; the transform's docstring, if left out.")
     ] = None
@@ -143,7 +135,7 @@ class AssetOptions(Options):
     ] = None
     check_specs: Annotated[
         list[dg.ResolvedAssetCheckSpec], option("Checks whose results the transform yields.")
-    ] = Field(default_factory=list)
+    ] = Field(default=[])
     io_manager_key: Annotated[
         str | None, option("The IO manager to store with, where it is a resource of its own.")
     ] = None
@@ -213,11 +205,15 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
         Payload | None, option("How to read the payloads; without it the transform gets events.")
     ] = None
     sink: Annotated[
-        ParquetSink | None, option("Where to store; without it the IO manager is io_manager_key.")
+        Sink | None, sink_option("Where to store; without it the IO manager is io_manager_key.")
     ] = None
     sensor: Annotated[
         SensorOptions | None, option("When batches get runs; null for no sensor.")
     ] = SensorOptions()
+    replay: Annotated[
+        ReplayOptions | None,
+        option("An asset that computes past events once more; without it there is none."),
+    ] = None
     consumer_lag_checks: Annotated[
         ConsumerLagChecks | None, option("How far behind is too far; without it there is no check.")
     ] = None
@@ -270,7 +266,7 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
         return self.transform(*self._data_frames(batch), **named, **inputs)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Makes the asset, its check, its sensor and its IO manager."""
+        """Makes the asset, that of its replays, its check, its sensor and its IO manager."""
         options = self.arguments()
         resources = {}
         if self.sink is not None:
@@ -278,7 +274,7 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
             resources[options["io_manager_key"]] = self.sink.io_manager()
         asset = pgque_asset(**options)(self._body()).map_asset_specs(self.get_asset_spec)
         return dg.Definitions(
-            assets=[asset],
+            assets=[asset, *self._replays(options["io_manager_key"])],
             asset_checks=self._checks(asset),
             sensors=self._sensors(asset),
             resources=resources,
@@ -320,6 +316,21 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
         if signature.return_annotation is not signature.empty:
             body.__annotations__["return"] = signature.return_annotation
         return body
+
+    def _replays(self, io_manager_key: str | None) -> list[dg.AssetsDefinition]:
+        if self.replay is None:
+            return []
+        decorate = pgque_replay_asset(
+            queue=self.queue,
+            lease_ttl=self.lease_ttl,
+            slices=self.slices,
+            timeout=self.timeout,
+            key_prefix=self.key_prefix,
+            kinds=None if self.kinds is None else set(self.kinds),
+            io_manager_key=io_manager_key,
+            **self.replay.arguments(),
+        )
+        return [decorate(self._body())]
 
     def _sensors(self, asset: dg.AssetsDefinition) -> list[dg.SensorDefinition]:
         if self.sensor is None:

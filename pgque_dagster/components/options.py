@@ -1,12 +1,15 @@
 """What the attributes of all components share: strict schemas, and durations."""
 
 import re
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, ClassVar
 
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field
+
+_Schema = dict[str, Any]
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _DURATION = r"^\d{1,9}[smhd]$"
@@ -42,7 +45,7 @@ def _strict(model: type[BaseModel]) -> type[BaseModel]:
     def with_templates(cls: Any, core_schema: Any, handler: Any) -> Any:
         schema = handler(core_schema)
         for attribute in handler.resolve_ref_schema(schema)["properties"].values():
-            _sharpen(attribute)
+            _sharpen(attribute, handler.resolve_ref_schema)
         return schema
 
     namespace = {
@@ -53,7 +56,7 @@ def _strict(model: type[BaseModel]) -> type[BaseModel]:
     return strict
 
 
-def _sharpen(attribute: dict[str, Any]) -> None:
+def _sharpen(attribute: _Schema, resolve: Callable[[_Schema], _Schema]) -> None:
     """Restricts a text among other types to templates; has errors point inside of nested values.
 
     A value that fits no alternative of `anyOf` is one error at the place of the attribute. So these
@@ -62,14 +65,28 @@ def _sharpen(attribute: dict[str, Any]) -> None:
     alternatives = attribute.get("anyOf", [])
     if "allOf" in attribute or all(each in (_TEXT, _NULL) for each in alternatives):
         return
-    nested = [each for each in alternatives if each.get("type", "object") in ("object", "array")]
+    nested: dict[str, list[_Schema]] = {}
+    for each in alternatives:
+        kind = each.get("type", "object")
+        if kind in ("object", "array"):
+            nested.setdefault(kind, []).append(each)
     attribute["anyOf"] = [
         *({**each, "pattern": _TEMPLATE} if each == _TEXT else each for each in alternatives),
-        *({"type": each.get("type", "object")} for each in nested),
+        *({"type": kind} for kind in nested),
     ]
     attribute["allOf"] = [
-        {"if": {"type": each.get("type", "object")}, "then": each} for each in nested
+        {"if": {"type": kind}, "then": _by_type(each, resolve)} for kind, each in nested.items()
     ]
+
+
+def _by_type(alternatives: Sequence[_Schema], resolve: Callable[[_Schema], _Schema]) -> _Schema:
+    """Has an object's `type` tell which of several it is; without one it is the first."""
+    rule, *others = alternatives
+    for each in others:
+        name = resolve(each)["properties"]["type"]["anyOf"][0]
+        is_named = {"properties": {"type": name}, "required": ["type"]}
+        rule = {"if": is_named, "then": each, "else": rule}
+    return rule
 
 
 def read_duration(value: float | str) -> timedelta:

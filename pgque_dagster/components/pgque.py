@@ -76,6 +76,13 @@ class PgqueComponent(Options, dg.Component):
             examples=["{{ env.PGQUE_URL }}"],
         ),
     ] = None
+    executors_url_env: Annotated[
+        str | None,
+        option("Environment variable in which Spark's executors find the URL.", "PGQUE_SECRET_URL"),
+    ] = None
+    executors_url_file: Annotated[
+        str | None, option("The same as a file that each of their hosts has.")
+    ] = None
     install: Annotated[
         InstallPolicy,
         option("Whether to install the schema: never, if it is missing, or also to upgrade it."),
@@ -86,15 +93,15 @@ class PgqueComponent(Options, dg.Component):
     ] = "external"
     queues: Annotated[
         list[str], option("Queues to create, besides those of QueueComponents.", ["orders"])
-    ] = Field(default_factory=list)
+    ] = Field(default=[])
     queue_options: Annotated[
         dict[str, dict[str, Any]],
         option("Parameters of queues, by name.", {"orders": {"ticker_max_lag": "1 second"}}),
-    ] = Field(default_factory=dict)
+    ] = Field(default={})
     consumers: Annotated[
         dict[str, list[str]],
         option("Consumers to register at once, by queue.", {"orders": ["revenue"]}),
-    ] = Field(default_factory=dict)
+    ] = Field(default={})
     pool_size: Annotated[
         int, option("How many connections a process keeps open while it has no use.")
     ] = 4
@@ -104,7 +111,7 @@ class PgqueComponent(Options, dg.Component):
             "Settings of the Spark session; null, where `pyspark` is a resource of your own.",
             {"spark.master": "local[2]"},
         ),
-    ] = Field(default_factory=dict)
+    ] = Field(default={})
     ticker_sensor: Annotated[
         TickerSensorOptions, option("The sensor that ticks, where `ticking` is sensor.")
     ] = TickerSensorOptions()

@@ -99,7 +99,7 @@ class QueueComponent(Options, dg.Component):
     producers: Annotated[
         list[dg.ResolvedAssetKey],
         option("Assets whose events these are, such as the table whose trigger sends.", ["orders"]),
-    ] = Field(default_factory=list)
+    ] = Field(default=[])
     observation: Annotated[
         ObservationOptions | None,
         option("How often its depth, rate and lag are recorded; null for never."),

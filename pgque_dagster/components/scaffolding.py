@@ -78,7 +78,11 @@ attributes:
   #   schema: product string not null, total double not null
   #   on_malformed: dead_letter
 
-  # Where the DataFrame is stored: Parquet, a directory a batch.
+  # Where the DataFrame is stored: Parquet, a directory a batch. Or a table of the queue's database
+  # that is there already, merged in the transaction of the ack; mode is append, upsert or add.
+  #   type: postgres
+  #   mode: upsert
+  #   key: [product]
   sink:
     type: parquet
     base_dir: "{{ context.project_root }}/output"

@@ -12,14 +12,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import SparkBatch, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import make_queue, publish
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
+from tests.support.events import publish
 
 
 def open_batch(client: Client) -> int | None:

@@ -1,7 +1,5 @@
 """Several batches in one run: each stored, recorded and acked by itself."""
 
-from collections.abc import Iterator
-
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
@@ -9,14 +7,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import SparkBatch, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import make_queue, publish
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
+from tests.support.events import publish
 
 
 def publish_batches(client: Client, payloads: list[str]) -> None:
@@ -28,10 +19,10 @@ def publish_batches(client: Client, payloads: list[str]) -> None:
 @pytest.fixture(autouse=True)
 def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a run that catches up take a tick at a time, as behind a large backlog."""
-    from pgque_dagster import consuming
+    from pgque_dagster import claiming
     from pgque_dagster.client import Limits
 
-    monkeypatch.setattr(consuming, "_AT_ONCE", Limits(max_count=1))
+    monkeypatch.setattr(claiming, "_AT_ONCE", Limits(max_count=1))
 
 
 def texts(batch: SparkBatch) -> list[str]:

@@ -14,14 +14,7 @@ from pyspark.sql import functions as f
 from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import make_queue, publish
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
+from tests.support.events import publish
 
 
 def error_of(result: dg.ExecuteInProcessResult) -> str:

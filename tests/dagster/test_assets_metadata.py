@@ -1,23 +1,14 @@
 """What is recorded of a batch with the asset: numbers, which the UI plots."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import SparkBatch, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import make_queue, publish
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
+from tests.support.events import publish
 
 
 def recorded(result: dg.ExecuteInProcessResult, kind: dg.DagsterEventType) -> dict[str, Any]:

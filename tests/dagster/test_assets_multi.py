@@ -11,14 +11,7 @@ from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_multi_asset
 from pgque_dagster.client import Client
 from pgque_dagster.consumers import consumers_of
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import make_queue, publish
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
+from tests.support.events import publish
 
 
 def materialized(result: dg.ExecuteInProcessResult) -> list[str]:
@@ -76,10 +69,10 @@ def test_when_one_of_them_cannot_be_stored_the_batch_is_not_acked(
 def test_batches_are_drained_into_each_of_them(
     client: Client, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pgque_dagster import consuming
+    from pgque_dagster import claiming
     from pgque_dagster.client import Limits
 
-    monkeypatch.setattr(consuming, "_AT_ONCE", Limits(max_count=1))
+    monkeypatch.setattr(claiming, "_AT_ONCE", Limits(max_count=1))
     publish(client, ["a"])
     publish(client, ["b"])
 

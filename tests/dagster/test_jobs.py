@@ -1,7 +1,6 @@
 """Jobs on queues: replay, purge and export of dead letters, pause and resume."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,9 @@ import pytest
 from pgque_dagster import PgqueResource, build_pgque_jobs, dead_letters_key, jobs, queue_key
 from pgque_dagster.client import Client, InvalidArgument, QueueClosed, QueueNotFound
 from pgque_dagster.client.dead_letters import export_dead_letters
-from tests.support.events import claim, make_queue, publish, tick
+from tests.support.events import claim, publish, tick
 
 JOBS = {job.name: job for job in build_pgque_jobs()}
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
 
 
 def give_up(

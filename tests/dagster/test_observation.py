@@ -1,6 +1,5 @@
 """`build_pgque_observation_sensor`: numbers of each queue, one observation an interval."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -13,13 +12,6 @@ from tests.support.events import claim, make_queue, publish, tick
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
 
 
 def evaluate(

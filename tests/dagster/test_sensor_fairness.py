@@ -36,12 +36,6 @@ def client(database_url: str) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
-
-
 def register(client: Client, names: list[str]) -> list[dg.AssetsDefinition]:
     for name in names:
         client.register_consumer("orders", name)
@@ -60,6 +54,25 @@ def test_consumers_take_turns_when_an_evaluation_may_start_few_runs(
         asked.append(key_of(the_request(found)))
 
     assert asked == ["a", "b", "c", "a"]
+
+
+def test_a_consumer_with_several_batches_open_takes_one_turn_all_the_same(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    assets = register(client, ["a", "b"])
+    sensor = build_pgque_sensor(assets, max_runs=1, parallel_runs=2, max_events=1)
+    for text in ("x", "y"):
+        publish(client, [text])
+    cursor: str | None = None
+    asked = []
+    for _ in range(4):
+        found, cursor = evaluate_from(sensor, client.url, instance, cursor)
+        request = the_request(found)
+        asset = assets[key_of(request) == "b"]
+        record_run(instance, asset, client.url, request.tags, dg.DagsterRunStatus.NOT_STARTED)
+        asked.append(key_of(request))
+
+    assert asked == ["a", "b", "a", "b"]
 
 
 def test_a_busy_consumer_does_not_use_up_the_turn_of_another(

@@ -1,16 +1,14 @@
 """`parallel_runs`: several batches of one consumer at a time, through subconsumers."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import dagster as dg
-import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import make_queue, publish
+from tests.support.events import publish
 from tests.support.sensing import evaluate, record_run, the_request
 
 
@@ -20,19 +18,6 @@ def revenue(batch: SparkBatch) -> int:
 
 
 TWO = build_pgque_sensor([revenue], parallel_runs=2, max_events=1, backoff=timedelta(0))
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
 
 
 def requests(found: list[dg.RunRequest] | str) -> list[dg.RunRequest]:

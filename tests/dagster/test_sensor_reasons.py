@@ -1,7 +1,6 @@
 """Why there is no run, in words that a person understands."""
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 
 import dagster as dg
@@ -10,7 +9,7 @@ import pytest
 
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
-from tests.support.events import make_queue, publish
+from tests.support.events import publish
 from tests.support.sensing import evaluate, record_run, the_request
 
 
@@ -20,19 +19,6 @@ def revenue(batch: SparkBatch) -> int:
 
 
 SENSOR = build_pgque_sensor([revenue])
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
 
 
 def requested_run(

@@ -1,6 +1,5 @@
 """`build_pgque_sensor`: one run a batch, one at a time, so many attempts and no more."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import dagster as dg
@@ -10,7 +9,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import materialize
-from tests.support.events import make_queue, publish, tick
+from tests.support.events import publish, tick
 from tests.support.sensing import evaluate, record_run
 
 
@@ -22,19 +21,6 @@ def revenue(batch: SparkBatch) -> int:
 @pgque_asset(queue="orders", consumer="revenue")
 def failing(batch: SparkBatch) -> int:
     raise ValueError("boom")
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
 
 
 def run(

@@ -20,10 +20,11 @@ from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_a
 from pgque_dagster.attempts import RetryPolicy
 from pgque_dagster.batch_requests import BatchPolicy
 from pgque_dagster.client import Client, Limits
+from pgque_dagster.client.shared import register_subconsumer
 from pgque_dagster.consumers import consumers_of
 from pgque_dagster.worker import Worker
 from tests.dagster.support import SessionHolder, StoringIOManager
-from tests.support.events import make_queue, publish
+from tests.support.events import publish
 from tests.support.sensing import evaluate
 
 PATIENCE = 60.0
@@ -34,13 +35,6 @@ FOR_EVER = timedelta(hours=1)
 @pgque_asset(queue="orders")
 def revenue(batch: SparkBatch) -> int:
     return batch.events().count()
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
 
 
 @pytest.fixture
@@ -61,6 +55,11 @@ def is_consumed(client: Client) -> bool:
     return info.batch_id is None and info.pending_events == 0
 
 
+def all_consumed(client: Client) -> bool:
+    """The same of a shared consumer."""
+    return not any(info.batch_id or info.pending_events for info in client.consumers("orders"))
+
+
 def statuses(instance: dg.DagsterInstance) -> list[str]:
     return sorted(run.status.value for run in instance.get_runs())
 
@@ -74,6 +73,7 @@ def working(
     *,
     poll: timedelta = timedelta(seconds=0.2),
     stored: StoringIOManager | None = None,
+    policy: BatchPolicy = POLICY,
 ) -> Iterator[Worker]:
     """A worker in a thread of this process, for the block."""
     resource = PgqueResource(url=url)
@@ -90,7 +90,7 @@ def working(
         consumers_of([asset]),
         instance,
         resource,
-        POLICY,
+        policy,
         poll=poll,
     )
     thread = threading.Thread(target=worker.run)
@@ -192,8 +192,8 @@ def test_the_sensor_leaves_a_batch_to_the_worker_that_runs_it(
     assert "is working on it" in reason
 
 
-def is_claimed(client: Client) -> bool:
-    info = client.lease_info("orders", "revenue")
+def is_claimed(client: Client, holder: str = "revenue") -> bool:
+    info = client.lease_info("orders", holder)
     return info is not None and info.is_live
 
 
@@ -219,27 +219,68 @@ def test_a_worker_that_is_stopped_finishes_its_batch(
     assert not is_consumed(client)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
 def test_a_batch_that_is_given_back_is_free_at_once_and_its_run_cannot_ack_it(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance, is_shared: bool
 ) -> None:
-    may_end = threading.Event()
+    has_begun, may_end = threading.Event(), threading.Event()
 
     @pgque_asset(queue="orders", consumer="revenue")
     def slow(batch: SparkBatch) -> int:
+        has_begun.set()
         assert may_end.wait(PATIENCE)
         return batch.event_count
 
+    if is_shared:
+        client.run(register_subconsumer("orders", "revenue", "1"))
+    holder = "revenue.1" if is_shared else "revenue"
     publish(client, ["a"])
     with working(slow, client.url, spark, instance) as worker:
-        eventually(lambda: is_claimed(client), "the worker works")
+        assert has_begun.wait(PATIENCE)
         worker.stop()
         worker.release()
-        assert not is_claimed(client)
+        assert not is_claimed(client, holder)
         assert statuses(instance) == ["CANCELED"]
         may_end.set()
 
-    assert not is_consumed(client)
-    assert client.claim("orders", "revenue", owner="the next") is not None
+    info = client.lease_info("orders", holder)
+    assert info is not None and not info.is_live
+
+
+def test_a_shared_consumer_is_worked_off_through_one_of_its_parts(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    client.run(register_subconsumer("orders", "revenue", "1"))
+    for text in ("a", "b"):
+        publish(client, [text])
+
+    with working(revenue, client.url, spark, instance):
+        eventually(lambda: statuses(instance) == ["SUCCESS", "SUCCESS"], "a run for each batch")
+
+    assert {run.tags["pgque/subconsumer"] for run in instance.get_runs()} == {"1"}
+
+
+def test_workers_that_are_told_so_work_on_batches_of_one_consumer_at_a_time(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    both_at_work = threading.Barrier(2)
+
+    @pgque_asset(queue="orders", consumer="revenue")
+    def slow(batch: SparkBatch) -> int:
+        both_at_work.wait(PATIENCE)
+        return batch.event_count
+
+    for text in ("a", "b"):
+        publish(client, [text])
+    two = BatchPolicy(Limits(min_count=1), RetryPolicy(9, timedelta(0)), parallel_runs=2)
+    with (
+        working(slow, client.url, spark, instance, policy=two),
+        working(slow, client.url, spark, instance, policy=two),
+    ):
+        eventually(lambda: all_consumed(client), "both batches are acked")
+
+    # One that began at the same moment with the same batch was skipped.
+    assert set(statuses(instance)) == {"SUCCESS"}
 
 
 def test_a_worker_outlives_its_connections(

@@ -1,0 +1,69 @@
+"""Where a consumer stores what it computes: the IO managers in YAML."""
+
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from pydantic import BaseModel, Field
+
+from ..io_managers import ParquetBatchIOManager, PostgresBatchIOManager
+from ..spark.sinks.merge import Mode
+from .options import Options, option
+
+
+class ParquetSink(Options):
+    """Options of `ParquetBatchIOManager`."""
+
+    type: Annotated[Literal["parquet"], option("A directory a batch, replaced as a whole.")] = (
+        "parquet"
+    )
+    base_dir: Annotated[
+        str,
+        option("A directory that driver and executors share.", "{{ context.project_root }}/output"),
+    ]
+
+    def io_manager(self) -> dg.ConfigurableIOManager:
+        """Returns the IO manager that stores there."""
+        return ParquetBatchIOManager(base_dir=self.base_dir)
+
+
+class PostgresSink(Options):
+    """Options of `PostgresBatchIOManager`; its database is the queue's."""
+
+    type: Annotated[
+        Literal["postgres"],
+        option("A table of the queue's database, merged in the transaction of the ack."),
+    ]
+    mode: Annotated[
+        Mode, option("append, or, by key, upsert (replaces values) or add (adds values up).")
+    ] = "append"
+    key: Annotated[
+        list[str], option("Columns of a unique index, for upsert and add.", ["product"])
+    ] = Field(default=[])
+
+    def io_manager(self) -> dg.IOManagerDefinition:
+        """Returns the IO manager that stores there; it needs the resource `pgque`."""
+
+        @dg.io_manager(required_resource_keys={"pgque"})
+        def postgres(context: dg.InitResourceContext) -> PostgresBatchIOManager:
+            return PostgresBatchIOManager(
+                pgque=context.resources.pgque, mode=self.mode, key=self.key
+            )
+
+        return postgres
+
+
+Sink = ParquetSink | PostgresSink
+
+
+def _resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Sink | None:
+    if model is None:
+        return None
+    kind = PostgresSink if isinstance(model, PostgresSink.model()) else ParquetSink
+    resolved: Sink = kind.resolve_from_model(context, model)
+    return resolved
+
+
+def sink_option(description: str) -> dg.Resolver:
+    """Returns the resolver of an attribute that is a sink, of the kind that its `type` names."""
+    kinds: Any = ParquetSink.model() | PostgresSink.model() | None
+    return dg.Resolver(_resolve, model_field_type=kinds, description=description)

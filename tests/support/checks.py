@@ -1,0 +1,55 @@
+"""Runs asset checks as a schedule's job does, and looks into what they say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+
+from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
+from pgque_dagster.client import Client
+from tests.support.events import claim, publish
+
+WARN = dg.AssetCheckSeverity.WARN
+ERROR = dg.AssetCheckSeverity.ERROR
+
+
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+def give_up(client: Client, *payloads: str, reason: str = "no good", queue: str = "orders") -> None:
+    publish(client, payloads, queue)
+    batch = claim(client, queue)
+    batch.dead_letter([event.msg_id for event in batch.events()], reason=reason)
+    batch.ack()
+
+
+def make_older(sql: Callable[[str], None]) -> None:
+    """As if all ticks so far had been made an hour ago."""
+    sql("update pgque.tick set tick_time = tick_time - interval '1 hour'")
+
+
+def run(
+    checks: list[dg.AssetChecksDefinition],
+    url: str,
+    instance: dg.DagsterInstance | None = None,
+    only: list[dg.AssetCheckKey] | None = None,
+) -> dict[str, dg.AssetCheckEvaluation]:
+    """Runs the checks as a schedule's job does; returns their results by name."""
+    keys = only or [key for check in checks for key in check.check_keys]
+    definitions = dg.Definitions(
+        asset_checks=checks,
+        jobs=[dg.define_asset_job("checks", dg.AssetSelection.checks(*keys))],
+        resources={"pgque": PgqueResource(url=url)},
+    )
+    result = definitions.resolve_job_def("checks").execute_in_process(
+        instance=instance, raise_on_error=True
+    )
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def rows(evaluation: dg.AssetCheckEvaluation, name: str) -> list[dict[str, Any]]:
+    table = evaluation.metadata[name]
+    assert isinstance(table, dg.TableMetadataValue)
+    return [dict(record.data) for record in table.records]
