@@ -4,7 +4,7 @@ PG ?= 18
 
 .PHONY: help
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
 .PHONY: demo
 demo: java venv  ## Run the bank demo, about 2 minutes (CHAOS=1: kill a run in the middle)
@@ -17,6 +17,14 @@ dev: java venv  ## Run the demo with live load and the Dagster UI until Ctrl-C
 .PHONY: test
 test: java venv  ## Run the tests (PG=16 or PG=18: on that PostgreSQL; ARGS=...: options of pytest)
 	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest $(ARGS)
+
+.PHONY: test-dagster-oldest
+test-dagster-oldest: java venv  ## Run the tests of Dagster on the oldest one supported, in .venv-dagster-oldest
+	@$(PYTHON) build/oldest.py dagster $(ARGS)
+
+.PHONY: test-pyspark-oldest
+test-pyspark-oldest: java venv  ## Run the tests of Spark on the oldest one supported, in .venv-pyspark-oldest
+	@$(PYTHON) build/oldest.py pyspark $(ARGS)
 
 .PHONY: lint
 lint: venv  ## Check style, types, import arrows and the SQL rules
@@ -61,11 +69,11 @@ bench-worker: java venv  ## Measure the worker's latency against the sensor's, a
 clean:  ## Remove data, caches and build results
 	@rm -rf .pgque .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
 	@rm -rf build/lib build/bdist.* dist spark-warehouse ./*.egg-info
-	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	@find . -name '.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 .PHONY: distclean
-distclean: clean  ## Remove .venv too
-	@rm -rf .venv
+distclean: clean  ## Remove the environments too
+	@rm -rf .venv .venv-*-oldest
 
 .PHONY: venv
 venv:

@@ -49,7 +49,8 @@ def test_a_write_that_fails_leaves_the_batch_as_it_was(tmp_path: Path, spark: Sp
     sink.write(1, numbers(spark, 2))
 
     with pytest.raises(PySparkException, match="no good"):
-        sink.write(1, numbers(spark, 5).select(f.raise_error(f.lit("no good")).alias("id")))
+        raising = f.raise_error(f.lit("no good")).cast("bigint")
+        sink.write(1, numbers(spark, 5).select(raising.alias("id")))
 
     assert stored(sink, spark) == [(1, 0), (1, 1)]
     assert [path.name for path in tmp_path.iterdir()] == ["batch_id=1"]

@@ -16,7 +16,13 @@ from pgque_dagster.spark.stream import CheckpointMismatch
 from pgque_dagster.spark.stream_options import StreamOptions
 from tests.support.events import publish, tick
 from tests.support.queues import connect, rotate, stored_payloads, value
-from tests.support.streams import PATIENCE_SECONDS, Sink, Stream
+from tests.support.streams import (
+    PATIENCE_SECONDS,
+    Sink,
+    Stream,
+    needs_available_now,
+    needs_limits,
+)
 
 
 @pytest.fixture
@@ -60,6 +66,7 @@ def test_every_event_comes_once_while_the_query_runs(client: Client, stream: Str
     assert sink.delivered == ["before", "later", "last"]
 
 
+@needs_limits
 def test_available_now_drains_a_backlog_in_bounded_micro_batches(
     client: Client, stream: Stream
 ) -> None:
@@ -74,6 +81,7 @@ def test_available_now_drains_a_backlog_in_bounded_micro_batches(
     assert max(map(len, sink.micro_batches.values())) <= 4
 
 
+@needs_available_now
 def test_a_query_that_has_caught_up_has_finished_its_position(
     client: Client, stream: Stream
 ) -> None:
@@ -93,6 +101,7 @@ def test_after_a_stop_the_next_query_goes_on(client: Client, stream: Stream) -> 
     assert (before.delivered, after.delivered) == (["a", "b"], ["c"])
 
 
+@needs_available_now
 def test_a_micro_batch_that_was_stored_but_not_finished_is_not_repeated(
     client: Client, stream: Stream
 ) -> None:
@@ -111,6 +120,7 @@ def test_a_micro_batch_that_was_stored_but_not_finished_is_not_repeated(
     assert position(client) == last_tick(client)
 
 
+@needs_available_now
 def test_a_micro_batch_that_was_not_stored_comes_again_with_the_same_events(
     client: Client, stream: Stream
 ) -> None:
@@ -129,10 +139,10 @@ def test_a_micro_batch_that_was_not_stored_comes_again_with_the_same_events(
 def test_events_expire_for_a_repeated_micro_batch_as_they_did_at_first(
     client: Client, stream: Stream
 ) -> None:
-    client.configure_queue("orders", event_ttl="5 seconds")
+    client.configure_queue("orders", event_ttl="1 hour")
     publish(client, ["a"])
     assert "the sink is full" in failure(stream.start(Sink(fail_at=0)))
-    time.sleep(5)
+    client.configure_queue("orders", event_ttl="1 millisecond")
     sink = Sink()
 
     stream.drain(sink)
@@ -271,6 +281,7 @@ def test_the_checkpoint_of_an_earlier_registration_is_refused(
     assert "revenue on queue orders was registered anew" in failure(stream.start(Sink()))
 
 
+@needs_available_now
 def test_an_old_checkpoint_is_refused(client: Client, stream: Stream, tmp_path: Path) -> None:
     publish(client, ["a"])
     stream.drain(Sink())
@@ -304,6 +315,7 @@ def test_a_connection_that_broke_is_opened_again(client: Client, stream: Stream)
     assert sink.delivered == ["a"]
 
 
+@needs_limits
 def test_a_parquet_sink_holds_each_event_once(
     client: Client, stream: Stream, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -4,12 +4,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from pgque_dagster.spark import register
+from tests.support.versions import is_older
 
 PATIENCE_SECONDS = 120
+
+# docs/streaming.md says so.
+needs_limits = pytest.mark.skipif(
+    is_older("pyspark", (4, 2)), reason="PySpark before 4.2 does not limit micro-batches"
+)
+needs_available_now = pytest.mark.skipif(
+    is_older("pyspark", (4, 2)),
+    reason="PySpark before 4.2 runs one micro-batch for availableNow, and does not finish it",
+)
 
 
 class Sink:
