@@ -95,6 +95,11 @@ class Run:
     tags: Mapping[str, str]
 
     @property
+    def is_finished(self) -> bool:
+        """Whether it came to its end, whichever."""
+        return self.status in _FINISHED
+
+    @property
     def consumer(self) -> str:
         """The consumer whose batch it works on."""
         return self.tags["pgque/consumer"]
@@ -148,7 +153,7 @@ class Dagster:
 
     def runs(self, tags: Mapping[str, str]) -> list[Run]:
         """Returns the runs that have these tags, the newest first."""
-        found = self._ask(_RUNS, tags=[{"key": key, "value": tags[key]} for key in tags])
+        found = self.ask(_RUNS, tags=[{"key": key, "value": tags[key]} for key in tags])
         return [
             Run(
                 id=run["runId"],
@@ -169,7 +174,7 @@ class Dagster:
                 time=float(event.get("timestamp", 0)) / 1000,
                 fields=event,
             )
-            for event in self._ask(_LOG, id=run_id)["events"]
+            for event in self.ask(_LOG, id=run_id)["events"]
         ]
 
     def failure(self, run_id: str) -> str:
@@ -195,9 +200,9 @@ class Dagster:
             "repositoryLocationName": location,
         }
         params = {"selector": selector, "runConfigData": {}}
-        run_id: str = self._ask(_LAUNCH, params=params)["run"]["runId"]
+        run_id: str = self.ask(_LAUNCH, params=params)["run"]["runId"]
         deadline = time.monotonic() + timeout
-        while (status := self._ask(_RUN, id=run_id)["status"]) not in _FINISHED:
+        while (status := self.ask(_RUN, id=run_id)["status"]) not in _FINISHED:
             if time.monotonic() > deadline:
                 raise DemoError(f"job {name} was not done in {timeout:.0f} s: see run {run_id}")
             time.sleep(0.5)
@@ -219,26 +224,9 @@ class Dagster:
                 "repositoryName": repository,
                 "repositoryLocationName": location,
             }
-            self._ask(_START_SENSOR, sensor=selector)
+            self.ask(_START_SENSOR, sensor=selector)
 
-    def _find(self, kind: str, name: str) -> tuple[str, str, Mapping[str, Any]]:
-        """Finds a job or a sensor: the names of its location and its repository, and itself."""
-        for location in self._locations():
-            for repository in location["repositories"]:
-                for found in repository[kind]:
-                    if found["name"] == name:
-                        return location["name"], repository["name"], found
-        raise DemoError(f"the definitions have no {name} among their {kind}")
-
-    def _locations(self) -> list[dict[str, Any]]:
-        """Returns the code locations, none while they are being loaded."""
-        entries = self._ask(_LOCATIONS)["locationEntries"]
-        if not all(entry["loadStatus"] == "LOADED" for entry in entries):
-            return []
-        locations = [entry["locationOrLoadError"] for entry in entries]
-        return [_checked(location) for location in locations]
-
-    def _ask(self, query: str, **variables: Any) -> Any:
+    def ask(self, query: str, **variables: Any) -> Any:
         """Sends a query with one field at its root; returns that field's value."""
         request = urllib.request.Request(
             f"{self.url}/graphql",
@@ -253,6 +241,23 @@ class Dagster:
         if answer.get("errors"):
             raise DemoError(f"Dagster's GraphQL: {answer['errors'][0]['message']}")
         return _checked(next(iter(answer["data"].values())))
+
+    def _find(self, kind: str, name: str) -> tuple[str, str, Mapping[str, Any]]:
+        """Finds a job or a sensor: the names of its location and its repository, and itself."""
+        for location in self._locations():
+            for repository in location["repositories"]:
+                for found in repository[kind]:
+                    if found["name"] == name:
+                        return location["name"], repository["name"], found
+        raise DemoError(f"the definitions have no {name} among their {kind}")
+
+    def _locations(self) -> list[dict[str, Any]]:
+        """Returns the code locations, none while they are being loaded."""
+        entries = self.ask(_LOCATIONS)["locationEntries"]
+        if not all(entry["loadStatus"] == "LOADED" for entry in entries):
+            return []
+        locations = [entry["locationOrLoadError"] for entry in entries]
+        return [_checked(location) for location in locations]
 
 
 def _checked(value: Any) -> Any:

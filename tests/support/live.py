@@ -1,0 +1,211 @@
+"""A running `dagster dev` on a server of its own, and the books of what its queue was sent."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from demo import processes
+from demo.dagster_dev import dagster_dev
+from demo.graphql import Dagster, Run
+from demo.interrupts import Interrupts
+from demo.place import PROJECT, Place
+from pgque_dagster import installer
+from pgque_dagster.client import Client
+from pgque_dagster.embedded import EmbeddedPostgres
+from tests.support.events import make_queue, tick
+from tests.support.live_graphql import LOCATION
+from tests.support.live_points import Points
+from tests.support.live_project import CONSUMERS, LINES, QUEUE, TABLE, TOTALS
+from tests.support.queues import connect, rows
+
+PATIENCE_SECONDS = 900.0
+
+Counted = dict[str, Counter[str]]  # by consumer
+
+_WORKSPACE = f"""\
+load_from:
+  - python_module:
+      module_name: tests.support.live_project
+      working_directory: {PROJECT}
+      location_name: {LOCATION}
+"""
+_AT_ONCE = 100_000
+
+
+class Live:
+    """A running Dagster and its database.
+
+    Attributes:
+        url: the database.
+        dagster: changes when it is started again.
+        points: where runs stop.
+    """
+
+    dagster: Dagster
+
+    def __init__(self, place: Place, server: EmbeddedPostgres) -> None:
+        self._place = place
+        self._server = server
+        self._running = ExitStack()
+        self.url = server.create_database("shop")
+        self.points = Points(place.folder / "points")
+        installer.install(self.url)
+        with Client(self.url) as client:
+            for consumer in CONSUMERS:
+                make_queue(client, QUEUE, consumer)
+        with connect(self.url) as db:
+            db.execute(TABLE.encode())
+
+    def start(self) -> None:
+        self.dagster = self._running.enter_context(self._dagster_dev(self._place))
+
+    def stop(self) -> None:
+        self._running.close()
+
+    @contextmanager
+    def another_instance(self) -> Iterator[Dagster]:
+        """One more Dagster with runs of its own, on the same database and output."""
+        place = Place(self._place.folder.parent / "another")
+        with place.taken():
+            place.output = self._place.output
+            with self._dagster_dev(place) as dagster:
+                yield dagster
+
+    @contextmanager
+    def _dagster_dev(self, place: Place) -> Iterator[Dagster]:
+        workspace = place.folder / "workspace.yaml"
+        workspace.write_text(_WORKSPACE)
+        with dagster_dev(place, self.url, Interrupts(), workspace=workspace) as dagster:
+            yield dagster
+
+    def kill(self) -> None:
+        """Kills `dagster dev` with all that it started, runs included."""
+        for process in processes.session_members(self.dagster.session):
+            os.kill(process, signal.SIGKILL)
+
+    def kill_daemon(self) -> None:
+        """Kills the daemon; `dagster dev` notices it and shuts down."""
+        (process,) = self._processes("-m", "dagster._daemon")
+        os.kill(process, signal.SIGKILL)
+
+    def has_code_server(self) -> bool:
+        """Whether there is what executes runs; a shutdown leaves it until they have ended."""
+        return bool(self._processes("api", "grpc"))
+
+    def _processes(self, *words: str) -> list[int]:
+        """The processes of Dagster that have these words, one after the other, in their command."""
+        found = []
+        for process in processes.session_members(self.dagster.session):
+            with suppress(FileNotFoundError):
+                if "\0".join(words) in Path(f"/proc/{process}/cmdline").read_text():
+                    found.append(process)
+        return found
+
+    def kill_postgres(self) -> None:
+        """Ends the server as a crash does; its unlogged tables are empty afterwards."""
+        os.kill(self._server.pid, signal.SIGKILL)
+        self._server.stop()
+
+    def stop_postgres(self) -> None:
+        self._server.stop()
+
+    def start_postgres(self) -> None:
+        self._server.start()
+
+    def publish(self, name: str, count: int) -> Counted:
+        """Sends events of this name, a tick for each 100,000; returns what the sinks must hold."""
+        with Client(self.url) as client:
+            for first in range(0, count, _AT_ONCE):
+                numbers = range(first, min(first + _AT_ONCE, count))
+                payloads = [f'{{"event": "{name}/{n}", "amount": 1}}' for n in numbers]
+                client.send_batch(QUEUE, payloads)
+                tick(client, QUEUE)
+        once = Counter(f"{name}/{n}" for n in range(count))
+        return dict.fromkeys(CONSUMERS, once)
+
+    def counted(self, name: str) -> Counted:
+        """How often each sink holds each event of this name."""
+        return {LINES: self._lines(name), TOTALS: self._totals(name)}
+
+    def _lines(self, name: str) -> Counter[str]:
+        table = ds.dataset(self._place.output / LINES).to_table(columns=["event"])
+        mine = table.filter(pc.starts_with(table["event"], f"{name}/"))
+        return Counter(mine["event"].to_pylist())
+
+    def _totals(self, name: str) -> Counter[str]:
+        with connect(self.url) as db:
+            sql = f"select event, amount from {TOTALS} where starts_with(event, %s)"
+            return Counter(dict(rows(db, sql, f"{name}/")))
+
+    def leftovers(self) -> list[str]:
+        """What dead runs left beside the sinks."""
+        with connect(self.url) as db:
+            stages = rows(db, "select relname::text from pg_class where relname ~ '^pgque_stage_'")
+        aside = (self._place.output / LINES).glob(".*")
+        return [stage for (stage,) in stages] + [path.name for path in aside]
+
+    def runs(self) -> list[Run]:
+        """All runs for a batch of the queue so far."""
+        return self.dagster.runs({"pgque/queue": QUEUE})
+
+    def run(self, run_id: str) -> Run:
+        (found,) = (run for run in self.runs() if run.id == run_id)
+        return found
+
+    def runs_since(self, earlier: Collection[Run]) -> list[Run]:
+        """The runs begun since these were all."""
+        known = {run.id for run in earlier}
+        return [run for run in self.runs() if run.id not in known]
+
+    def holder(self, consumer: str) -> str | None:
+        """The owner of the lease on a consumer's batch, while it lives."""
+        with Client(self.url) as client:
+            lease = client.lease_info(QUEUE, consumer)
+        return lease.owner if lease and lease.is_live else None
+
+    def hold(self, point: str, *consumers: str) -> None:
+        """Has the next run of each consumer stop at a point."""
+        for consumer in consumers:
+            self.points.arm(consumer, point, kill=False)
+
+    def wait_until_held(self, *consumers: str) -> None:
+        self.wait(lambda: all(map(self.points.is_reached, consumers)), "runs that are held")
+
+    def wait_until_consumed(self) -> None:
+        """Waits until no batch is left and all runs have ended."""
+        self.wait(self.is_consumed, "all batches acked")
+        self.wait(lambda: all(run.is_finished for run in self.runs()), "all runs at their end")
+
+    def wait(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, (
+                f"not within {PATIENCE_SECONDS:.0f} s: {what}; dagster's log ends with\n"
+                + self._place.dagster_log.read_text()[-4000:]
+            )
+            time.sleep(0.3)
+
+    def is_consumed(self) -> bool:
+        with Client(self.url) as client:
+            states = client.consumers(QUEUE)
+        return all(state.batch_id is None and state.pending_events == 0 for state in states)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Live]:
+    """A live Dagster in a folder, while the block runs."""
+    place = Place(folder / "place")
+    with place.taken(), EmbeddedPostgres(place.postgres) as server:
+        live = Live(place, server)
+        try:
+            live.start()
+            yield live
+        finally:
+            live.stop()
