@@ -75,6 +75,7 @@ def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
     try:
         repository = context.repository_def
     except Exception:
+        # What Dagster raises where there is none is of a private module.
         return
     consuming = consuming_among(repository.assets_defs_by_key.values())
     _refuse_shared(name, [Consumer.of(asset) for asset in consuming])
