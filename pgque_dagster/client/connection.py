@@ -34,7 +34,7 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def _checked(url: str) -> str:
-    given = _parsed(url)
+    given = parsed(url)
     if given is None:
         # Without a cause: libpq's message repeats what is misspelt, and that may be the password.
         raise ConnectionFailed(
@@ -49,7 +49,8 @@ def _checked(url: str) -> str:
     return make_conninfo(url, **{"connect_timeout": _CONNECT_SECONDS, **given})
 
 
-def _parsed(url: str) -> dict[str, Any] | None:
+def parsed(url: str) -> dict[str, Any] | None:
+    """Returns a URL's parts by their libpq names; None if it is not valid."""
     try:
         return dict(conninfo_to_dict(url))
     except psycopg.ProgrammingError:

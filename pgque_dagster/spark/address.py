@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql.utils import is_remote
 
+from ..client.connection import parsed
 from ..client.errors import InvalidArgument
 
 
@@ -49,7 +49,8 @@ class DatabaseAddress:
         Raises:
             InvalidArgument: if the URL has a password, and sessions are of Spark Connect.
         """
-        if self.url and is_remote() and conninfo_to_dict(self.url).get("password"):
+        given = parsed(self.url) if self.url and is_remote() else None
+        if given and given.get("password"):
             raise InvalidArgument(
                 "Spark Connect would show the password in the database's URL",
                 "Pass address=DatabaseAddress(url_env=…) or (url_file=…), which the executors look"

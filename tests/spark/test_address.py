@@ -62,4 +62,6 @@ def test_a_password_is_refused_where_spark_connect_would_show_it(
     with pytest.raises(InvalidArgument, match=r"would show the password.*executors_url_env"):
         with_password.check_shown()
     DatabaseAddress("postgresql://me@db/shop").check_shown()
+    # What is misspelt is told when it is connected to, without libpq's words.
+    DatabaseAddress("postgresql://me:mine@db/shop?nonsense=1").check_shown()
     DatabaseAddress(url_env="SHOP_SECRET_URL").check_shown()
