@@ -87,7 +87,7 @@ class ConsumerLagChecks(Options):
 
 
 class ReplayOptions(Options):
-    """Options of `pgque_replay_asset`; the others are those of the consumer's asset."""
+    """Options of `pgque_replay_asset`; how it consumes and stores is as in the consumer's asset."""
 
     name: Annotated[str | None, option("The asset's; `<asset>_replay`, if left out.")] = None
     group_name: Annotated[str | None, option("The group to show it in.", "replays")] = None
