@@ -7,12 +7,12 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
 
-from .bodies import Body, returns_data_frame, step_of
-from .consuming import Consumption, blocking_among, consume
+from .bodies import Body, is_annotated_none, step_of
+from .consuming import Consumption, consume
 from .lineage import dead_letters_key, queue_key
 from .outputs import Event, Record
 from .resources import PgqueResource
@@ -31,6 +31,7 @@ def pgque_asset(
     max_batches: int = 1,
     max_seconds: float | None = None,
     timeout: timedelta | None = None,
+    returns_nothing: bool = False,
     name: str | None = None,
     key_prefix: Sequence[str] | str | None = None,
     deps: Sequence[Any] = (),
@@ -52,12 +53,12 @@ def pgque_asset(
     """Makes an asset of a function that takes a `SparkBatch` named `batch`.
 
     The function may also take `context`, resources and upstream assets, as with `@dg.asset`. It
-    returns a value for the IO manager, a MaterializeResult, an Output or None, or yields them. A
-    blocking check among `check_specs` that fails keeps the batch from being acked. Where there is
-    no batch, or somebody else works on it, the asset is skipped.
+    returns a value for the IO manager, an Output, or a MaterializeResult for what it stored itself;
+    or it yields one of them. A blocking check among `check_specs` that fails keeps the batch from
+    being acked. Where there is no batch, or somebody else works on it, the asset is skipped.
 
-    Where an IO manager is named, or the function says that it returns a DataFrame, returning None
-    is an error; else it means that the function stored its results itself.
+    A function that returns None, or yields nothing, fails the run and keeps the batch, unless its
+    annotation is `-> None`, or `returns_nothing` says that it stores its results itself.
 
     Args:
         queue: the queue's name.
@@ -72,6 +73,8 @@ def pgque_asset(
         max_seconds: no further batch is begun when the run has worked this long.
         timeout: how long the work on one batch may take. After it, its Spark jobs are cancelled,
             the run fails and the batch is given back, whatever the function waits for.
+        returns_nothing: whether the function stores its results itself, so that it may return None
+            or yield nothing. The annotation `-> None` says the same.
         name: the asset's name; the function's, if left out.
         key_prefix: put before the name in the asset's key.
         deps: upstream assets besides the queue and its dead letters.
@@ -95,8 +98,8 @@ def pgque_asset(
         (of dagster-pyspark, or anything with a `spark_session`).
 
     Raises:
-        DagsterInvalidDefinitionError: if the function has no parameter `batch`, or an option is out
-            of range.
+        DagsterInvalidDefinitionError: if the function has no parameter `batch`, is `async`, says
+            that it returns nothing where an IO manager is named, or an option is out of range.
 
     Example:
         .. code-block:: python
@@ -130,11 +133,12 @@ def pgque_asset(
             max_batches,
             max_seconds,
             timeout,
-            blocking=blocking_among(check_specs),
-            wants_values=manager is not None or returns_data_frame(body),
+            returns_nothing=returns_nothing or is_annotated_none(body),
         )
+        if consumption.returns_nothing and manager is not None:
+            _refuse_manager(body, manager)
         required = set(options.pop("required_resource_keys", None) or ())
-        if max_batches > 1:
+        if max_batches > 1 and not consumption.returns_nothing:
             required.add(manager or _IO_MANAGER)
         asset: dg.AssetsDefinition = dg.asset(
             deps=[queue_key(queue), dead_letters_key(queue), *deps],
@@ -170,6 +174,7 @@ def pgque_multi_asset(
     max_batches: int = 1,
     max_seconds: float | None = None,
     timeout: timedelta | None = None,
+    returns_nothing: bool = False,
     name: str | None = None,
     deps: Sequence[Any] = (),
     description: str | None = None,
@@ -184,8 +189,8 @@ def pgque_multi_asset(
     Args:
         queue: the queue's name.
         consumer: the consumer's name; that of the step, if left out.
-        specs: the assets, where the function stores them itself; it returns MaterializeResults, or
-            None for all.
+        specs: the assets, where the function stores them itself; it returns or yields a
+            MaterializeResult each, or None for all under `returns_nothing`.
         outs: the assets, where IO managers do; the function returns a tuple of values, or yields an
             Output each.
         lease_ttl: as for `pgque_asset`.
@@ -193,6 +198,7 @@ def pgque_multi_asset(
         max_batches: as for `pgque_asset`.
         max_seconds: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
+        returns_nothing: as for `pgque_asset`; for `specs` only.
         name: the step's name; the function's, if left out.
         deps: upstream assets of all of them, besides the queue and its dead letters.
         description: of the step; the function's docstring, if left out.
@@ -222,9 +228,10 @@ def pgque_multi_asset(
             max_batches,
             max_seconds,
             timeout,
-            blocking=blocking_among(check_specs),
-            wants_values=bool(outs),
+            returns_nothing=returns_nothing or is_annotated_none(body),
         )
+        if consumption.returns_nothing and outs:
+            _refuse_manager(body, "its outs")
         options = dict(asset_options)
         required = set(options.pop("required_resource_keys", None) or ())
         upstream = [queue_key(queue), dead_letters_key(queue), *deps]
@@ -251,6 +258,14 @@ def pgque_multi_asset(
         )
 
     return decorate
+
+
+def _refuse_manager(body: Body, manager: str) -> NoReturn:
+    """Refuses a function that returns nothing where something is to be stored."""
+    raise dg.DagsterInvalidDefinitionError(
+        f"{body.__name__} says that it returns nothing (-> None, or returns_nothing), but "
+        f"{manager} says where to store what it returns: leave one of them out"
+    )
 
 
 def _optional(out: dg.AssetOut) -> dg.AssetOut:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import dagster as dg
-from pyspark.sql import DataFrame
 
 from .outputs import Event, Record
 from .resources import PgqueResource
@@ -14,12 +13,9 @@ from .spark import SparkBatch
 Body = Callable[..., Any]
 
 
-def returns_data_frame(body: Body) -> bool:
-    """Whether a function says that it returns a DataFrame."""
-    returned = inspect.signature(body).return_annotation
-    if isinstance(returned, str):
-        return returned.rpartition(".")[2] == "DataFrame"
-    return isinstance(returned, type) and issubclass(returned, DataFrame)
+def is_annotated_none(body: Body) -> bool:
+    """Whether a function's annotation says that it returns None."""
+    return inspect.signature(body).return_annotation in (None, "None")
 
 
 def step_of(
@@ -38,8 +34,14 @@ def step_of(
         config: the type of the step's config.
 
     Raises:
-        DagsterInvalidDefinitionError: if the body takes no batch, or a config of its own.
+        DagsterInvalidDefinitionError: if the body takes no batch, or a config of its own, or is
+            `async`.
     """
+    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{body.__name__} is async: nothing would wait for it before the ack. Make it a plain "
+            "function"
+        )
     wanted = inspect.signature(body).parameters
     if "batch" not in wanted:
         raise dg.DagsterInvalidDefinitionError(

@@ -13,6 +13,7 @@ from typing import Any
 
 import dagster as dg
 
+from .ack_gate import AckGate
 from .at_work import at_work
 from .batch_metadata import Report, TimedBatch
 from .claiming import next_batches
@@ -50,8 +51,8 @@ class Consumption:
     max_batches: int
     max_seconds: float | None
     timeout: timedelta | None
-    wants_values: bool
-    blocking: frozenset[str]
+    returns_nothing: bool = False
+    wants_values: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what is out of range."""
@@ -71,11 +72,6 @@ class Consumption:
 
     def _refuse(self, what: str) -> None:
         raise dg.DagsterInvalidDefinitionError(f"consumer {self}: {what}")
-
-
-def blocking_among(check_specs: Iterable[dg.AssetCheckSpec]) -> frozenset[str]:
-    """Returns the names of the checks that keep a batch from being acked."""
-    return frozenset(spec.name for spec in check_specs if spec.blocking)
 
 
 @dataclass(frozen=True)
@@ -100,9 +96,19 @@ class Step:
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Event | Record]:
         """Consumes batches, each before the next is asked for, until one is not acked."""
+        number = -1
         for number, batch in enumerate(batches):
             if not (yield from self._consume(batch, is_first=not number)):
                 return
+        if number < 0:
+            yield from self._skip()
+
+    def _skip(self) -> Iterator[Event]:
+        """Leaves the assets out, and their checks, whose outputs Dagster wants in any case."""
+        assets = self.context.assets_def
+        for spec in assets.check_specs:
+            name = assets.get_output_name_for_asset_check_key(spec.key)
+            yield dg.Output(None, output_name=name)
 
     def _consume(self, batch: Batch, *, is_first: bool) -> Generator[Event | Record, None, bool]:
         """Works on a batch and acks it, or gives it back; returns whether it was acked."""
@@ -127,13 +133,18 @@ class Step:
     def _work(
         self, batch: Batch, spark_batch: TimedBatch, keeper: LeaseKeeper, *, is_first: bool
     ) -> Generator[Event | Record, None, bool]:
-        keys = dict(self.context.assets_def.keys_by_output_name)
+        assets = self.context.assets_def
+        keys = dict(assets.keys_by_output_name)
+        gate = AckGate(keys, list(assets.check_specs))
         outputs = Outputs(
-            self.context, keys, self.consumption.wants_values, self.consumption.blocking
+            self.context,
+            keys,
+            gate,
+            self.consumption.returns_nothing,
+            self.consumption.wants_values,
         )
         name = f"batch {batch.batch_id} of {self.consumption}"
         report = Report(self.client, batch, spark_batch)
-        failed: list[str] = []
         try:
             with (
                 clear_causes(),
@@ -141,16 +152,17 @@ class Step:
                 TimeLimit(spark_batch.spark, self.consumption.timeout, name) as limit,
             ):
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
-                    failed += outputs.failed_checks(event)
+                    outputs.admit(event)
                     metadata = report.with_output()
                     if is_first:
                         outputs.describe(event, metadata)
                         yield event
                     else:
                         yield from outputs.record(event, metadata)
+                    outputs.passed(event)
         finally:
             spark_batch.close()
-        if failed:
+        if failed := gate.failed():
             self._give_back(batch, name, failed, is_first=is_first)
             return False
         keeper.check()

@@ -13,11 +13,11 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from .bodies import Body, step_of
+from .bodies import Body, is_annotated_none, step_of
 from .client import Batch, Client, InvalidArgument
 from .client.plans import tick_range_plan
 from .client.ticks import claim_ticks, next_tick, register_at
-from .consuming import Consumption, Step, blocking_among, executors_address
+from .consuming import Consumption, Step, executors_address
 from .lineage import queue_key
 from .outputs import Event, Record
 from .resources import PgqueResource
@@ -58,7 +58,8 @@ def pgque_replay_asset(
     in batches, each stored, recorded and acked before the next. It is materialized by hand only.
 
     It has to have an IO manager: a function that stores its results itself would store them beside
-    those of the first time, and is refused when it returns None.
+    those of the first time. One that says `-> None` is refused; one that returns None, or a
+    MaterializeResult without a value, fails.
 
     Args:
         queue: the queue's name.
@@ -78,8 +79,8 @@ def pgque_replay_asset(
         The decorator. The asset needs the resources `pgque` and `pyspark`.
 
     Raises:
-        DagsterInvalidDefinitionError: if the function has no parameter `batch` or one `config`, or
-            an option is out of range.
+        DagsterInvalidDefinitionError: if the function has no parameter `batch` or one `config`,
+            says that it returns nothing, or an option is out of range.
 
     Example:
         .. code-block:: python
@@ -94,6 +95,11 @@ def pgque_replay_asset(
     """
 
     def decorate(body: Body) -> dg.AssetsDefinition:
+        if is_annotated_none(body):
+            raise dg.DagsterInvalidDefinitionError(
+                f"{body.__name__} says that it returns nothing (-> None): a replay stores what the "
+                "function returns, apart from what it stored itself the first time"
+            )
         consumption = Consumption(
             queue,
             consumer="replay",
@@ -103,7 +109,6 @@ def pgque_replay_asset(
             max_seconds=None,
             timeout=timeout,
             wants_values=True,
-            blocking=blocking_among(check_specs),
         )
 
         def work(

@@ -42,6 +42,7 @@ def materialize(
     others: tuple[Any, ...] = (),
     instance: dg.DagsterInstance | None = None,
     resources: dict[str, Any] | None = None,
+    run_config: dict[str, Any] | None = None,
 ) -> dg.ExecuteInProcessResult:
     return dg.materialize(
         [asset, *others],
@@ -54,4 +55,5 @@ def materialize(
         tags=tags,
         raise_on_error=False,
         instance=instance,
+        run_config=run_config,
     )

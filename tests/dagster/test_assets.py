@@ -219,7 +219,7 @@ def test_every_form_of_result_carries_the_batch_in_its_metadata(
 ) -> None:
     publish(client, ["a", "b"])
 
-    @pgque_asset(queue="orders", consumer="revenue")
+    @pgque_asset(queue="orders", consumer="revenue", returns_nothing=kind == "none")
     def shaped(batch: SparkBatch) -> object:
         def generator() -> Iterator[object]:
             yield dg.Output(1, metadata={"mine": 1})

@@ -127,7 +127,7 @@ def test_a_function_that_returns_nothing_to_store_fails_and_keeps_its_batch(
     result = materialize(forgetful, client.url, spark)
 
     assert not result.success
-    assert "forgetful returned nothing, where its IO manager expects a value" in error_of(result)
+    assert "forgetful: the function returned nothing, so nothing of the batch" in error_of(result)
     assert is_free(client)
 
 

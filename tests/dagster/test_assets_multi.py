@@ -96,6 +96,7 @@ def test_assets_given_by_specs_are_stored_by_the_function(
         queue="orders",
         consumer="revenue",
         specs=[dg.AssetSpec("totals"), dg.AssetSpec("counts", deps=["totals"])],
+        returns_nothing=returned == "none",
     )
     def body(batch: SparkBatch) -> Iterator[Any]:
         if returned == "none":
@@ -142,8 +143,8 @@ def test_results_that_fit_no_asset_fail_the_run(
 
 
 def test_a_sensor_sees_one_consumer_with_all_its_assets() -> None:
-    def body(batch: SparkBatch) -> None:
-        return None
+    def body(batch: SparkBatch) -> tuple[int, int]:
+        return 1, 2
 
     assets = two(body)
     (consumer,) = consumers_of([assets])

@@ -231,12 +231,12 @@ def test_a_function_that_stores_by_itself_cannot_be_replayed(
     client: Client, spark: SparkSession, replay: Any
 ) -> None:
     @pgque_replay_asset(queue="orders", name="kept_replay")
-    def storing(batch: SparkBatch) -> None:
-        return None
+    def storing(batch: SparkBatch) -> dg.MaterializeResult[Any]:
+        return dg.MaterializeResult()
 
     ticks = consume(client, ["a"])
 
-    assert "returned nothing" in error_of(replay(ticks[0], ticks[-1], storing))
+    assert "there is no value for it" in error_of(replay(ticks[0], ticks[-1], storing))
 
 
 def test_a_replay_into_postgres_is_merged_into_the_table_named_after_it(
@@ -262,8 +262,8 @@ def test_a_body_with_a_config_of_its_own_is_refused_when_it_is_defined() -> None
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="config of its own"):
 
         @pgque_replay_asset(queue="orders")
-        def configured(batch: SparkBatch, config: str) -> None:
-            return None
+        def configured(batch: SparkBatch, config: str) -> list[str]:
+            return []
 
 
 def test_the_config_of_a_replay_is_explained_in_the_launchpad() -> None:
