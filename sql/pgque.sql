@@ -91,7 +91,8 @@ end;
 $$;
 
 -- Takes every lock that an installation needs, all at once; with the event tables, those that an
--- uninstall needs too. Sessions that use the queue take theirs in various orders, so to wait for one
+-- uninstall needs too. An installation changes event tables of an earlier version that inherit
+-- event_template. Sessions that use the queue take theirs in various orders, so to wait for one
 -- with others in hand would end in deadlocks. So this asks for all and, when one is not free, lets go
 -- of all and asks again, for a minute or the session's lock_timeout; most times it hardly waits, now
 -- and then for less time than PostgreSQL takes to look for a deadlock (a second). The table queue,
@@ -114,7 +115,10 @@ declare
                    from pg_class c
                    where c.relnamespace = 'pgque'::regnamespace
                      and c.relkind in ('r', 'v')
-                     and (i_with_events or c.relname !~ '^event_[0-9t]')
+                     and (i_with_events or c.relname !~ '^event_[0-9t]' or exists (
+                         select from pg_inherits i
+                         where i.inhrelid = c.oid
+                           and i.inhparent = to_regclass('pgque.event_template')))
                    order by c.relname = 'queue', c.relkind desc, c.relname);
     v_lock     text;
     v_until    timestamptz;
@@ -283,8 +287,9 @@ alter table pgque.queue
 
 -- ===== schema/event.sql ==========================================================================
 
--- The shape of every event table. pgque.event_<queue_id> inherits it, and that table's children
--- _0, _1, _2 hold the rows: insert-only, never updated or deleted, emptied by TRUNCATE.
+-- The shape of every event table, which create_queue copies. Nothing inherits it: to read it reads no
+-- queue. pgque.event_<queue_id> holds no rows either, but its children _0, _1, _2 do: insert-only,
+-- never updated or deleted, emptied by TRUNCATE.
 -- ev_owner, if set, limits an event to the subscription of that id (retries and replays).
 create table if not exists pgque.event_template (
     ev_id      bigint not null,
@@ -299,6 +304,20 @@ create table if not exists pgque.event_template (
     ev_extra3  text,
     ev_extra4  text
 );
+
+-- Earlier versions had the event tables of all queues inherit it.
+do $$
+declare
+    v_table regclass;
+begin
+    for v_table in
+        select i.inhrelid from pg_inherits i where i.inhparent = 'pgque.event_template'::regclass
+    loop
+        execute format(  -- quoted: by regclass
+            'alter table %s no inherit pgque.event_template', v_table);
+    end loop;
+end;
+$$;
 
 -- What receive() returns and nack() takes back: an event as applications see it.
 do $$
@@ -1182,7 +1201,7 @@ $$;
 -- all of it at its first event. For others they keep an EXECUTE, which makes and throws away a plan
 -- for each event, and copies the payloads of many once more. A queue that is gone does
 -- no harm: its row is looked up first, and numbers do not come again.
--- locks: event_template against another build, as does whoever makes an event table. writes: pg_proc.
+-- locks: event_template against another build, until the transaction ends. writes: pg_proc.
 create or replace function pgque.build_insert_dispatch()
 returns void
 language plpgsql
@@ -1359,7 +1378,7 @@ declare
     v_child  text;
 begin
     execute format('create sequence pgque.%I', v_seq);
-    execute format('create table pgque.%I () inherits (pgque.event_template)', v_parent);
+    execute format('create table pgque.%I (like pgque.event_template)', v_parent);
 
     for v_nr in 0..2 loop
         v_child := format('%s_%s', v_parent, v_nr);
@@ -4329,7 +4348,8 @@ end;
 $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed: the
--- same on every connection and at every time until the batch is finished.
+-- same on every connection and at every time until the batch is finished. Of a batch without an event
+-- it reads the queue's parent table alone, which holds none.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
@@ -4343,7 +4363,9 @@ begin
     select string_agg(format('select %s from %s where %s and %s', i_columns, t, c, v_b.is_owned),
                       ' union all ')
     into v_sql
-    from unnest(case v_b.tables when '{}' then '{pgque.event_template}' else v_b.tables end) t
+    from unnest(case v_b.tables
+        when '{}' then array[format('only pgque.event_%s', (pgque.find_batch(i_batch_id)).sub_queue)]
+        else v_b.tables end) t
     cross join unnest(array[v_b.in_range, v_b.in_list]) c
     where c is not null;
     return v_sql;

@@ -65,7 +65,8 @@ end;
 $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed: the
--- same on every connection and at every time until the batch is finished.
+-- same on every connection and at every time until the batch is finished. Of a batch without an event
+-- it reads the queue's parent table alone, which holds none.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
@@ -79,7 +80,9 @@ begin
     select string_agg(format('select %s from %s where %s and %s', i_columns, t, c, v_b.is_owned),
                       ' union all ')
     into v_sql
-    from unnest(case v_b.tables when '{}' then '{pgque.event_template}' else v_b.tables end) t
+    from unnest(case v_b.tables
+        when '{}' then array[format('only pgque.event_%s', (pgque.find_batch(i_batch_id)).sub_queue)]
+        else v_b.tables end) t
     cross join unnest(array[v_b.in_range, v_b.in_list]) c
     where c is not null;
     return v_sql;

@@ -55,7 +55,7 @@ declare
     v_child  text;
 begin
     execute format('create sequence pgque.%I', v_seq);
-    execute format('create table pgque.%I () inherits (pgque.event_template)', v_parent);
+    execute format('create table pgque.%I (like pgque.event_template)', v_parent);
 
     for v_nr in 0..2 loop
         v_child := format('%s_%s', v_parent, v_nr);

@@ -26,7 +26,7 @@ $$;
 -- all of it at its first event. For others they keep an EXECUTE, which makes and throws away a plan
 -- for each event, and copies the payloads of many once more. A queue that is gone does
 -- no harm: its row is looked up first, and numbers do not come again.
--- locks: event_template against another build, as does whoever makes an event table. writes: pg_proc.
+-- locks: event_template against another build, until the transaction ends. writes: pg_proc.
 create or replace function pgque.build_insert_dispatch()
 returns void
 language plpgsql

@@ -19,7 +19,8 @@ end;
 $$;
 
 -- Takes every lock that an installation needs, all at once; with the event tables, those that an
--- uninstall needs too. Sessions that use the queue take theirs in various orders, so to wait for one
+-- uninstall needs too. An installation changes event tables of an earlier version that inherit
+-- event_template. Sessions that use the queue take theirs in various orders, so to wait for one
 -- with others in hand would end in deadlocks. So this asks for all and, when one is not free, lets go
 -- of all and asks again, for a minute or the session's lock_timeout; most times it hardly waits, now
 -- and then for less time than PostgreSQL takes to look for a deadlock (a second). The table queue,
@@ -42,7 +43,10 @@ declare
                    from pg_class c
                    where c.relnamespace = 'pgque'::regnamespace
                      and c.relkind in ('r', 'v')
-                     and (i_with_events or c.relname !~ '^event_[0-9t]')
+                     and (i_with_events or c.relname !~ '^event_[0-9t]' or exists (
+                         select from pg_inherits i
+                         where i.inhrelid = c.oid
+                           and i.inhparent = to_regclass('pgque.event_template')))
                    order by c.relname = 'queue', c.relkind desc, c.relname);
     v_lock     text;
     v_until    timestamptz;

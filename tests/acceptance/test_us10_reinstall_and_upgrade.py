@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.queues import Connection, connect, rows
+from tests.support.queues import Connection, connect, event_tables, rows
 from tests.support.stories import Operator, Producer, Worker, sign_in
 
 RELEASED = sorted((INSTALL_SQL.parents[1] / "tests" / "released").glob("*.sql"))
@@ -21,7 +21,7 @@ KEPT = {
     "ticks": "select tick_queue, tick_id, tick_time, tick_snapshot::text, tick_event_seq"
     " from pgque.tick order by 1, 2",
     "events": "select ev_id, ev_time, ev_txid::text, ev_type, ev_data"
-    " from pgque.event_template order by 1, 2",
+    " from {event_tables} order by 1, 2",
     "retries": "select ev_queue, ev_id, ev_retry_after, ev_data from pgque.retry_queue order by 1",
     "dead letters": "select dl_id, dl_reason, ev_id, ev_data from pgque.dead_letter order by 1",
     "depth": "select queue_name, consumer_name, pending_events"
@@ -30,7 +30,8 @@ KEPT = {
 
 
 def note_down(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: rows(db, sql) for name, sql in KEPT.items()}
+    tables = event_tables(db)
+    return {name: rows(db, sql.format(event_tables=tables)) for name, sql in KEPT.items()}
 
 
 @pytest.mark.parametrize("installed", [INSTALL_SQL, *RELEASED], ids=lambda path: path.stem)

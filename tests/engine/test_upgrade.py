@@ -55,6 +55,9 @@ CATALOG = {
     "triggers": "select tgname, pg_get_triggerdef(t.oid) from pg_trigger t"
     " join pg_class c on c.oid = tgrelid",
     "views": "select relname, pg_get_viewdef(oid) from pg_class",
+    "inheritance": "select inhrelid::regclass::text, inhparent::regclass::text, a.attname,"
+    " a.attislocal, a.attinhcount from pg_inherits join pg_class c on c.oid = inhrelid"
+    " join pg_attribute a on a.attrelid = c.oid",
     "types": "select typname, typtype::text, typacl::text from pg_type",
 }
 WHERE = {
@@ -65,6 +68,7 @@ WHERE = {
     "functions": "pronamespace = 'pgque'::regnamespace",
     "triggers": "c.relnamespace = 'pgque'::regnamespace and not tgisinternal",
     "views": "relnamespace = 'pgque'::regnamespace and relkind in ('v', 'm')",
+    "inheritance": "c.relnamespace = 'pgque'::regnamespace and c.relkind = 'r' and attnum > 0",
     "types": "typnamespace = 'pgque'::regnamespace",
 }
 
@@ -131,7 +135,7 @@ def fill(db: Connection) -> None:
 
 def contents(db: Connection, columns: dict[str, str]) -> dict[str, list[tuple[Any, ...]]]:
     return {
-        table: rows(db, f"select {names} from pgque.{table} t order by ({names})::text")
+        table: rows(db, f"select {names} from only pgque.{table} t order by ({names})::text")
         for table, names in columns.items()
     }
 
@@ -276,7 +280,9 @@ class TestLocks:
         make_queue(old)
         taken_at_once = (
             "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
-            " and c.relkind in ('r', 'v') and c.relname !~ '^event_[0-9t]'"
+            " and c.relkind in ('r', 'v') and (c.relname !~ '^event_[0-9t]' or exists ("
+            "   select from pg_inherits where inhrelid = c.oid"
+            "   and inhparent = 'pgque.event_template'::regclass))"
         )
         shared = (
             "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"

@@ -116,6 +116,12 @@ def stored_payloads(db: Connection, queue: str = "q") -> set[str]:
     return {text for (text,) in found}
 
 
+def event_tables(db: Connection) -> str:
+    """All queues' event tables, to stand in FROM; at least one queue must exist."""
+    found = rows(db, "select queue_data_pfx from pgque.queue order by queue_id")
+    return "({}) event".format(" union all ".join(f"select * from {table}" for (table,) in found))
+
+
 def bloat_positions(db: Connection) -> None:
     """Adds superseded positions, until there are enough for a compaction."""
     db.execute(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.support.queues import Connection, rows
+from tests.support.queues import Connection, event_tables, rows
 
 TRIGGERS = ["jsontriga", "logutriga", "sqltriga"]
 
@@ -41,7 +41,7 @@ def take_events(db: Connection) -> list[Event]:
     found = rows(
         db,
         "select ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-        " from pgque.event_template where ev_id > coalesce("
+        f" from {event_tables(db)} where ev_id > coalesce("
         "   nullif(current_setting('test.seen', true), '')::bigint, 0) order by ev_id",
     )
     if found:
