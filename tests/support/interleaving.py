@@ -1,8 +1,11 @@
-"""Everything that a queue's users do, in an order that Hypothesis chooses, beside a plain model.
+"""Everything that users of queues do, in an order that Hypothesis chooses, beside a plain model.
 
 One thread drives many connections, so that a seed fixes the order of all that happens. The model is
-the events that committed, counted; each consumer must get just those, retries and replays included,
-and its dead letters must be those that it gave up.
+the events that committed, counted by queue; each consumer must get just those of its queue, retries
+and replays included, and its dead letters must be those that it gave up.
+
+There are three queues, one of them mostly idle, and each batch is read in every way, empty ones
+too: a single queue cannot show events of another, and a way that no step calls cannot fail.
 """
 
 from collections import Counter
@@ -11,41 +14,79 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.support.interleaving_model import MAX_RETRIES, Consumer, Event, Holder, Stage, now
-from tests.support.interleaving_producers import Producing, few, pick, which
+from tests.support.interleaving_model import (
+    BUSY,
+    MAX_RETRIES,
+    QUEUES,
+    Consumer,
+    Holder,
+    Stage,
+    now,
+)
+from tests.support.interleaving_producers import few, pick, which
+from tests.support.interleaving_slots import Partitioned
 from tests.support.queues import bloat_positions, bloat_ticks, make_queue, refused, rows, value
+from tests.support.readings import EVENTS, Event, check_received, read_every_way
 
-EVENTS = "select * from pgque.get_batch_events(%s)"
 NACK = "select pgque.nack_batch(%s, %s::bigint[], '0')"
 DEAD = "select pgque.dead_letter_batch(%s, %s::bigint[], 'bad')"
 WORKERS = ("w1", "w2")
+RECEIVE = "select * from pgque.receive(%s, %s, 10000)"
+RECEIVE_COOP = "select * from pgque.receive_coop(%s, %s, %s, 10000)"
+TICKS_LEFT = """
+select count(*) from pgque.subscription s
+join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id > s.sub_next_tick
+where s.sub_batch = %s
+"""
 
 
-class Interleaving(Producing):
-    """The rules, each a step; ending an example ends all that is open and drains the queue."""
+class Interleaving(Partitioned):
+    """The rules, each a step; ending an example ends all that is open and drains the queues."""
 
     def __init__(self, stage: Stage) -> None:
         stage.clear()
-        *alone, shared = consumers = [Consumer("first"), Consumer("second"), Consumer("shared")]
-        super().__init__(stage, consumers)
+        super().__init__(stage)
         self.db, self.reader = stage.db, stage.reader
         # Installing takes long, so not in each example.
         self.may_install = stage.examples % 3 == 1
         if stage.examples % 6 == 4:
             stage.install_release()
-        self.holders = [Holder(consumer) for consumer in alone]
-        self.holders += [Holder(shared, worker) for worker in WORKERS]
+        self.holders: list[Holder] = []
+        # The release shows events of other queues, and knows no slots.
+        for queue in QUEUES[:1] if stage.is_old else QUEUES:
+            self.add_queue(queue)
+
+        stage.steps -= 1  # what follows runs once before the first step, too
+
+    def add_queue(self, queue: str) -> None:
+        alone = [Consumer(queue, name) for name in ("first", "second")[: 2 if queue == "q" else 1]]
+        shared = Consumer(queue, "shared")
         make_queue(
             self.db,
-            consumers=[consumer.name for consumer in alone],
+            queue,
+            [consumer.name for consumer in alone],
             rotation_period="1 microsecond",
             max_retries=str(MAX_RETRIES),
             ticker_max_count="3",
         )
         for worker in WORKERS:
-            value(self.db, "select pgque.register_subconsumer('q', 'shared', %s)", worker)
+            sql = "select pgque.register_subconsumer(%s, 'shared', %s)"
+            value(self.db, sql, queue, worker)
+        self.queues.append(queue)
+        self.consumers += [*alone, shared]
+        self.holders += [Holder(consumer) for consumer in alone]
+        self.holders += [Holder(shared, worker) for worker in WORKERS]
+        if not self.stage.is_old:
+            self.subscribe_slots(queue)
 
-        stage.steps -= 1  # what follows runs once before the first step, too
+    def install(self) -> bool:
+        """False when locks hold it up. Over a release, it brings the other queues."""
+        was_old = self.stage.is_old
+        is_done = self.stage.install()
+        if was_old and is_done:
+            for queue in QUEUES[1:]:
+                self.add_queue(queue)
+        return is_done
 
     def check_invariants(self, *args: Any, **kwargs: Any) -> None:
         self.stage.steps += 1
@@ -53,25 +94,20 @@ class Interleaving(Producing):
 
     # Running the queue
 
-    @rule(force=st.booleans())
-    def tick(self, force: bool) -> None:
-        if force:
-            value(self.db, "select pgque.force_next_tick('q')")
-        value(self.db, "select pgque.ticker()")
-
-    @rule()
-    def rotate(self) -> None:
-        value(self.db, "select pgque.maint_rotate_tables_step1('q')")
+    @rule(queue=BUSY)
+    def rotate(self, queue: str) -> None:
+        value(self.db, "select pgque.maint_rotate_tables_step1(%s)", self.there(queue))
         value(self.db, "select pgque.maint_rotate_tables_step2()")
 
-    @rule(ticks=st.booleans())
-    def compact(self, ticks: bool) -> None:
+    @rule(ticks=st.booleans(), queue=st.sampled_from(QUEUES))
+    def compact(self, ticks: bool, queue: str) -> None:
         bloat_positions(self.db)
         # A producer that ticked would hold the next tick's number until it ends.
         if ticks and not any(producer.has_ticked for producer in self.producers):
-            value(self.db, "select pgque.force_next_tick('q')")
-            if value(self.db, "select pgque.ticker('q')") is not None:
-                bloat_ticks(self.db, 1100)
+            queue = self.there(queue)
+            value(self.db, "select pgque.force_next_tick(%s)", queue)
+            if value(self.db, "select pgque.ticker(%s)", queue) is not None:
+                bloat_ticks(self.db, 1100, queue)
         value(self.db, "select pgque.maint_compact_positions()")
         value(self.db, "select pgque.maint_compact_ticks()")
 
@@ -85,17 +121,23 @@ class Interleaving(Producing):
     def install_again(self) -> None:
         """All of pgque.sql, over itself or over a release; open transactions may hold it up."""
         if self.may_install:
-            self.may_install = not self.stage.install()
+            self.may_install = not self.install()
 
     # Consumers
 
-    def read(self, batch: int, slices: int) -> list[Event]:
-        """The events of a batch, the same on two connections and by its read plan."""
-        events = rows(self.db, EVENTS, batch)
-        assert rows(self.reader, EVENTS, batch) == events, "another connection reads another batch"
-        plan = rows(self.db, "select slice_sql from pgque.batch_read_plan(%s, %s)", batch, slices)
-        sliced = [row for (text,) in plan for row in rows(self.reader, text)]
-        assert sorted(sliced) == sorted(events), "the slices are not the batch"
+    def read(self, holder: Holder, batch: int, slices: int) -> list[Event]:
+        """The events of a batch, the same in every way of reading it when it is new."""
+        queue, name = holder.consumer.queue, holder.consumer.name
+        if self.stage.is_old or holder.batch is not None:  # the release lacks some ways
+            events = rows(self.db, EVENTS, batch)
+        else:
+            events = read_every_way(self.db, self.reader, queue, name, batch, slices)
+            # An empty batch is finished on the way, and so are all empty ones behind it.
+            if value(self.db, TICKS_LEFT, batch) < 20:
+                if holder.worker is None:
+                    check_received(self.db, batch, RECEIVE, queue, name)
+                else:
+                    check_received(self.db, batch, RECEIVE_COOP, queue, name, holder.worker)
         early = [event[5] for event in events if self.due.get(event[5], now()) > now()]
         assert not early, f"{early} came before their time"
         return events
@@ -107,7 +149,7 @@ class Interleaving(Producing):
             assert holder.batch is None, "an open batch was not given again"
             return False
         is_new = holder.batch is None
-        holder.take(batch, self.read(batch, slices))
+        holder.take(batch, self.read(holder, batch, slices))
         if is_new and dead is not None:
             self.take_over(holder)
         return True
@@ -180,9 +222,10 @@ class Interleaving(Producing):
     def leave(self, number: int) -> None:
         """A worker gives up its batch, unseen, and comes back under its name."""
         if holder := pick(self.leaving, number):
-            sql = "select pgque.{}_subconsumer('q', 'shared', %s{})"
-            value(self.db, sql.format("unregister", ", 1"), holder.worker)
-            value(self.db, sql.format("register", ""), holder.worker)
+            sql = "select pgque.{}_subconsumer(%s, 'shared', %s{})"
+            names = (holder.consumer.queue, holder.worker)
+            value(self.db, sql.format("unregister", ", 1"), *names)
+            value(self.db, sql.format("register", ""), *names)
             self.db.execute("update pgque.retry_queue set ev_retry_after = now()")
             for event in holder.events:
                 holder.consumer.expected[event[5]] -= 1
@@ -192,10 +235,14 @@ class Interleaving(Producing):
     @rule()
     def replay(self) -> None:
         """All dead letters go back to who gave them up."""
-        ((replayed, failed, _),) = rows(self.db, "select * from pgque.dlq_replay_all('q')")
-        assert (replayed, failed) == (sum(c.dead.total() for c in self.consumers), 0)
-        for consumer in self.consumers:
-            consumer.replay()
+        for queue in self.queues:
+            consumers = [consumer for consumer in self.consumers if consumer.queue == queue]
+            ((replayed, failed, _),) = rows(
+                self.db, "select * from pgque.dlq_replay_all(%s)", queue
+            )
+            assert (replayed, failed) == (sum(c.dead.total() for c in consumers), 0)
+            for consumer in consumers:
+                consumer.replay()
 
     # The end
 
@@ -203,7 +250,7 @@ class Interleaving(Producing):
         while self.opened:
             self.commit(0, then_tick=False)
         if self.stage.is_old:
-            assert self.stage.install()
+            assert self.install()
         waiting = (
             "select (select count(*) from pgque.retry_queue)"
             " + (select count(*) from pgque.delayed_events)"
@@ -211,13 +258,14 @@ class Interleaving(Producing):
         while True:
             value(self.db, "select pgque.maint_retry_events()")
             value(self.db, "select pgque.maint_deliver_delayed()")
-            value(self.db, "select pgque.force_next_tick('q')")
-            value(self.db, "select pgque.ticker()")
+            self.tick(force=True)
             drained = sum([self.drain(holder) for holder in self.holders])
+            drained += sum([self.drain_slot(slot) for slot in self.slots])
             if not drained and not value(self.db, waiting):
                 break
         for consumer in self.consumers:
-            assert consumer.delivered == consumer.expected, f"{consumer.name} missed events"
+            name = f"{consumer.queue}/{consumer.name}"
+            assert consumer.delivered == consumer.expected, f"{name} missed events"
             assert self.dead_letters(consumer) == consumer.dead, "other events were given up"
 
     def drain(self, holder: Holder) -> int:
@@ -235,7 +283,10 @@ class Interleaving(Producing):
         found = rows(
             self.db,
             "select d.ev_data from pgque.dead_letter d"
-            " join pgque.consumer c on c.co_id = d.dl_consumer_id where c.co_name = %s",
+            " join pgque.queue q on q.queue_id = d.dl_queue_id"
+            " join pgque.consumer c on c.co_id = d.dl_consumer_id"
+            " where q.queue_name = %s and split_part(c.co_name, '#', 1) = %s",
+            consumer.queue,
             consumer.name,
         )
         return Counter(payload for (payload,) in found)

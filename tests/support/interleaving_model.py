@@ -1,4 +1,4 @@
-"""The model beside the queue: what each consumer must get, and who holds which batch.
+"""The model beside the queues: what each consumer must get, and who holds which batch.
 
 It is made of lists and counters. What a producer sends counts from its commit on.
 """
@@ -7,24 +7,27 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import psycopg
+from hypothesis import strategies as st
 
 from tests.conftest import INSTALL_SQL
 from tests.support.queues import Connection, rows, value
+from tests.support.readings import Event
 
 INSTALL = INSTALL_SQL.read_bytes()
 OLDEST = min((INSTALL_SQL.parents[1] / "tests" / "released").glob("*.sql")).read_bytes()
-Event = tuple[Any, ...]  # a row of get_batch_events
 
 MAX_RETRIES = 2
-NEXT = "select batch_id from pgque.next_batch_custom('q', %s, null::interval, null, null, %s)"
-NEXT_OF_WORKER = "select pgque.next_batch('q', %s, %s, %s::interval)"
+QUEUES = ("q", "r", "quiet")
+BUSY = st.sampled_from(["q", "q", "q", "q", "r", "r", "quiet"])  # the queues, as they are used
+NEXT = "select batch_id from pgque.next_batch_custom(%s, %s, null::interval, null, null, %s)"
+NEXT_OF_WORKER = "select pgque.next_batch(%s, %s, %s, %s::interval)"
 ALL_OF_WORKER = """
-select batch_id from pgque.next_batch_custom('q', %(name)s, %(worker)s, null, null, (
+select batch_id from pgque.next_batch_custom(%(queue)s, %(name)s, %(worker)s, null, null, (
     select max(t.tick_time) - max(t.tick_time) filter (where t.tick_id = s.sub_last_tick)
     from pgque.subscription s
+    join pgque.queue q on q.queue_id = s.sub_queue and q.queue_name = %(queue)s
     join pgque.consumer c on c.co_id = s.sub_consumer and c.co_name = %(name)s
     join pgque.tick t on t.tick_queue = s.sub_queue
 ), %(dead)s::interval)
@@ -33,12 +36,12 @@ select batch_id from pgque.next_batch_custom('q', %(name)s, %(worker)s, null, nu
 
 @dataclass
 class Producer:
-    """An open transaction, with its events by savepoint."""
+    """An open transaction, with its events, each with its queue, by savepoint."""
 
     db: Connection
     name: str
-    levels: list[list[str]] = field(default_factory=list)
-    stale_table: str = ""
+    levels: list[list[tuple[str, str]]] = field(default_factory=list)
+    stale_tables: dict[str, str] = field(default_factory=dict)
     has_ticked: bool = False
     is_prepared: bool = False
 
@@ -51,12 +54,15 @@ class Producer:
         value(self.db, "select count(*) from pgque.queue")
         self.levels = [[]]
 
-    def end(self, statement: str) -> list[str]:
+    def sent(self, queue: str, *payloads: str) -> None:
+        self.levels[-1] += [(queue, payload) for payload in payloads]
+
+    def end(self, statement: str) -> list[tuple[str, str]]:
         """Ends the transaction; returns what it had sent."""
         if self.is_prepared:
             statement += f" prepared '{self.name}'"
         self.db.execute(statement.encode())
-        sent = [payload for level in self.levels for payload in level]
+        sent = [event for level in self.levels for event in level]
         self.levels, self.has_ticked, self.is_prepared = [], False, False
         return sent
 
@@ -65,6 +71,7 @@ class Producer:
 class Consumer:
     """What a consumer must get, what it got, and what it gave up."""
 
+    queue: str
     name: str
     expected: Counter[str] = field(default_factory=Counter)
     delivered: Counter[str] = field(default_factory=Counter)
@@ -72,7 +79,7 @@ class Consumer:
 
     def deliver(self, events: list[Event]) -> None:
         self.delivered.update(event[5] for event in events)
-        assert self.delivered <= self.expected, "an event came twice, or was not committed"
+        assert self.delivered <= self.expected, "an event came twice, or was not sent here"
 
     def fail(self, event: Event, *, for_good: bool) -> bool:
         """Expects an event that failed once more, or no more; returns whether once more."""
@@ -97,14 +104,14 @@ class Holder:
 
     def open(self, db: Connection, maximum: int | None, dead: str | None) -> int | None:
         """The open or next batch. Of a worker any maximum means all ticks that are left."""
-        name = self.consumer.name
+        queue, name = self.consumer.queue, self.consumer.name
         found: int | None
         if self.worker is None:
-            found = value(db, NEXT, name, maximum)
+            found = value(db, NEXT, queue, name, maximum)
         elif maximum is None:
-            found = value(db, NEXT_OF_WORKER, name, self.worker, dead)
+            found = value(db, NEXT_OF_WORKER, queue, name, self.worker, dead)
         else:
-            params = {"name": name, "worker": self.worker, "dead": dead}
+            params = {"queue": queue, "name": name, "worker": self.worker, "dead": dead}
             ((found,),) = db.execute(ALL_OF_WORKER.encode(), params).fetchall()
         return found
 

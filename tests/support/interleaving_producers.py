@@ -8,8 +8,8 @@ import psycopg
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.support.interleaving_model import Consumer, Producer, Stage, now
-from tests.support.queues import value
+from tests.support.interleaving_model import BUSY, QUEUES, Consumer, Producer, Stage, now
+from tests.support.queues import rows, value
 
 few = st.integers(1, 5)
 which = st.integers(0, 11)  # of those that can do the step, counted around
@@ -24,9 +24,11 @@ def pick(candidates: list[Any], number: int) -> Any:
 class Producing(RuleBasedStateMachine):
     """The rules of the producers. Each sends, commits or rolls back by itself."""
 
-    def __init__(self, stage: Stage, consumers: list[Consumer]) -> None:
+    def __init__(self, stage: Stage) -> None:
         super().__init__()
-        self.stage, self.consumers = stage, consumers
+        self.stage = stage
+        self.queues: list[str] = []
+        self.consumers: list[Consumer] = []
         self.producers = [Producer(db, f"p{n}") for n, db in enumerate(stage.producers)]
         self.sent = 0
         self.due: dict[str, datetime] = {}
@@ -63,59 +65,100 @@ class Producing(RuleBasedStateMachine):
         except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
             producer.end("rollback")
 
+    def there(self, queue: str) -> str:
+        """The queue, or the one that is always there."""
+        return queue if queue in self.queues else "q"
+
     def new_payloads(self, count: int) -> list[str]:
         self.sent += count
         return [f"event {number}" for number in range(self.sent - count, self.sent)]
+
+    @rule(force=st.booleans())
+    def tick(self, force: bool) -> None:
+        """Of all queues together, so that the quiet one gets batches without an event."""
+        if force:
+            rows(self.stage.db, "select pgque.force_next_tick(queue_name) from pgque.queue")
+        value(self.stage.db, "select pgque.ticker()")
 
     @rule(number=which, level=st.sampled_from(["read committed", "repeatable read"]))
     def begin(self, number: int, level: str) -> None:
         if producer := pick(self.closed, number):
             producer.begin(level)
 
-    @rule(number=which)
-    def send(self, number: int) -> None:
+    @rule(number=which, queue=BUSY)
+    def send(self, number: int, queue: str) -> None:
+        queue = self.there(queue)
+
         def step(producer: Producer) -> None:
             (payload,) = self.new_payloads(1)
-            value(producer.db, "select pgque.send('q', %s::text)", payload)
-            producer.levels[-1].append(payload)
+            value(producer.db, "select pgque.send(%s, %s::text)", queue, payload)
+            producer.sent(queue, payload)
 
         self.in_transaction(number, step)
 
-    @rule(number=which, count=few)
-    def send_batch(self, number: int, count: int) -> None:
+    @rule(number=which, queue=BUSY, key=st.sampled_from("abcd"))
+    def send_keyed(self, number: int, queue: str, key: str) -> None:
+        """The key decides which slot of a partitioned consumer gets the event."""
+
+        queue = self.there(queue)
+
+        def step(producer: Producer) -> None:
+            (payload,) = self.new_payloads(1)
+            sql = "select pgque.insert_event(%s, 't', %s, %s, null, null, null)"
+            value(producer.db, sql, queue, payload, key)
+            producer.sent(queue, payload)
+
+        self.in_transaction(number, step)
+
+    @rule(number=which, queue=BUSY, count=few)
+    def send_batch(self, number: int, queue: str, count: int) -> None:
+        queue = self.there(queue)
+
         def step(producer: Producer) -> None:
             payloads = self.new_payloads(count)
-            value(producer.db, "select pgque.send_batch('q', 't', %s::text[])", payloads)
-            producer.levels[-1] += payloads
+            value(producer.db, "select pgque.send_batch(%s, 't', %s::text[])", queue, payloads)
+            producer.sent(queue, *payloads)
 
         self.in_transaction(number, step)
 
-    @rule(number=which, count=few, ask=st.booleans())
-    def copy(self, number: int, count: int, ask: bool) -> None:
+    @rule(queue=st.sampled_from(QUEUES))
+    def use_up_ids(self, queue: str) -> None:
+        """A batch over so many ids is read in the long way, however few its events are."""
+        with self.stage.db.transaction(force_rollback=True):
+            sql = "select pgque.send_batch(%s, 't', array_fill('undone'::text, '{1000}'))"
+            value(self.stage.db, sql, self.there(queue))
+
+    @rule(number=which, queue=BUSY, count=few, ask=st.booleans())
+    def copy(self, number: int, queue: str, count: int, ask: bool) -> None:
         """COPY, into the current table or into one that was current when last asked for."""
 
+        queue = self.there(queue)
+
         def step(producer: Producer) -> None:
-            if ask or not producer.stale_table:
-                producer.stale_table = value(producer.db, "select pgque.current_event_table('q')")
+            if ask or queue not in producer.stale_tables:
+                asked = value(producer.db, "select pgque.current_event_table(%s)", queue)
+                producer.stale_tables[queue] = asked
             payloads = self.new_payloads(count)
-            sql = f"copy {producer.stale_table} (ev_data) from stdin"
+            sql = f"copy {producer.stale_tables[queue]} (ev_data) from stdin"
             with producer.db.cursor() as cursor, cursor.copy(sql.encode()) as out:
                 for payload in payloads:
                     out.write_row([payload])
-            producer.levels[-1] += payloads
+            producer.sent(queue, *payloads)
 
         self.in_transaction(number, step)
 
-    @rule(number=which, delay=st.sampled_from([-1.0, 0.01, 0.05]))
-    def send_at(self, number: int, delay: float) -> None:
+    @rule(number=which, queue=BUSY, delay=st.sampled_from([-1.0, 0.01, 0.05]))
+    def send_at(self, number: int, queue: str, delay: float) -> None:
+        queue = self.there(queue)
+
         def step(producer: Producer) -> None:
             if self.stage.is_old:
                 return
             payload = f'"{self.new_payloads(1)[0]}"'  # JSON
             self.due[payload] = now() + timedelta(seconds=delay)
-            sql = "select pgque.send_at('q', 't', %s::jsonb, %s)"
-            value(producer.db, sql, payload, self.due[payload])
-            producer.levels[-1].append(payload)
+            sql = "select pgque.send_at(%s, 't', %s::jsonb, %s)"
+            value(producer.db, sql, queue, payload, self.due[payload])
+            producer.sent(queue, payload)
 
         self.in_transaction(number, step)
 
@@ -155,10 +198,9 @@ class Producing(RuleBasedStateMachine):
             sent = producer.end("commit")
             self.stage.events += len(sent)
             for consumer in self.consumers:
-                consumer.expected.update(sent)
+                consumer.expected.update(text for queue, text in sent if queue == consumer.queue)
         if then_tick:
-            value(self.stage.db, "select pgque.force_next_tick('q')")
-            value(self.stage.db, "select pgque.ticker()")
+            self.tick(force=True)
 
     @rule(number=which)
     def roll_back(self, number: int) -> None:
