@@ -70,6 +70,7 @@ GROUPS = (
         "For workers that may die: a claim names its owner, runs out, and is fenced by an epoch.",
         (
             "engine/lease.sql",
+            "engine/hold_batch.sql",
             "engine/claim_ticks.sql",
             "engine/read_plan.sql",
             "engine/range_plan.sql",

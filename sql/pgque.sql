@@ -654,6 +654,18 @@ create table if not exists pgque.staging (
     published   bigint
 );
 
+-- ===== schema/hold.sql ===========================================================================
+
+-- Batches that nobody tries again by himself, with the reason and the way out. A row counts only while
+-- its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing here.
+create table if not exists pgque.held_batch (
+    sub_id      integer primary key references pgque.subscription_base on delete cascade,
+    batch_id    bigint not null,
+    epoch       bigint not null,
+    held_since  timestamptz not null default clock_timestamp(),
+    reason      text not null
+);
+
 -- ===== schema/counters.sql =======================================================================
 
 -- What was counted and cannot be derived: append-only, the sums count. A position that moves without
@@ -4202,13 +4214,70 @@ begin
 end;
 $$;
 
+-- ===== engine/hold_batch.sql =====================================================================
+
+-- Says that an open batch is held: all attempts at it failed, and what follows it waits until somebody
+-- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
+-- claimed once more or finished. The epoch is the one at which the attempts were counted: of a batch
+-- that was claimed since, nothing is known. Returns 1, or 0 if it was held under this epoch before.
+-- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
+create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
+begin
+    if coalesce(i_reason, '') = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no reason to hold batch %s', i_batch_id),
+            hint = 'Say what failed and what to do: whoever is on call reads it.';
+    end if;
+    perform pgque.refuse_slot(v_sub);
+    if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
+        raise exception using
+            errcode = 'PQ012',
+            message = format('batch %s is not held: it is under epoch %s, not %s, and %s',
+                             i_batch_id, v_sub.lease_epoch, coalesce(i_epoch::text, 'null'),
+                             case when v_sub.lease_until > clock_timestamp()
+                                  then format('"%s" works on it until %s', v_sub.lease_owner,
+                                              v_sub.lease_until)
+                                  else 'nobody works on it' end),
+            hint = 'It was claimed since its attempts were counted: count them again.';
+    end if;
+
+    insert into pgque.held_batch as h (sub_id, batch_id, epoch, reason)
+    values (v_sub.sub_id, i_batch_id, i_epoch, i_reason)
+    on conflict (sub_id) do update
+    set batch_id = excluded.batch_id, epoch = excluded.epoch, held_since = excluded.held_since,
+        reason = excluded.reason
+    where (h.batch_id, h.epoch) <> (excluded.batch_id, excluded.epoch);
+    return found::integer;
+end;
+$$;
+
 -- ===== engine/consumer_states.sql ================================================================
+
+-- Earlier versions returned less.
+do $$
+begin
+    if exists (select from pg_proc p
+               where p.oid = to_regprocedure('pgque.consumer_states(text[], text[], interval, integer, '
+                                             'interval, integer)')
+                 and not p.proargnames @> '{lease_epoch,held_reason}') then
+        drop function pgque.consumer_states(text[], text[], interval, integer, interval, integer);
+    end if;
+end;
+$$;
 
 -- What a scheduler of batches asks about many consumers at once: which batch each has open and under
 -- whose lease, and whether one that has none could open its next within the limits. A row for each
 -- pair in the order given, also where there is no such queue (queue_exists) or consumer (sub_role is
--- null). After a shared consumer's row come those of its subconsumers. It opens nothing and waits for
--- nobody, so one consumer in trouble holds up no other.
+-- null). After a shared consumer's row come those of its subconsumers. lease_epoch counts the claims
+-- of the consumer so far; held_reason is set while its open batch is held (hold_batch). It opens
+-- nothing and waits for nobody, so one consumer in trouble holds up no other.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -4217,7 +4286,7 @@ create or replace function pgque.consumer_states(
     out queue_name text, out consumer_name text, out subconsumer_name text,
     out queue_exists boolean, out sub_role text,
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
-    out is_due boolean)
+    out is_due boolean, out lease_epoch bigint, out held_reason text)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -4254,9 +4323,12 @@ begin
                (pgque.find_next_tick(
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
-           else false end
+           else false end,
+           s.lease_epoch, h.reason
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
+    left join pgque.held_batch h
+        on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
     order by m.nr, m.subconsumer nulls first;
 end;
 $$;
@@ -5747,7 +5819,7 @@ begin
     return query
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'delayed_events,idem,staging,partition_held}'::text[]) t;
+                      'delayed_events,idem,staging,partition_held,held_batch}'::text[]) t;
 end;
 $$;
 
@@ -8176,7 +8248,8 @@ select s.sub_id,
        t.tick_time,
        t.tick_event_seq,
        newest.tick_id as newest_tick,
-       newest.tick_event_seq as newest_event_seq
+       newest.tick_event_seq as newest_event_seq,
+       s.lease_epoch
 from pgque.subscription s
 join pgque.consumer c on c.co_id = s.sub_consumer
 left join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
@@ -8783,8 +8856,8 @@ $$;
 
 -- ===== ops/health.sql ============================================================================
 
--- What is wrong and what to do about it: a row for each queue and check, and for each consumer a row
--- consumer_lag:<name>. Checks of the whole database have no queue. Status is ok, warning or critical,
+-- What is wrong and what to do about it: a row for each queue and check, and for each consumer the rows
+-- consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. Status is ok, warning or critical,
 -- and unknown where the installing role may not see what it would take to tell.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
@@ -8926,7 +8999,7 @@ end;
 $$;
 
 -- Consumers that fall behind, against the rotation period of their queue: beyond it they hold up
--- rotation. Leases that ended without an ack, against the queue's idle period: nobody works on their
+-- rotation. Batches that are held, so that what follows them waits. Leases that ended without an ack, against the queue's idle period: nobody works on their
 -- batch, and nobody took it over.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
@@ -8957,6 +9030,15 @@ begin
                             date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
                             c.co_name) end
     from consumer c
+    union all
+    select c.queue_name, format('held_batch:%s', c.co_name),
+           case when h.batch_id is null then 'ok' else 'critical' end,
+           case when h.batch_id is null then 'no batch is held'
+                else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
+                            h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
+    from consumer c
+    left join pgque.held_batch h
+        on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
     union all
     select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
            case when l.expired is null then 'no lease has run out'
@@ -9516,6 +9598,7 @@ grant execute on function
     pgque.get_lease_info(text, text),
     pgque.consumer_states(text[], text[], interval, integer, interval, integer),
     pgque.batch_has_events(bigint),
+    pgque.hold_batch(bigint, bigint, text),
     pgque.give_up_batch(bigint, text, text, bigint),
     pgque.receive(text, text, integer),
     pgque.receive_coop(text, text, text, integer, interval),

@@ -1,8 +1,21 @@
+-- Earlier versions returned less.
+do $$
+begin
+    if exists (select from pg_proc p
+               where p.oid = to_regprocedure('pgque.consumer_states(text[], text[], interval, integer, '
+                                             'interval, integer)')
+                 and not p.proargnames @> '{lease_epoch,held_reason}') then
+        drop function pgque.consumer_states(text[], text[], interval, integer, interval, integer);
+    end if;
+end;
+$$;
+
 -- What a scheduler of batches asks about many consumers at once: which batch each has open and under
 -- whose lease, and whether one that has none could open its next within the limits. A row for each
 -- pair in the order given, also where there is no such queue (queue_exists) or consumer (sub_role is
--- null). After a shared consumer's row come those of its subconsumers. It opens nothing and waits for
--- nobody, so one consumer in trouble holds up no other.
+-- null). After a shared consumer's row come those of its subconsumers. lease_epoch counts the claims
+-- of the consumer so far; held_reason is set while its open batch is held (hold_batch). It opens
+-- nothing and waits for nobody, so one consumer in trouble holds up no other.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -11,7 +24,7 @@ create or replace function pgque.consumer_states(
     out queue_name text, out consumer_name text, out subconsumer_name text,
     out queue_exists boolean, out sub_role text,
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
-    out is_due boolean)
+    out is_due boolean, out lease_epoch bigint, out held_reason text)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -48,9 +61,12 @@ begin
                (pgque.find_next_tick(
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
-           else false end
+           else false end,
+           s.lease_epoch, h.reason
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
+    left join pgque.held_batch h
+        on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
     order by m.nr, m.subconsumer nulls first;
 end;
 $$;

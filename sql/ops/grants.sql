@@ -114,6 +114,7 @@ grant execute on function
     pgque.get_lease_info(text, text),
     pgque.consumer_states(text[], text[], interval, integer, interval, integer),
     pgque.batch_has_events(bigint),
+    pgque.hold_batch(bigint, bigint, text),
     pgque.give_up_batch(bigint, text, text, bigint),
     pgque.receive(text, text, integer),
     pgque.receive_coop(text, text, text, integer, interval),

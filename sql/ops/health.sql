@@ -1,5 +1,5 @@
--- What is wrong and what to do about it: a row for each queue and check, and for each consumer a row
--- consumer_lag:<name>. Checks of the whole database have no queue. Status is ok, warning or critical,
+-- What is wrong and what to do about it: a row for each queue and check, and for each consumer the rows
+-- consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. Status is ok, warning or critical,
 -- and unknown where the installing role may not see what it would take to tell.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
@@ -141,7 +141,7 @@ end;
 $$;
 
 -- Consumers that fall behind, against the rotation period of their queue: beyond it they hold up
--- rotation. Leases that ended without an ack, against the queue's idle period: nobody works on their
+-- rotation. Batches that are held, so that what follows them waits. Leases that ended without an ack, against the queue's idle period: nobody works on their
 -- batch, and nobody took it over.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
@@ -172,6 +172,15 @@ begin
                             date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
                             c.co_name) end
     from consumer c
+    union all
+    select c.queue_name, format('held_batch:%s', c.co_name),
+           case when h.batch_id is null then 'ok' else 'critical' end,
+           case when h.batch_id is null then 'no batch is held'
+                else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
+                            h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
+    from consumer c
+    left join pgque.held_batch h
+        on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
     union all
     select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
            case when l.expired is null then 'no lease has run out'

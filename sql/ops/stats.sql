@@ -45,7 +45,8 @@ select s.sub_id,
        t.tick_time,
        t.tick_event_seq,
        newest.tick_id as newest_tick,
-       newest.tick_event_seq as newest_event_seq
+       newest.tick_event_seq as newest_event_seq,
+       s.lease_epoch
 from pgque.subscription s
 join pgque.consumer c on c.co_id = s.sub_consumer
 left join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick

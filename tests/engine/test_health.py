@@ -40,6 +40,7 @@ def test_a_new_queue_is_well(db: Connection) -> None:
     assert {name: status for name, (status, _) in health(db).items()} == {
         "consumer_lag:c": "ok",
         "dlq_health": "ok",
+        "held_batch:c": "ok",
         "lease_health": "ok",
         "retry_backlog": "ok",
         "rotation_health": "ok",

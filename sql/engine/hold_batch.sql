@@ -1,0 +1,41 @@
+-- Says that an open batch is held: all attempts at it failed, and what follows it waits until somebody
+-- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
+-- claimed once more or finished. The epoch is the one at which the attempts were counted: of a batch
+-- that was claimed since, nothing is known. Returns 1, or 0 if it was held under this epoch before.
+-- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
+create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
+begin
+    if coalesce(i_reason, '') = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no reason to hold batch %s', i_batch_id),
+            hint = 'Say what failed and what to do: whoever is on call reads it.';
+    end if;
+    perform pgque.refuse_slot(v_sub);
+    if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
+        raise exception using
+            errcode = 'PQ012',
+            message = format('batch %s is not held: it is under epoch %s, not %s, and %s',
+                             i_batch_id, v_sub.lease_epoch, coalesce(i_epoch::text, 'null'),
+                             case when v_sub.lease_until > clock_timestamp()
+                                  then format('"%s" works on it until %s', v_sub.lease_owner,
+                                              v_sub.lease_until)
+                                  else 'nobody works on it' end),
+            hint = 'It was claimed since its attempts were counted: count them again.';
+    end if;
+
+    insert into pgque.held_batch as h (sub_id, batch_id, epoch, reason)
+    values (v_sub.sub_id, i_batch_id, i_epoch, i_reason)
+    on conflict (sub_id) do update
+    set batch_id = excluded.batch_id, epoch = excluded.epoch, held_since = excluded.held_since,
+        reason = excluded.reason
+    where (h.batch_id, h.epoch) <> (excluded.batch_id, excluded.epoch);
+    return found::integer;
+end;
+$$;
