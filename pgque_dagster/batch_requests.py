@@ -16,11 +16,11 @@ import psycopg
 from .attempts import Attempt, Exhausted, RetryPolicy, Wait, name_batch, next_attempt
 from .client import Batch, Client, ConnectionFailed, Limits, PgqueError
 from .client.shared import claim_shared
-from .client.states import ConsumerState, consumer_states, give_up, has_events
+from .client.states import ConsumerState, consumer_states, give_up, has_events, hold
 from .consumers import Consumer
 from .open_batches import open_batches
 from .sensor_cursor import SensorCursor
-from .tags import ATTEMPT, BATCH_ID, CONSUMER, QUEUE, SUBCONSUMER
+from .tags import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, QUEUE, SUBCONSUMER
 
 OnExhausted = Literal["hold", "dead_letter"]
 
@@ -207,6 +207,7 @@ def _request(each: _Open, attempt: Attempt) -> dg.RunRequest:
             **dict(_tags_of(state)),
             **({} if state.subconsumer is None else {SUBCONSUMER: state.subconsumer}),
             ATTEMPT: str(attempt.number),
+            EPOCH: str(state.epoch),
             # Dagster's own retries would run the batch beside the next attempt.
             "dagster/max_retries": "0",
         },
@@ -214,20 +215,31 @@ def _request(each: _Open, attempt: Attempt) -> dg.RunRequest:
 
 
 def _exhausted(client: Client, each: _Open, exhausted: Exhausted, on_exhausted: OnExhausted) -> str:
-    batch = name_batch(each.state)
-    attempts = f"after {exhausted.attempts} attempts, the last in run {exhausted.last_run_id[:8]}"
-    if on_exhausted == "hold":
-        assets = ", ".join(key.to_user_string() for key in each.consumer.asset_keys)
-        way_out = (
-            f"materialize {assets} by hand"
-            if each.state.subconsumer is None
-            else "re-execute that run"
-        )
-        return f"{batch}: held {attempts}; mend the cause and {way_out}"
-    claimed = _claim(client, each.state)
+    state = each.state
+    assert state.batch_id is not None and state.epoch is not None
+    attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
+    attempts += f", the last in run {exhausted.last_run_id[:8]}"
+    if on_exhausted == "hold" or exhausted.unfinished_run_id is not None:
+        reason = f"{attempts}; {_way_out(each, exhausted.unfinished_run_id)}"
+        if state.held_reason is None:
+            client.run(hold(state.batch_id, state.epoch, reason))
+        return f"{name_batch(state)}: held {state.held_reason or reason}"
+    claimed = _claim(client, state)
     assert claimed is not None
     events = client.run(give_up(claimed.lease, f"batch given up {attempts}"))
-    return f"{batch}: given up {attempts}; its {events} events are dead letters"
+    return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
+
+
+def _way_out(each: _Open, unfinished_run_id: str | None) -> str:
+    if unfinished_run_id is not None:
+        return (
+            f"run {unfinished_run_id[:8]} is still recorded as started, though its claim ran out: "
+            "cancel it in Dagster, or let it end"
+        )
+    if each.state.subconsumer is not None:
+        return "mend the cause and re-execute that run"
+    assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)
+    return f"mend the cause and materialize {assets} by hand: dg launch --assets {assets}"
 
 
 def _claim(client: Client, state: ConsumerState) -> Batch | None:

@@ -85,7 +85,8 @@ def _open_shared(
         if batch is None:
             break
         batch.release()
-        opened.append(replace(_opened(main, batch.batch_id), subconsumer=part))
+        state = replace(_opened(main, batch.batch_id), subconsumer=part, epoch=batch.lease.epoch)
+        opened.append(state)
     return opened
 
 

@@ -19,6 +19,8 @@ class ConsumerState:
         owner: who holds, or last held, the lease on it.
         is_live: whether that lease has not run out.
         is_due: whether none is open, and the next one within the limits could be.
+        epoch: grows by one with each claim; None where the consumer is not registered.
+        held_reason: why the open batch is held; None when it is not.
     """
 
     queue: str
@@ -31,6 +33,8 @@ class ConsumerState:
     lease_until: datetime | None
     is_live: bool
     is_due: bool
+    epoch: int | None
+    held_reason: str | None
 
 
 def consumer_states(
@@ -39,7 +43,7 @@ def consumer_states(
     """The states of consumers, given as (queue, consumer), in that order."""
     return Call(
         "select queue_name, consumer_name, subconsumer_name, queue_exists, sub_role, batch_id, "
-        "lease_owner, lease_until, is_live, is_due "
+        "lease_owner, lease_until, is_live, is_due, lease_epoch, held_reason "
         "from pgque.consumer_states(%s::text[], %s::text[], %s, %s, %s, %s)",
         (
             [queue for queue, _ in consumers],
@@ -53,6 +57,11 @@ def consumer_states(
 def has_events(batch_id: int) -> Call[bool]:
     """Whether an open batch has any event."""
     return Call("select pgque.batch_has_events(%s)", (batch_id,), lambda rows: bool(rows[0][0]))
+
+
+def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:
+    """An open batch held until it is claimed once more, unless it was claimed since that epoch."""
+    return Call("select pgque.hold_batch(%s, %s, %s)", (batch_id, epoch, reason), lambda rows: None)
 
 
 def give_up(lease: Lease, reason: str) -> Call[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
-from tests.support.events import publish
+from tests.support.events import claim, publish
 from tests.support.sensing import evaluate, record_run, the_request
 
 
@@ -26,6 +26,13 @@ def requested_run(
 ) -> dg.DagsterRun:
     request = the_request(evaluate(SENSOR, client.url, instance))
     return record_run(instance, revenue, client.url, request.tags, status)
+
+
+def attempted_run(client: Client, instance: dg.DagsterInstance) -> dg.DagsterRun:
+    """A run that claimed its batch and failed."""
+    run = requested_run(client, instance, dg.DagsterRunStatus.FAILURE)
+    claim(client).release()
+    return run
 
 
 def test_a_run_that_works_on_the_batch_is_named_with_its_age_and_the_end_of_its_lease(
@@ -120,9 +127,9 @@ def test_a_held_batch_is_given_to_nobody_until_it_is_mended(
 ) -> None:
     publish(client, ["a"])
     once = build_pgque_sensor([revenue], max_attempts=1)
-    requested_run(client, instance, dg.DagsterRunStatus.FAILURE)
+    attempted_run(client, instance)
 
-    assert "held after 1 attempts" in evaluate(once, client.url, instance)
+    assert "held after 1 attempt," in evaluate(once, client.url, instance)
     assert client.lease_info("orders", "revenue") is not None
 
 
@@ -131,14 +138,14 @@ def test_an_exhausted_batch_becomes_dead_letters_where_the_policy_says_so(
 ) -> None:
     publish(client, ["a", "b"])
     giving_up = build_pgque_sensor([revenue], max_attempts=1, on_exhausted="dead_letter")
-    run = requested_run(client, instance, dg.DagsterRunStatus.FAILURE)
+    run = attempted_run(client, instance)
 
     reason = evaluate(giving_up, client.url, instance)
 
     assert reason.endswith("its 2 events are dead letters")
     (letters,) = client.dead_letter_counts("orders")
     assert letters.count == 2
-    assert f"after 1 attempts, the last in run {run.run_id[:8]}" in str(letters.reason)
+    assert f"after 1 attempt, the last in run {run.run_id[:8]}" in str(letters.reason)
     assert client.lease_info("orders", "revenue") is None
 
 
@@ -147,7 +154,7 @@ def test_what_follows_a_given_up_batch_gets_its_run(
 ) -> None:
     publish(client, ["a"])
     giving_up = build_pgque_sensor([revenue], max_attempts=1, on_exhausted="dead_letter")
-    requested_run(client, instance, dg.DagsterRunStatus.FAILURE)
+    attempted_run(client, instance)
     evaluate(giving_up, client.url, instance)
     publish(client, ["b"])
 
