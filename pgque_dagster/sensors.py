@@ -37,7 +37,7 @@ def build_pgque_sensor(
 
     A batch is opened when `min_events` are there or the oldest waited `max_age`; in a backlog it
     takes up to `max_events` at once. A failed batch is tried again after `backoff`, doubled each
-    time, up to `max_attempts`. The consumers take turns at coming first.
+    time, up to `max_attempts` claims. The consumers take turns at coming first.
 
     Args:
         assets: assets made by `@pgque_asset`; one consumer each.
@@ -45,8 +45,9 @@ def build_pgque_sensor(
         min_events: how many events are worth a run.
         max_events: how many events one run takes, about: a tick is never split.
         max_age: how long events wait for others.
-        max_attempts: how many runs a batch gets.
-        backoff: the wait after the first failure.
+        max_attempts: how many runs may claim a batch and fail. Those that end before their claim
+            use up none.
+        backoff: the wait after the first failure; it doubles with each run, up to 10 minutes.
         on_exhausted: what becomes of a batch whose attempts all failed: `hold` keeps it, and with
             it what follows, for somebody to materialize the asset by hand; `dead_letter` makes all
             its events dead letters and goes on with the next batch.

@@ -15,8 +15,8 @@ ShowPayloads = bool | Callable[[DeadLetter], str | None]
 
 _HIDDEN = "(hidden)"
 _COUNTER = "pgque.message.dead_lettered_total"
-# How many evaluations are looked through for the last one that has a result.
-_HISTORY = 20
+# How many evaluations are read at a time, looking for the last one that has a result.
+_PAGE = 100
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def build_dead_letter_checks(
     """Makes the checks on the assets of queues' dead letters.
 
     `dead_letters` is on how many there are. With `max_growth` there is `dead_letters_growth` too,
-    on how many events were given up since it was evaluated last, whatever became of them.
+    on how many events were given up since it was evaluated last, whatever became of them. Its first
+    evaluation passes only where no event was given up before.
 
     Args:
         queues: the queues' names.
@@ -142,7 +143,7 @@ def _count_check(
         if newest:
             metadata["newest"] = _newest(newest, sample)
         if exceeded:
-            metadata["what_to_do"] = dg.MetadataValue.md(_advice(queue))
+            metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(queue))
         return dg.AssetCheckResult(
             passed=not exceeded,
             severity=severity,
@@ -180,22 +181,24 @@ def _growth_check(
                 if metric.name == _COUNTER and metric.labels["queue"] == queue
             )
         before = _previous(context.instance, key)
-        # Only a queue that was dropped and created again counts from the start.
-        growth = 0 if before is None else ever - before if ever >= before else ever
-        passed = growth <= max_growth
+        if before is None:
+            # Nobody was told of those yet; the next evaluation compares with them.
+            growth, passed = ever, ever == 0
+            found = f"first evaluation: {ever} events given up before it"
+        else:
+            # Only a queue that was dropped and created again counts from the start.
+            growth = ever - before if ever >= before else ever
+            passed = growth <= max_growth
+            found = f"{growth} events given up since the last evaluation, {max_growth} allowed"
         return dg.AssetCheckResult(
             passed=passed,
-            severity=severity,
-            description=(
-                "first evaluation: nothing to compare with"
-                if before is None
-                else f"{growth} events given up since the last evaluation, {max_growth} allowed"
-            ),
+            severity=severity if growth > max_growth else dg.AssetCheckSeverity.WARN,
+            description=found,
             metadata={
                 "growth": growth,
                 "allowed": max_growth,
                 _COUNTER: ever,
-                **({} if passed else {"what_to_do": dg.MetadataValue.md(_advice(queue))}),
+                **({} if passed else {"what_to_do": dg.MetadataValue.md(what_to_do_about(queue))}),
             },
         )
 
@@ -203,13 +206,21 @@ def _growth_check(
 
 
 def _previous(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> int | None:
-    """Returns the counter at the last evaluation, which Dagster recorded with its result."""
-    # The check's own run is there already, planned and without a result.
-    for record in instance.event_log_storage.get_asset_check_execution_history(key, _HISTORY):
-        evaluation = record.event.asset_check_evaluation if record.event else None
-        if evaluation is not None and _COUNTER in evaluation.metadata:
-            return int(str(evaluation.metadata[_COUNTER].value))
-    return None
+    """Returns the counter at the last evaluation that has a result, however long ago it was.
+
+    The check's own run is among the evaluations already, and so is each one that could not reach
+    the database: planned, and without a result.
+    """
+    cursor = None
+    while True:
+        page = instance.event_log_storage.get_asset_check_execution_history(key, _PAGE, cursor)
+        for record in page:
+            evaluation = record.event.asset_check_evaluation if record.event else None
+            if evaluation is not None and _COUNTER in evaluation.metadata:
+                return int(str(evaluation.metadata[_COUNTER].value))
+        if len(page) < _PAGE:
+            return None
+        cursor = page[-1].id
 
 
 def _is_like(text: str, pattern: str) -> bool:
@@ -257,7 +268,8 @@ def _newest(letters: Sequence[DeadLetter], sample: _Sample) -> dg.TableMetadataV
     )
 
 
-def _advice(queue: str) -> str:
+def what_to_do_about(queue: str) -> str:
+    """Says how to look at a queue's dead letters, and how to replay or purge them."""
     name = queue.replace("'", "''")
     return (
         f"Look at them: `select * from pgque.dlq_inspect('{name}')`. Once the cause is mended, "

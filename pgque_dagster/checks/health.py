@@ -1,17 +1,19 @@
 """Checks that show in Dagster what `pgque.queue_health()` finds."""
 
-import hashlib
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 
 import dagster as dg
 
 from ..client import HealthCheck
 from ..lineage import queue_key
+from ..observation import consumer_lag
 from ..resources import PgqueResource
+from .naming import identifier
 from .tables import table
 
-# The checks of the SQL side; those named `consumer_lag:<consumer>` are one check here.
+# The checks of the SQL side; those named `consumer_lag:<consumer>` are one check here, and so are
+# those named `held_batch:<consumer>`.
 CHECKS: Mapping[str, str] = {
     "ticker_running": "The queue is ticked.",
     "rotation_health": "Its event tables rotate.",
@@ -19,12 +21,17 @@ CHECKS: Mapping[str, str] = {
     "retry_backlog": "Retries that are due come back.",
     "lease_health": "No open batch was left by its worker.",
     "consumer_lag": "No consumer holds up rotation.",
+    "held_batch": "No batch is held after its attempts.",
     "scheduler": "The database's queues are ticked.",
     "restored_database": "The database is no restored dump that was not adopted.",
     "xmin_horizon": "No transaction in the database holds back the removal of dead rows.",
 }
 
 _ORDER = ("ok", "unknown", "warning", "critical")
+_OF_CONSUMERS = ("consumer_lag", "held_batch")
+
+# How bad a row is: its status, and then the lag of the consumer that it is about.
+Badness = Callable[[HealthCheck], tuple[int, timedelta]]
 
 
 def build_queue_health_checks(
@@ -57,24 +64,35 @@ def build_queue_health_checks(
     ]
     queue_of = {queue_key(queue): queue for queue in queues}
 
-    @dg.multi_asset_check(name=_step_name(queues), specs=specs, can_subset=True)
+    @dg.multi_asset_check(
+        name=f"queue_health_{identifier(' '.join(queues))}", specs=specs, can_subset=True
+    )
     def queue_health(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> Iterator[dg.AssetCheckResult]:
-        found = pgque.health()
+        with pgque.client() as client:
+            found = client.health()
+            lags = {(info.queue, info.name): consumer_lag(info) for info in client.consumers()}
+
+        def badness(row: HealthCheck) -> tuple[int, timedelta]:
+            consumer = (row.queue or "", row.check.partition(":")[2])
+            return _ORDER.index(row.status), lags.get(consumer, timedelta(0))
+
         for key in sorted(context.selected_asset_check_keys):
-            yield _result(key, queue_of[key.asset_key], found)
+            yield _result(key, queue_of[key.asset_key], found, badness)
 
     return [queue_health] if queues else []
 
 
-def _result(key: dg.AssetCheckKey, queue: str, found: Iterable[HealthCheck]) -> dg.AssetCheckResult:
+def _result(
+    key: dg.AssetCheckKey, queue: str, found: Iterable[HealthCheck], badness: Badness
+) -> dg.AssetCheckResult:
     of_queue = [each for each in found if each.queue in (queue, None)]
     rows = [each for each in of_queue if each.check.partition(":")[0] == key.name]
     if all(each.queue is None for each in of_queue):
         status, detail = "critical", f"queue {queue} does not exist: create it, or drop this check"
     else:
-        worst = max(rows, key=lambda each: _ORDER.index(each.status), default=None)
+        worst = max(rows, key=badness, default=None)
         status, detail = (worst.status, worst.detail) if worst else ("ok", "nothing to check")
     return dg.AssetCheckResult(
         asset_key=key.asset_key,
@@ -87,7 +105,7 @@ def _result(key: dg.AssetCheckKey, queue: str, found: Iterable[HealthCheck]) -> 
         metadata={
             "status": status,
             "what_to_do" if status != "ok" else "found": detail,
-            **({"consumers": _consumers(rows)} if key.name == "consumer_lag" else {}),
+            **({"consumers": _consumers(rows)} if key.name in _OF_CONSUMERS else {}),
         },
     )
 
@@ -97,10 +115,3 @@ def _consumers(rows: Iterable[HealthCheck]) -> dg.TableMetadataValue:
         {"consumer": "string", "status": "string", "detail": "string"},
         [(each.check.partition(":")[2], each.status, each.detail) for each in rows],
     )
-
-
-def _step_name(queues: Sequence[str]) -> str:
-    """Names the step after the queues; names that become equal by that are told apart."""
-    names = "\n".join(queues)
-    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
-    return f"queue_health_{re.sub(r'[^A-Za-z0-9]', '_', names)[:40]}_{digest}"

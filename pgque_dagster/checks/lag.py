@@ -1,16 +1,19 @@
 """Checks on how far consumers are behind."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import dagster as dg
 
+from ..attempts import name_batch
 from ..client import Client, ConsumerInfo, LeaseInfo, Limits
-from ..client.states import consumer_states
+from ..client.states import ConsumerState, consumer_states
 from ..consumers import Consumer, consumers_of
+from ..lineage import queue_key
 from ..observation import consumer_lag
 from ..resources import PgqueResource
+from .naming import identifier
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,15 @@ def build_consumer_lag_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
-    """Makes the check `consumer_lag` of consuming assets; a queue without events fails none.
+    """Makes a check `consumer_lag_<consumer>` on the queue of each consuming asset.
 
-    The lag is the age of the tick where the consumer stands while events wait for it: the oldest of
-    them may be younger, by as long as the consumer had nothing to do before.
+    It is evaluated with the other checks of the queue, whatever becomes of the asset's runs. A
+    queue without events fails none. The lag is the age of the tick where the consumer stands while
+    events wait for it: the oldest of them may be younger, by as long as the consumer had nothing to
+    do before. A batch that is held fails the check as an error, however short the lag.
 
     Args:
-        assets: assets made by `@pgque_asset`; one consumer each. Of one with several outputs the
-            first has the check.
+        assets: assets made by `@pgque_asset`; one consumer each.
         max_lag: how far a consumer may be behind.
         warn_lag: beyond this there is a warning; less than `max_lag`.
         max_pending_events: how many events may wait for it.
@@ -74,57 +78,83 @@ def build_consumer_lag_checks(
             f"max_pending_events={max_pending_events}: give 0 or more"
         )
     budget = _Budget(max_lag, warn_lag, max_pending_events)
-    return [
-        _lag_check(consumer, budget, severity, automation_condition)
-        for consumer in consumers_of(assets)
+    consumers = consumers_of(assets)
+    specs = [
+        dg.AssetCheckSpec(
+            f"consumer_lag_{identifier(consumer.name)}",
+            asset=queue_key(consumer.queue),
+            description=f"Consumer {consumer} is at most {max_lag} behind.",
+            automation_condition=automation_condition,
+        )
+        for consumer in consumers
     ]
+    consumer_of = {spec.key: consumer for spec, consumer in zip(specs, consumers, strict=True)}
+
+    @dg.multi_asset_check(
+        name=f"consumer_lag_{identifier(' '.join(map(str, consumers)))}",
+        specs=specs,
+        can_subset=True,
+    )
+    def check_lag(
+        context: dg.AssetCheckExecutionContext, pgque: PgqueResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        with pgque.client() as client:
+            for key in sorted(context.selected_asset_check_keys):
+                yield _result(client, key, consumer_of[key], budget, severity)
+
+    return [check_lag] if consumers else []
 
 
-def _lag_check(
+def _result(
+    client: Client,
+    key: dg.AssetCheckKey,
     consumer: Consumer,
     budget: _Budget,
     severity: dg.AssetCheckSeverity,
-    automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None,
-) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=consumer.asset_keys[0],
-        name="consumer_lag",
-        description=f"Consumer {consumer} is at most {budget.max_lag} behind.",
-        automation_condition=automation_condition,
-    )
-    def check_lag(pgque: PgqueResource) -> dg.AssetCheckResult:
-        with pgque.client() as client:
-            infos = _find(client, consumer)
-            lease = client.lease_info(consumer.queue, consumer.name) if infos else None
-        if not infos:
-            return dg.AssetCheckResult(
-                passed=False,
-                severity=dg.AssetCheckSeverity.WARN,
-                description=f"{consumer} is not registered; the asset's sensor or first run does "
-                "that, and until then no event is kept for it",
-            )
-        lag = max(consumer_lag(info) for info in infos)
-        pending = sum(info.pending_events or 0 for info in infos)
-        problem, how_bad = budget.verdict(lag, pending, severity)
-        return dg.AssetCheckResult(
-            passed=problem is None,
-            severity=how_bad,
-            description=problem,
-            metadata={
-                "lag_seconds": lag.total_seconds(),
-                "max_lag_seconds": budget.max_lag.total_seconds(),
-                "pending_events": pending,
-                "last_seen_seconds": min(info.last_seen for info in infos).total_seconds(),
-                **({"what_to_do": _advice(consumer, lease)} if problem else {}),
-            },
-        )
-
-    return check_lag
-
-
-def _find(client: Client, consumer: Consumer) -> list[ConsumerInfo]:
-    """Returns where the consumer stands, and each part of it that works on a batch beside it."""
+) -> dg.AssetCheckResult:
     states = client.run(consumer_states([(consumer.queue, consumer.name)], Limits()))
+    infos = _find(client, consumer, states)
+    if not infos:
+        return dg.AssetCheckResult(
+            asset_key=key.asset_key,
+            check_name=key.name,
+            passed=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{consumer} is not registered; the asset's sensor or first run does "
+            "that, and until then no event is kept for it",
+        )
+    lag = max(consumer_lag(info) for info in infos)
+    pending = sum(info.pending_events or 0 for info in infos)
+    problem, how_bad = budget.verdict(lag, pending, severity)
+    what_to_do = _advice(consumer, client.lease_info(consumer.queue, consumer.name))
+    if held := _held(states):
+        problem, how_bad, what_to_do = held, dg.AssetCheckSeverity.ERROR, held
+    return dg.AssetCheckResult(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=problem is None,
+        severity=how_bad,
+        description=problem,
+        metadata={
+            "lag_seconds": lag.total_seconds(),
+            "max_lag_seconds": budget.max_lag.total_seconds(),
+            "pending_events": pending,
+            "last_seen_seconds": min(info.last_seen for info in infos).total_seconds(),
+            **({"what_to_do": what_to_do} if problem else {}),
+        },
+    )
+
+
+def _held(states: Sequence[ConsumerState]) -> str:
+    return "; ".join(
+        f"{name_batch(state)} is held {state.held_reason}" for state in states if state.held_reason
+    )
+
+
+def _find(
+    client: Client, consumer: Consumer, states: Sequence[ConsumerState]
+) -> list[ConsumerInfo]:
+    """Returns where the consumer stands, and each part of it that works on a batch beside it."""
     parts = {f"{consumer.name}.{state.subconsumer}" for state in states if state.subconsumer}
     infos = client.consumers(consumer.queue)
     return [info for info in infos if info.name == consumer.name or info.name in parts]

@@ -51,7 +51,7 @@ class SensorOptions(Options):
     max_age: Annotated[timedelta, duration("How long events wait for others.")] = timedelta(
         seconds=60
     )
-    max_attempts: Annotated[int, option("How many runs a batch gets.")] = 3
+    max_attempts: Annotated[int, option("How many runs may claim a batch and fail.")] = 3
     backoff: Annotated[timedelta, duration("The wait after the first failure.")] = timedelta(
         seconds=10
     )

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..checks import build_dead_letter_checks, build_queue_health_checks
 from ..checks.dead_letters import ShowPayloads
-from ..lineage import build_queue_assets
+from ..lineage import build_queue_assets, dead_letters_key, queue_key
 from ..observation import build_pgque_observation_sensor
 from .options import Options, condition, duration, option
 from .scaffolding import QueueScaffolder
@@ -73,7 +73,8 @@ class QueueComponent(Options, dg.Component):
     """A queue: its assets in the lineage, its observation, its checks and the job that runs them.
 
     The queue is created by the project's PgqueComponent where it is missing. The job is named
-    after the queue: `orders_checks`.
+    after the queue, `orders_checks`, and runs every 5 minutes all checks on the queue and its dead
+    letters, those of its consumers among them.
 
     Example:
         .. code-block:: yaml
@@ -83,7 +84,7 @@ class QueueComponent(Options, dg.Component):
               queue: orders
               dead_letter_checks:
                 max_dead_letters: 10
-              check_schedule: "*/5 * * * *"
+              check_schedule: "* * * * *"
 
         A subclass may change the assets:
 
@@ -112,8 +113,9 @@ class QueueComponent(Options, dg.Component):
         option("The health checks of the SQL side, one by one; null for none of them."),
     ] = QueueHealthChecks()
     check_schedule: Annotated[
-        str | None, option("A cron expression: when to run the checks.", "*/5 * * * *")
-    ] = None
+        str | None,
+        option("A cron expression: when to run the checks; null for never.", "* * * * *"),
+    ] = "*/5 * * * *"
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Returns the asset to show for the queue, or for its dead letters; made to be overridden.
@@ -133,7 +135,10 @@ class QueueComponent(Options, dg.Component):
         jobs = [
             dg.define_asset_job(
                 f"{name}_checks",
-                dg.AssetSelection.checks(*checks),
+                # Those that consumers have on the queue are among them.
+                dg.AssetSelection.checks_for_assets(
+                    queue_key(self.queue), dead_letters_key(self.queue)
+                ),
                 description=f"Runs the checks of queue {self.queue}.",
             )
         ]

@@ -55,7 +55,7 @@ attributes:
     severity: ERROR
 
   # When to run the checks, as a cron expression. The job ${identifier}_checks runs them, too.
-  # check_schedule: "*/5 * * * *"
+  # check_schedule: "* * * * *"
 """
 
 _CONSUMER = """\

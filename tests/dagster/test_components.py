@@ -1,11 +1,19 @@
 """The components of the resource and of a queue."""
 
+from datetime import timedelta
+
 import dagster as dg
 import pytest
 
 import pgque_dagster
-from pgque_dagster import PgqueComponent, PgqueResource, QueueComponent
+from pgque_dagster import (
+    PgqueComponent,
+    PgqueResource,
+    QueueComponent,
+    build_consumer_lag_checks,
+)
 from pgque_dagster.client import Client
+from tests.support.checks import revenue
 
 
 def test_the_url_of_the_environment_is_read_when_it_is_needed_and_not_shown(
@@ -49,24 +57,34 @@ def test_ticking_by_sensor_brings_the_sensor() -> None:
 
 
 def test_a_queue_brings_its_assets_its_check_and_the_job_that_runs_it(client: Client) -> None:
-    component = QueueComponent(queue="orders", check_schedule="*/5 * * * *")
+    component = QueueComponent(queue="orders")
     definitions = dg.Definitions.merge(
         dg.build_defs_for_component(component),
-        dg.Definitions(resources={"pgque": PgqueResource(url=client.url)}),
+        dg.Definitions(
+            asset_checks=build_consumer_lag_checks([revenue], max_lag=timedelta(hours=1)),
+            resources={"pgque": PgqueResource(url=client.url)},
+        ),
     )
 
     result = definitions.resolve_job_def("orders_checks").execute_in_process()
     (schedule,) = definitions.schedules or []
 
     checks = {each.check_name for each in result.get_asset_check_evaluations()}
-    assert "dead_letters" in checks
-    assert len(checks) > 1
+    assert {"dead_letters", "held_batch", "consumer_lag_revenue"} <= checks
     assert definitions.resolve_asset_graph().get_all_asset_keys() == {
         pgque_dagster.queue_key("orders"),
         pgque_dagster.dead_letters_key("orders"),
     }
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert schedule.cron_schedule == "*/5 * * * *"
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
+
+
+def test_the_checks_of_a_queue_may_have_no_schedule() -> None:
+    definitions = dg.build_defs_for_component(QueueComponent(queue="orders", check_schedule=None))
+
+    assert len(definitions.jobs or []) == 1
+    assert not definitions.schedules
 
 
 def test_a_queue_is_observed_and_shows_its_producers() -> None:
@@ -90,7 +108,6 @@ def test_a_queue_without_checks_has_no_job() -> None:
         queue="orders",
         dead_letter_checks=None,
         queue_health_checks=None,
-        check_schedule="*/5 * * * *",
     )
     definitions = dg.build_defs_for_component(component)
 

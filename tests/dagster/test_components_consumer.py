@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
-from pgque_dagster import BatchConsumerComponent, PgqueResource, SparkBatch
+from pgque_dagster import BatchConsumerComponent, PgqueResource, SparkBatch, queue_key
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.events import publish
@@ -165,7 +165,7 @@ def test_options_reach_the_asset_and_the_sensor() -> None:
     assert spec.automation_condition is not None
     assert asset.get_io_manager_key_for_asset_key(spec.key) == "kept_io_manager"
     assert set(definitions.resources or {}) == {"kept_io_manager"}
-    assert {key.name for key in check.check_keys} == {"consumer_lag"}
+    assert check.check_keys == {dg.AssetCheckKey(queue_key("orders"), "consumer_lag_kept")}
     assert sensor.name == "kept_sensor"
     assert sensor.minimum_interval_seconds == 7
     assert sensor.default_status == dg.DefaultSensorStatus.STOPPED

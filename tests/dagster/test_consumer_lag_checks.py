@@ -7,8 +7,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pgque_dagster import build_consumer_lag_checks
+from pgque_dagster import SparkBatch, build_consumer_lag_checks, pgque_asset, queue_key
 from pgque_dagster.client import Client
+from pgque_dagster.client.states import hold
 from tests.support.checks import ERROR, WARN, make_older, revenue, run
 from tests.support.events import claim, publish, tick
 
@@ -25,7 +26,7 @@ def test_a_consumer_within_its_budget_passes(client: Client) -> None:
     result = lag_of(client)
 
     assert result.passed
-    assert result.asset_key == revenue.key
+    assert result.asset_check_key == dg.AssetCheckKey(queue_key("orders"), "consumer_lag_revenue")
     assert result.metadata["pending_events"].value == 1
     assert 0 < float(str(result.metadata["lag_seconds"].value)) < 3600
 
@@ -92,6 +93,35 @@ def test_a_batch_that_a_part_of_a_shared_consumer_holds_counts_as_behind(
 
     assert not result.passed
     assert result.metadata["pending_events"].value == 1
+
+
+def test_a_held_batch_is_an_error_with_the_reason_however_short_the_lag(client: Client) -> None:
+    publish(client, ["a"])
+    batch = claim(client)
+    batch.release()
+    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; mend the cause"))
+
+    failed = lag_of(client, severity=WARN)
+
+    assert (failed.passed, failed.severity) == (False, ERROR)
+    assert failed.description == (
+        f"batch {batch.batch_id} of orders/revenue is held after 3 attempts; mend the cause"
+    )
+
+
+def test_consumers_whose_names_differ_in_signs_alone_have_checks_of_their_own() -> None:
+    assets = []
+    for number, consumer in enumerate(("été-1", "ete_1", "ete-1")):
+
+        @pgque_asset(queue="orders", consumer=consumer, name=f"asset_{number}")
+        def counted(batch: SparkBatch) -> int:
+            return batch.event_count
+
+        assets.append(counted)
+
+    (checks,) = build_consumer_lag_checks(assets, max_lag=timedelta(1))
+
+    assert len({key.name for key in checks.check_keys}) == 3
 
 
 def test_a_consumer_that_is_not_registered_is_a_warning(client: Client) -> None:

@@ -7,8 +7,8 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import build_dead_letter_checks, dead_letters_key
-from pgque_dagster.client import Client, DeadLetter, QueueNotFound
-from tests.support.checks import WARN, give_up, rows, run
+from pgque_dagster.client import Client, ConnectionFailed, DeadLetter, QueueNotFound
+from tests.support.checks import ERROR, WARN, give_up, rows, run
 from tests.support.events import make_queue
 
 
@@ -106,7 +106,57 @@ def test_growth_is_what_was_given_up_since_the_last_evaluation_whatever_became_o
     beyond = growth()
     quiet = growth()
 
-    assert (first, within, beyond, quiet) == ((True, 0), (True, 1), (False, 2), (True, 0))
+    assert (first, within, beyond, quiet) == ((False, 2), (True, 1), (False, 2), (True, 0))
+
+
+def test_the_first_evaluation_passes_only_where_nothing_was_given_up_before(
+    client: Client,
+) -> None:
+    checks = build_dead_letter_checks(["orders"], max_growth=1)[-1:]
+
+    (nothing,) = run(checks, client.url).values()
+    give_up(client, "a")
+    (little,) = run(checks, client.url).values()
+    give_up(client, "b")
+    (much,) = run(checks, client.url).values()
+
+    assert nothing.passed
+    assert nothing.description == "first evaluation: 0 events given up before it"
+    assert (little.passed, little.severity) == (False, WARN)
+    assert (much.passed, much.severity) == (False, ERROR)
+    assert much.description == "first evaluation: 2 events given up before it"
+    assert "pgque_replay_dead_letters" in str(much.metadata["what_to_do"].value)
+
+
+def test_evaluations_without_a_database_are_red_and_do_not_end_the_comparison(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    checks = build_dead_letter_checks(["orders"], max_growth=1)[-1:]
+    run(checks, client.url, instance)
+    give_up(client, "a", "b", "c")
+    for _ in range(21):
+        with pytest.raises(ConnectionFailed):
+            run(checks, "postgresql://nobody@127.0.0.1:1/none", instance)
+
+    (result,) = run(checks, client.url, instance).values()
+
+    assert not result.passed
+    assert result.description == "3 events given up since the last evaluation, 1 allowed"
+
+
+def test_the_last_result_is_found_behind_more_than_a_page_of_evaluations_without_one(
+    client: Client, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgque_dagster.checks.dead_letters._PAGE", 2)
+    checks = build_dead_letter_checks(["orders"], max_growth=1)[-1:]
+    run(checks, client.url, instance)
+    for _ in range(5):
+        with pytest.raises(ConnectionFailed):
+            run(checks, "postgresql://nobody@127.0.0.1:1/none", instance)
+
+    (result,) = run(checks, client.url, instance).values()
+
+    assert result.description == "0 events given up since the last evaluation, 1 allowed"
 
 
 def test_growth_of_a_queue_that_was_made_again_counts_from_its_start(

@@ -8,8 +8,9 @@ import pytest
 from pgque_dagster import PgqueResource, build_queue_assets, build_queue_health_checks, queue_key
 from pgque_dagster.checks.health import CHECKS
 from pgque_dagster.client import Client
+from pgque_dagster.client.states import hold
 from tests.support.checks import ERROR, WARN, make_older, rows, run
-from tests.support.events import make_queue, publish, tick
+from tests.support.events import claim, make_queue, publish, tick
 from tests.support.versions import is_older
 
 
@@ -63,6 +64,37 @@ def test_the_worst_consumer_decides_and_all_are_shown(
         ("audit", "ok"),
         ("revenue", "critical"),
     }
+
+
+def test_of_equally_bad_rows_the_consumer_farthest_behind_is_the_headline(
+    client: Client, sql: Callable[[str], None]
+) -> None:
+    sql("update pgque.queue set queue_rotation_period = '1 day'")
+    client.register_consumer("orders", "audit")
+    client.register_consumer("orders", "zeta")
+    make_older(sql)
+    publish(client, ["a"])
+    for consumer in ("audit", "zeta"):
+        claim(client, consumer=consumer).ack()
+
+    result = run(build_queue_health_checks(["orders"]), client.url)["consumer_lag"]
+
+    assert {row["status"] for row in rows(result, "consumers")} == {"ok"}
+    assert str(result.description).startswith("01:00:0")
+
+
+def test_a_held_batch_is_an_error_with_its_consumer_and_the_reason(client: Client) -> None:
+    publish(client, ["a"])
+    client.register_consumer("orders", "audit")
+    batch = claim(client)
+    batch.release()
+    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; mend the cause"))
+
+    result = run(build_queue_health_checks(["orders"]), client.url)["held_batch"]
+
+    assert (result.passed, result.severity) == (False, ERROR)
+    assert f'batch {batch.batch_id} of "revenue" is held since' in str(result.description)
+    assert "after 3 attempts; mend the cause" in str(result.metadata["what_to_do"].value)
 
 
 def test_other_queues_stay_out(client: Client) -> None:
