@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .alerts import Alert, build_pgque_alerts
     from .assets import pgque_asset, pgque_multi_asset
     from .checks import (
         build_consumer_lag_checks,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __version__: str
 
 __all__ = [
+    "Alert",
     "BatchConsumerComponent",
     "EmbeddedPostgres",
     "ParquetBatchIOManager",
@@ -48,6 +50,7 @@ __all__ = [
     "__version__",
     "build_consumer_lag_checks",
     "build_dead_letter_checks",
+    "build_pgque_alerts",
     "build_pgque_jobs",
     "build_pgque_observation_sensor",
     "build_pgque_sensor",
@@ -63,6 +66,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Alert": "alerts",
     "BatchConsumerComponent": "components",
     "EmbeddedPostgres": "embedded",
     "ParquetBatchIOManager": "io_managers",
@@ -73,6 +77,7 @@ _MODULES = {
     "SparkBatch": "spark",
     "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
+    "build_pgque_alerts": "alerts",
     "build_pgque_jobs": "jobs",
     "build_pgque_observation_sensor": "observation",
     "build_pgque_sensor": "sensors",

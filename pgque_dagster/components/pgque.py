@@ -2,20 +2,23 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from ..alerts import Alert, build_pgque_alerts
 from ..jobs import build_pgque_jobs
 from ..resources import InstallPolicy, PgqueResource, TickingPolicy
 from ..ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
-from .options import Options, option
+from .options import Options, duration, option
 from .queue import QueueComponent
 from .scaffolding import PgqueScaffolder
+from .transforms import load_function
 
 Found = TypeVar("Found", bound=dg.Component)
 
@@ -41,6 +44,29 @@ class TickerSensorOptions(Options):
 
     name: Annotated[str, option("The sensor's.")] = "pgque_ticker_sensor"
     minimum_interval_seconds: Annotated[int, option("Between two ticks.")] = 5
+    default_status: Annotated[
+        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
+    ] = dg.DefaultSensorStatus.RUNNING
+
+
+class AlertOptions(Options):
+    """Options of `build_pgque_alerts`, for all queues of the project."""
+
+    notify: Annotated[
+        Callable[[Alert], object],
+        dg.Resolver(
+            load_function,
+            model_field_type=str,
+            description="The function that gets each alert, by its import path; with a dot in "
+            "front, from the folder of this file.",
+            examples=[".alerts.to_slack", "my_project.alerts.to_slack"],
+        ),
+    ]
+    max_lag: Annotated[
+        timedelta | None, duration("How far a consumer may be behind, besides the check of health.")
+    ] = None
+    name: Annotated[str, option("The sensor's.")] = "pgque_alerts"
+    interval: Annotated[timedelta, duration("Between two evaluations.")] = timedelta(minutes=1)
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
@@ -115,9 +141,13 @@ class PgqueComponent(Options, dg.Component):
     ticker_sensor: Annotated[
         TickerSensorOptions, option("The sensor that ticks, where `ticking` is sensor.")
     ] = TickerSensorOptions()
+    alerts: Annotated[
+        AlertOptions | None,
+        option("Whom to tell what is wrong with the queues; without it there is no such sensor."),
+    ] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Makes the resources, the jobs for any queue, and the sensor that ticks."""
+        """Makes the resources, the jobs for any queue, and the sensors that tick and tell."""
         options = {name: getattr(self, name) for name in PgqueResource.model_fields}
         named = [queue.queue for queue in _all_components(context, QueueComponent)]
         options["queues"] = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
@@ -130,6 +160,8 @@ class PgqueComponent(Options, dg.Component):
             if self.ticking == "sensor"
             else []
         )
+        if self.alerts is not None:
+            sensors.append(build_pgque_alerts(options["queues"], **self.alerts.arguments()))
         return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import pgque_dagster
 from pgque_dagster import (
+    Alert,
     PgqueComponent,
     PgqueResource,
     QueueComponent,
@@ -54,6 +55,38 @@ def test_ticking_by_sensor_brings_the_sensor() -> None:
 
     assert [sensor.name for sensor in by_sensor.sensors or []] == ["pgque_ticker_sensor"]
     assert not by_others.sensors
+
+
+def ring(alert: Alert) -> None:
+    RUNG.append(alert)
+
+
+RUNG: list[Alert] = []
+
+
+def test_alerts_are_told_to_the_function_that_yaml_names(database_url: str) -> None:
+    component = PgqueComponent.from_attributes_dict(
+        attributes={
+            "queues": ["nosuch"],
+            "alerts": {"notify": f"{__name__}.ring", "max_lag": "5m"},
+        }
+    )
+    (sensor,) = dg.build_defs_for_component(component).sensors or []
+    assert isinstance(sensor, dg.SensorDefinition)
+    assert (sensor.name, sensor.minimum_interval_seconds) == ("pgque_alerts", 60)
+
+    sensor(dg.build_sensor_context(), pgque=PgqueResource(url=database_url))
+
+    assert [(alert.queue, alert.problem) for alert in RUNG] == [("nosuch", "queue")]
+
+
+def test_alerts_without_a_queue_to_watch_are_refused() -> None:
+    component = PgqueComponent.from_attributes_dict(
+        attributes={"alerts": {"notify": f"{__name__}.ring"}}
+    )
+
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="has no queue to watch"):
+        dg.build_defs_for_component(component)
 
 
 def test_a_queue_brings_its_assets_its_check_and_the_job_that_runs_it(client: Client) -> None:

@@ -16,6 +16,7 @@ from pgque_dagster import (
     QueueComponent,
     SparkBatch,
     build_dead_letter_checks,
+    build_pgque_alerts,
     build_pgque_sensor,
     build_queue_assets,
     pgque_asset,
@@ -28,7 +29,7 @@ from pgque_dagster.components.batch_consumer import (
     SensorOptions,
 )
 from pgque_dagster.components.options import Options, read_duration
-from pgque_dagster.components.pgque import TickerSensorOptions
+from pgque_dagster.components.pgque import AlertOptions, TickerSensorOptions
 from pgque_dagster.components.queue import DeadLetterChecks, ObservationOptions, QueueHealthChecks
 from pgque_dagster.components.sinks import ParquetSink
 from pgque_dagster.observation import build_pgque_observation_sensor
@@ -43,6 +44,7 @@ NOT_IN_YAML = {
     build_consumer_lag_checks: {"assets"},
     build_pgque_observation_sensor: {"queues", "name"},
     build_pgque_ticker_sensor: set(),
+    build_pgque_alerts: {"queues"},  # all that the project declares
     pgque_asset: {"asset_options"},
     SparkBatch.payload: {"self"},
 }
@@ -77,6 +79,7 @@ def yaml_defaults(options: type[Options]) -> dict[str, Any]:
         (QueueComponent, build_queue_assets),
         (ObservationOptions, build_pgque_observation_sensor),
         (TickerSensorOptions, build_pgque_ticker_sensor),
+        (AlertOptions, build_pgque_alerts),
     ],
 )
 def test_yaml_has_every_parameter_of_python_with_its_default(
