@@ -6,7 +6,8 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
-from pgque_dagster.client import Client
+from pgque_dagster.client import Client, Limits
+from pgque_dagster.client.shared import claim_shared
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.events import publish
 from tests.support.sensing import evaluate, record_run, the_request
@@ -118,6 +119,11 @@ def test_an_exhausted_part_becomes_dead_letters_of_the_consumer(
     )
     request = the_request(evaluate(sensor, client.url, instance))
     record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
+    assert part_of(the_request(evaluate(sensor, client.url, instance))) == "1"
+    ttl = timedelta(microseconds=1)
+    claim_shared(
+        client, "orders", "revenue", "1", owner="a run that died", ttl=ttl, limits=Limits()
+    )
 
-    assert "part 1: given up after 1 attempts" in evaluate(sensor, client.url, instance)
+    assert "part 1: given up after 1 attempt," in evaluate(sensor, client.url, instance)
     assert [(x.consumer, x.count) for x in client.dead_letter_counts("orders")] == [("revenue", 1)]
