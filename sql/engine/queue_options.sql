@@ -11,28 +11,95 @@ declare
     v_created  integer;
     v_option   record;
 begin
-    if jsonb_typeof(i_options) is distinct from 'object' then
-        perform pgque.refuse_parameter(
-            format('the options of queue "%s" are no JSON object: %s', i_queue,
-                   coalesce(i_options::text, 'null')));
-    end if;
-
+    perform pgque.check_options(i_queue, i_options);
     v_created := pgque.create_queue(i_queue);
-    for v_option in
-        select o.key, o.value, p.param_type
-        from jsonb_each(i_options) o
-        left join pgque.queue_parameters() p on p.param_name = o.key
-    loop
-        perform pgque.check_option_type(v_option.key, v_option.value, v_option.param_type);
-        perform pgque.set_queue_config(i_queue, v_option.key, v_option.value #>> '{}');
+    for v_option in select o.key, o.value from jsonb_each_text(i_options) o loop
+        perform pgque.set_queue_config(i_queue, v_option.key, v_option.value);
     end loop;
     return v_created;
 end;
 $$;
 
+-- The options, as create_queue takes them, that a queue does not have, with the values that it has
+-- and that it would get. So who may not set options can tell whether all is as it shall be.
+-- locks: none. writes: nothing.
+create or replace function pgque.different_options(
+    i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
+returns setof record
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue    pgque.queue := pgque.find_queue(i_queue);
+    v_option   record;
+    v_differs  boolean;
+begin
+    perform pgque.check_options(i_queue, i_options);
+    for v_option in
+        select o.key, o.value, format('queue_%s', o.key) as column_name, p.param_type,
+               coalesce(pg_get_expr(d.adbin, d.adrelid), 'null') as default_value
+        from jsonb_each_text(i_options) o
+        join pgque.queue_parameters() p on p.param_name = o.key
+        join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
+                           and a.attname = format('queue_%s', o.key)
+        left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+        order by o.key
+    loop
+        param_name := v_option.key;
+        begin
+            execute format(
+                'select q.%1$I, w.value, q.%1$I is distinct from w.value '
+                'from pgque.queue q cross join (select (%2$s)::%3$s) w (value) '  -- quoted: from the catalog, or a literal
+                'where q.queue_id = $1',
+                v_option.column_name,
+                coalesce(quote_literal(v_option.value), v_option.default_value),
+                v_option.param_type)
+            into present, wanted, v_differs using v_queue.queue_id;
+        exception
+            when data_exception then
+                perform pgque.refuse_parameter(
+                    format('"%s" is no value for %s of queue "%s": %s',
+                           v_option.value, param_name, i_queue, sqlerrm));
+        end;
+        if v_differs then
+            return next;
+        end if;
+    end loop;
+end;
+$$;
+
+-- Refuses options that are no object, or of which one is no parameter or a JSON value of another
+-- type than its parameter's.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_options(i_queue text, i_options jsonb)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_option record;
+begin
+    if jsonb_typeof(i_options) is distinct from 'object' then
+        perform pgque.refuse_parameter(
+            format('the options of queue "%s" are no JSON object: %s', i_queue,
+                   coalesce(i_options::text, 'null')));
+    end if;
+    for v_option in
+        select o.key, o.value, p.param_type
+        from jsonb_each(i_options) o
+        left join pgque.queue_parameters() p on p.param_name = o.key
+    loop
+        if v_option.param_type is null then
+            perform pgque.refuse_parameter(
+                format('a queue has no parameter "%s"', v_option.key));
+        end if;
+        perform pgque.check_option_type(v_option.key, v_option.value, v_option.param_type);
+    end loop;
+end;
+$$;
+
 -- Refuses a JSON value of another type than the parameter's, such as a number for a period, whose
--- unit one would have to guess. A string is left to set_queue_config, and so is a parameter that is
--- not known.
+-- unit one would have to guess. A string is left to whoever reads it as the parameter's type.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_option_type(i_name text, i_value jsonb, i_type text)
 returns void
@@ -42,7 +109,7 @@ as $$
 declare
     v_given text := jsonb_typeof(i_value);
 begin
-    if i_type is null or v_given in ('string', 'null')
+    if v_given in ('string', 'null')
        or v_given = 'number' and i_type = 'integer'
        or v_given = 'boolean' and i_type = 'boolean' then
         return;

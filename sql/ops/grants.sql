@@ -17,7 +17,8 @@ to pgque_reader, pgque_admin;
 grant execute on function
     pgque.version(),
     pgque.get_queue_info(),
-    pgque.get_queue_info(text)
+    pgque.get_queue_info(text),
+    pgque.different_options(text, jsonb)
 to pgque_reader, pgque_writer;
 
 grant execute on function

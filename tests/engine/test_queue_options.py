@@ -144,3 +144,53 @@ class TestPause:
         for _ in range(2):
             rows(db, f"select pgque.{call}('q')")
         assert setting(db, "ticker_paused") == ("true" if call == "pause_queue" else "false")
+
+
+class TestDifferentOptions:
+    DIFFERENT = "select * from pgque.different_options('q', %s::jsonb)"
+
+    def test_what_a_queue_has_under_another_spelling_is_no_difference(self, db: Connection) -> None:
+        given = '{"ticker_max_lag": "7 seconds", "max_retries": "09", "event_ttl": "1 day"}'
+        value(db, CREATE, given)
+        same = '{"ticker_max_lag": "00:00:07", "max_retries": 9, "event_ttl": "24 hours"}'
+        assert rows(db, self.DIFFERENT, same) == []
+
+    def test_each_difference_shows_both_values(self, db: Connection) -> None:
+        value(db, CREATE, '{"max_retries": 3, "ticker_paused": true}')
+        wanted = '{"max_retries": 9, "ticker_paused": false, "ticker_max_count": 500}'
+        assert rows(db, self.DIFFERENT, wanted) == [
+            ("max_retries", "3", "9"),
+            ("ticker_paused", "true", "false"),
+        ]
+
+    def test_null_stands_for_the_default(self, db: Connection) -> None:
+        value(db, CREATE, '{"max_retries": 3, "event_ttl": "1 day", "ticker_max_count": 7}')
+        wanted = (
+            '{"max_retries": null, "event_ttl": null, "ticker_max_count": null,'
+            ' "rotation_period": null}'
+        )
+        assert rows(db, self.DIFFERENT, wanted) == [
+            ("event_ttl", "1 day", None),
+            ("max_retries", "3", None),
+            ("ticker_max_count", "7", "500"),
+        ]
+
+    def test_a_queue_that_does_not_exist_is_named(self, db: Connection) -> None:
+        with refused("PQ001", '"q"'):
+            rows(db, self.DIFFERENT, "{}")
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ('{"nosuch": 1}', '"nosuch"'),
+            ("[]", "no JSON object"),
+            ('{"rotation_period": 7}', "rotation_period"),
+            ('{"max_retries": "many"}', '"many"'),
+        ],
+    )
+    def test_options_that_create_queue_would_refuse_are_refused(
+        self, db: Connection, options: str, named: str
+    ) -> None:
+        value(db, "select pgque.create_queue('q')")
+        with refused("PQ005", named, *EVERY_OPTION):
+            rows(db, self.DIFFERENT, options)

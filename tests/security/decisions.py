@@ -28,7 +28,7 @@ insert_change insert_fragment is_change_sent json_change_type jsontriga key_frag
 refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga table_columns
 trigger_arguments trigger_expressions update_fragment url_encode
 """
-READER_AND_WRITER = "get_queue_info version"
+READER_AND_WRITER = "different_options get_queue_info version"
 ADMIN = """
 adopt_restored_database assert_dlq_empty assert_empty batch_event_sql batch_event_tables batch_retry
 begin_slot create_queue dlq_purge drop_queue event_dead event_retry_raw find_tick_helper
@@ -48,7 +48,7 @@ append_position append_slot batch_metrics batch_select build_dispatch build_inse
 build_insert_function build_insert_functions build_queue_functions build_read_function
 build_tables_function check_adopted check_batch_limits check_lease check_lease_holder
 check_logs_visible check_may_claim check_may_settle check_not_leased check_only_batch
-check_option_type check_positions_visible check_read_committed check_reasons check_slot_count
+check_option_type check_options check_positions_visible check_read_committed check_reasons check_slot_count
 check_ticks close_batch consumer_health consumer_metrics count_dead_letters count_end count_move
 count_retries count_unfinished create_event_tables cron_database cron_jobs cron_statements
 database_health deliver_due deliver_singly describe_batch dispatch_branches dispatch_insert

@@ -1,0 +1,168 @@
+"""`PgqueResource` asks for no right that it does not need, and names the one that it lacks."""
+
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pgque_dagster import PgqueResource, build_pgque_ticker_sensor
+from pgque_dagster.client import Client, PermissionDenied
+from tests.support.logins import as_login
+from tests.support.queues import connect, rows
+
+OPTIONS: dict[str, Any] = {"ticker_max_lag": "7 seconds", "max_retries": 9, "event_ttl": None}
+
+
+def declared(url: str, **settings: Any) -> PgqueResource:
+    """A resource that may install nothing and declares the queue orders with its consumer."""
+    return PgqueResource(
+        url=url,
+        install="never",
+        **{
+            "queues": ["orders"],
+            "queue_options": {"orders": OPTIONS},
+            "consumers": {"orders": ["revenue"]},
+            **settings,
+        },
+    )
+
+
+def test_a_reader_starts_with_what_exists_and_sees_its_health(database_url: str) -> None:
+    declared(database_url).database_url()
+
+    resource = declared(as_login(database_url, "pgque_reader"))
+    with resource.client() as client:
+        found = [queue.name for queue in client.queues()]
+
+    assert found == ["orders"]
+    assert resource.health()
+
+
+def test_a_writer_starts_with_queues_that_exist(database_url: str) -> None:
+    declared(database_url).database_url()
+
+    with declared(as_login(database_url, "pgque_writer"), consumers={}).client() as client:
+        assert client.send("orders", "a") == 1
+
+
+def test_what_is_already_as_declared_is_not_written_again(database_url: str) -> None:
+    def rows_written() -> list[Any]:
+        with connect(database_url) as db:
+            return rows(db, "select xmin::text from pgque.queue") + rows(
+                db, "select last_value from pgque.queue_queue_id_seq"
+            )
+
+    declared(database_url).database_url()
+    before = rows_written()
+
+    declared(database_url, pool_size=2, queues=["orders", "orders"]).database_url()
+
+    assert rows_written() == before
+
+
+def test_only_options_that_differ_are_set(database_url: str) -> None:
+    with Client(database_url) as client:
+        client.create_queue("orders", ticker_max_lag="7s", max_retries=3, ticker_max_count=11)
+
+    declared(database_url).database_url()
+
+    with connect(database_url) as db:
+        assert rows(
+            db,
+            "select queue_ticker_max_lag::text, queue_max_retries, queue_ticker_max_count"
+            " from pgque.queue",
+        ) == [("00:00:07", 9, 11)]
+
+
+def test_a_queue_that_is_missing_is_named_to_a_reader_with_what_an_administrator_runs(
+    database_url: str,
+) -> None:
+    resource = declared(
+        as_login(database_url, "pgque_reader"),
+        queues=["or'ders"],
+        queue_options={"or'ders": {"max_retries": 9}},
+        consumers={},
+    )
+
+    with pytest.raises(PermissionDenied) as denied:
+        resource.database_url()
+
+    assert str(denied.value) == (
+        """queue "or'ders" does not exist, and role "login_reader" may not create it. """
+        """Let a role that has pgque_admin run: select pgque.create_queue('or''ders', """
+        """'{"max_retries": 9}'); or: grant pgque_admin to "login_reader";"""
+    )
+    with connect(database_url) as db:
+        db.execute(str(denied.value).partition("run: ")[2].partition(" or: ")[0].encode())
+    assert resource.database_url()
+
+
+def test_options_that_differ_are_named_to_who_may_not_set_them(database_url: str) -> None:
+    with Client(database_url) as client:
+        client.create_queue("orders", max_retries=3)
+    resource = declared(as_login(database_url, "pgque_reader"), consumers={})
+
+    with pytest.raises(PermissionDenied) as denied:
+        resource.database_url()
+
+    assert str(denied.value) == (
+        'queue "orders" differs from queue_options (max_retries is 3, not 9; ticker_max_lag is '
+        '00:00:03, not 00:00:07), and role "login_reader" may not set that. Correct queue_options, '
+        "or let a role that has pgque_admin run: select pgque.create_queue('orders', "
+        """'{"max_retries": 9, "ticker_max_lag": "7 seconds"}'); """
+        'or: grant pgque_admin to "login_reader";'
+    )
+
+
+def test_a_reader_registers_the_consumer_that_is_missing(database_url: str) -> None:
+    with Client(database_url) as client:
+        client.create_queue("orders")
+
+        declared(as_login(database_url, "pgque_reader"), queue_options={}).database_url()
+
+        assert [consumer.name for consumer in client.consumers()] == ["revenue"]
+
+
+def test_a_role_that_may_not_consume_is_told_to_which_consumers_belong(database_url: str) -> None:
+    declared(database_url).database_url()
+
+    with pytest.raises(PermissionDenied, match='grant pgque_reader to "login_writer"'):
+        declared(as_login(database_url, "pgque_writer")).database_url()
+
+
+def test_a_login_without_any_role_is_told_which_to_have(database_url: str) -> None:
+    declared(database_url).database_url()
+
+    with pytest.raises(PermissionDenied, match='grant pgque_reader to "login"'):
+        declared(as_login(database_url)).database_url()
+
+
+def test_a_reader_starts_where_pg_cron_ticks_already(database_url: str) -> None:
+    declared(database_url).database_url()
+    with connect(database_url) as db:
+        db.execute("update pgque.config set scheduler = 'pg_cron'")
+
+    assert declared(as_login(database_url, "pgque_reader"), ticking="pg_cron").database_url()
+
+
+def test_a_reader_is_told_what_to_run_where_pg_cron_has_no_jobs(database_url: str) -> None:
+    declared(database_url).database_url()
+    resource = declared(as_login(database_url, "pgque_reader"), ticking="pg_cron")
+
+    with pytest.raises(PermissionDenied) as denied:
+        resource.database_url()
+
+    assert str(denied.value) == (
+        'pg_cron has no jobs that tick the queues, and role "login_reader" may not make them. '
+        "Let a role that has pgque_admin run: select pgque.start(); "
+        'or: grant pgque_admin to "login_reader";'
+    )
+
+
+def test_the_ticker_sensor_of_a_reader_says_which_role_it_needs(database_url: str) -> None:
+    declared(database_url).database_url()
+    resource = declared(as_login(database_url, "pgque_reader"), ticking="sensor")
+
+    skipped = build_pgque_ticker_sensor()(dg.build_sensor_context(), pgque=resource)
+
+    assert 'grant pgque_admin to "login_reader"' in str(skipped.skip_message)
