@@ -27,6 +27,7 @@ from .client import (
     QueueNotFound,
 )
 from .consumers import refuse_rivals
+from .declared import ensure_consumer
 from .lineage import dead_letters_key
 from .outputs import Event, Outputs, Record
 from .resources import PgqueResource
@@ -217,7 +218,7 @@ def consume(
     refuse_rivals(context, str(consumption))
     with pgque.client() as client:
         try:
-            _find_consumer(context, pgque, client, consumption)
+            _find_consumer(context, client, consumption)
         except QueueNotFound as error:
             declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
             raise QueueNotFound(
@@ -237,15 +238,12 @@ def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:
 
 
 def _find_consumer(
-    context: dg.AssetExecutionContext,
-    pgque: PgqueResource,
-    client: Client,
-    consumption: Consumption,
+    context: dg.AssetExecutionContext, client: Client, consumption: Consumption
 ) -> None:
     """Registers a consumer that is new; one that has a batch for this run must be there."""
     batch_id = context.run.tags.get(BATCH_ID)
     if batch_id is None:
-        pgque.ensure_consumer(client, consumption.queue, consumption.consumer)
+        ensure_consumer(client, consumption.queue, consumption.consumer)
         return
     try:
         client.lease_info(consumption.queue, consumption.consumer)

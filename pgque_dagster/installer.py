@@ -6,8 +6,10 @@ from importlib import resources
 import psycopg
 
 from . import __version__
+from .client import calls
 from .client.connection import connect
 from .client.errors import NewerInstalled, OlderInstalled, SchemaMissing, translated
+from .client.rights import asking
 
 
 def read_sql(file_name: str) -> str:
@@ -22,11 +24,12 @@ def installed_version(url: str) -> str | None:
     Raises:
         ConnectionFailed: if the database cannot be reached.
     """
-    with connect(url) as connection, translated():
+    call = calls.version()
+    with connect(url) as connection, asking(connection, call.sql):
         if connection.execute("select to_regnamespace('pgque')").fetchall()[0][0] is None:
             return None
         try:
-            version: str = connection.execute("select pgque.version()").fetchall()[0][0]
+            version = call.parse(connection.execute(call.sql).fetchall())
         except psycopg.errors.UndefinedFunction:
             return None
     return version

@@ -13,8 +13,9 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from . import installer
-from .client import Client, ConsumerNotFound, HealthCheck
+from .client import Client, HealthCheck
 from .client.pool import ClientPool
+from .declared import ensure_consumer, ensure_queue, ensure_scheduled
 from .embedded import EmbeddedPostgres
 
 InstallPolicy = Literal["never", "if_missing", "upgrade"]
@@ -89,8 +90,12 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def database_url(self) -> str:
         """Returns the URL of the database, with the schema installed and all that is declared.
 
+        What exists as it is declared is only looked at, for which pgque_reader is enough.
+
         Raises:
             PgqueError: if the database cannot be reached or the schema cannot be installed.
+            PermissionDenied: if something is missing that the role may not make; the message says
+                what an administrator runs.
             OlderInstalled: if the schema is older than this package and may not be upgraded.
             NewerInstalled: if the schema is newer than this package.
         """
@@ -126,17 +131,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         with self.client() as client:
             return client.health()
 
-    def ensure_consumer(self, client: Client, queue: str, consumer: str) -> None:
-        """Registers a consumer at the last tick, if it is not registered.
-
-        Raises:
-            QueueNotFound: if there is no such queue.
-        """
-        try:
-            client.lease_info(queue, consumer)
-        except ConsumerNotFound:
-            client.register_consumer(queue, consumer)
-
     def _prepare(self, url: str) -> None:
         if self.install == "if_missing":
             installer.install_if_missing(url)
@@ -145,12 +139,12 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         installer.check_version(url)
         with Client(url) as client:
             for queue in dict.fromkeys([*self.queues, *self.queue_options]):
-                client.create_queue(queue, **self.queue_options.get(queue, {}))
+                ensure_queue(client, queue, self.queue_options.get(queue, {}))
             for queue, consumers in self.consumers.items():
                 for consumer in consumers:
-                    client.register_consumer(queue, consumer)
+                    ensure_consumer(client, queue, consumer)
             if self.ticking == "pg_cron":
-                client.start()
+                ensure_scheduled(client)
 
 
 @cache

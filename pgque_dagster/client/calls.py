@@ -64,6 +64,17 @@ def create_queue_with(queue: str, options: Mapping[str, object]) -> Call[bool]:
     return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), first)
 
 
+def different_options(
+    queue: str, options: Mapping[str, object]
+) -> Call[list[tuple[str, str | None, str | None]]]:
+    """The options that a queue does not have: name, present and wanted value."""
+    return Call(
+        "select param_name, present, wanted from pgque.different_options(%s, %s::jsonb)",
+        (queue, encode(options)),
+        lambda rows: [(name, present, wanted) for name, present, wanted in rows],
+    )
+
+
 def pause_queue(queue: str) -> Call[None]:
     """No more ticks of a queue."""
     return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
@@ -232,6 +243,11 @@ def maint() -> Call[int]:
 def start() -> Call[None]:
     """Jobs of pg_cron that tick and maintain."""
     return Call("select pgque.start()::text", (), nothing)
+
+
+def scheduler() -> Call[str | None]:
+    """Whose jobs tick the queues; None where nobody made any."""
+    return Call("select scheduler from pgque.config", (), first)
 
 
 def stop() -> Call[None]:

@@ -31,6 +31,7 @@ from .models import (
     Sent,
     Status,
 )
+from .rights import asking
 
 T = TypeVar("T")
 
@@ -67,6 +68,11 @@ class Client:
         """Closes the connection."""
         self.close()
 
+    @property
+    def user(self) -> str:
+        """The role that the connection logged in as."""
+        return self._connection.info.user
+
     def close(self) -> None:
         """Closes the connection; an unfinished transaction is rolled back."""
         self._connection.close()
@@ -94,7 +100,7 @@ class Client:
 
     def run(self, call: Call[T]) -> T:
         """Sends one call of `calls` and reads its answer."""
-        with translated():
+        with asking(self._connection, call.sql):
             return call.parse(self._connection.execute(call.sql, call.params).fetchall())
 
     def version(self) -> str:

@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 
 from ..client import Client, staging
 from ..client.connection import connect
-from ..client.errors import ConnectionFailed, InvalidArgument, translated
+from ..client.errors import ConnectionFailed, InvalidArgument
+from ..client.rights import asking
 from .address import DatabaseAddress
 from .copying import copy_batches
 from .event_columns import EventColumns
@@ -88,7 +89,7 @@ class PgqueWriter(DataSourceArrowWriter):
         call = staging.table(self._staging)
         with connect(self._address.resolve()) as connection:
             # By itself: until the end of the transaction it would keep the other tasks waiting.
-            with translated():
+            with asking(connection, call.sql):
                 table = call.parse(connection.execute(call.sql, call.params).fetchall())
             copied = copy_batches(
                 connection,

@@ -10,7 +10,7 @@ from pgque_dagster.client import Client, PermissionDenied
 from tests.support.logins import as_login
 from tests.support.queues import connect, rows
 
-OPTIONS: dict[str, Any] = {"ticker_max_lag": "7 seconds", "max_retries": 9, "event_ttl": None}
+OPTIONS: dict[str, Any] = {"ticker_max_lag": "7 seconds", "max_retries": 9}
 
 
 def declared(url: str, **settings: Any) -> PgqueResource:

@@ -13,7 +13,7 @@ def as_login(url: str, *roles: str) -> str:
     """
     name = "_".join(("login", *(role.removeprefix("pgque_") for role in roles)))
     with connect(url) as db:
-        if not db.execute("select from pg_roles where rolname = %s", (name,)).fetchone():
+        if not db.execute("select 1 from pg_roles where rolname = %s", (name,)).fetchone():
             db.execute(sql.SQL("create role {} login").format(sql.Identifier(name)))
             for role in roles:
                 db.execute(

@@ -1,0 +1,62 @@
+"""Which of the three roles a call needs, so that a refusal names the one to grant."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from .errors import PermissionDenied, translated
+
+# Of the functions that the client calls; all others are pgque_reader's. The grants themselves are
+# in sql/ops/grants.sql.
+_WRITER = """
+abort_staging cancel_scheduled dlq_replay dlq_replay_all dlq_replay_matching open_staging
+publish_staging send send_at send_batch send_idem staging_table
+"""
+_ADMIN = """
+create_queue dlq_purge drop_queue force_next_tick maint maint_operations pause_queue
+resume_queue run_maintenance set_queue_config start status stop ticker ticker_pace
+"""
+_CALL = re.compile(r"\bpgque\.(\w+)\s*\(")
+
+
+def role_for(statement: str) -> str | None:
+    """Returns the role that may call what a statement calls; None where it calls nothing."""
+    names = set(_CALL.findall(statement))
+    if names & set(_ADMIN.split()):
+        return "pgque_admin"
+    if names & set(_WRITER.split()):
+        return "pgque_writer"
+    return "pgque_reader" if names else None
+
+
+def grant(role: str, user: str) -> str:
+    """Returns the statement that gives a role to a user."""
+    return f"grant {role} to {sql.Identifier(user).as_string(None)};"
+
+
+@contextmanager
+def asking(connection: psycopg.Connection[Any], statement: str) -> Iterator[None]:
+    """Does as `translated`, and where a statement's own call is refused names the role to grant.
+
+    A call that was refused inside of a function, or with a hint of the server's, keeps that.
+
+    Raises:
+        PgqueError: the subclass that the database error stands for.
+    """
+    try:
+        with translated():
+            yield
+    except PermissionDenied as error:
+        cause, role = error.__cause__, role_for(statement)
+        if not isinstance(cause, psycopg.Error) or role is None:
+            raise
+        if cause.diag.context or cause.diag.message_hint:
+            raise
+        user = connection.info.user
+        raise PermissionDenied(
+            str(error.args[0]), f'Role "{user}" needs {role}: {grant(role, user)}'
+        ) from cause
