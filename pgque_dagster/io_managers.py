@@ -19,9 +19,7 @@ from .client import InvalidArgument
 from .resources import PgqueResource
 from .spark import ParquetSink, PostgresSink, clear_causes
 from .spark.sinks.merge import Mode
-from .tags import REPLAY
-
-_TABLE = "dagster/table_name"
+from .tags import REPLAY, TABLE
 
 
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
@@ -69,7 +67,9 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
     begin after the ack and see it.
 
     The table has the name that the asset's metadata `dagster/table_name` gives, or the last part of
-    the asset's key. It must exist, with a unique index on the key for `upsert` and `add`.
+    the asset's key. It must exist, with a unique index on the key for `upsert` and `add`. The role
+    needs INSERT on it, for `upsert` and `add` SELECT and UPDATE, and CREATE in its schema or in
+    `stage_schema`.
 
     Example:
         .. code-block:: python
@@ -90,6 +90,11 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
     key: list[str] = Field(
         default_factory=list, description="Columns of a unique index, for upsert and add."
     )
+    stage_schema: str | None = Field(
+        default=None,
+        description="Schema in which rows are staged, where the role may create tables; that of "
+        "the table, if left out.",
+    )
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Stages a batch's DataFrame, to be merged with the ack.
@@ -102,8 +107,10 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
         frame, rows = _counted(_data_frame(context, obj))
         table = _table(context.asset_key, context.definition_metadata)
         with clear_causes():
-            PostgresSink(table, key=self.key, mode=self.mode).write(batch, frame)
-        context.add_output_metadata({_TABLE: table, "dagster/row_count": rows()})
+            PostgresSink(table, key=self.key, mode=self.mode, stage_schema=self.stage_schema).write(
+                batch, frame
+            )
+        context.add_output_metadata({TABLE: table, "dagster/row_count": rows()})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the whole table as DataFrame, read by the driver; numeric comes as text."""
@@ -126,7 +133,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def _table(key: dg.AssetKey, metadata: Any) -> str:
-    named = (metadata or {}).get(_TABLE)
+    named = (metadata or {}).get(TABLE)
     return str(getattr(named, "value", named) or key.path[-1])
 
 

@@ -22,7 +22,10 @@ from .lineage import queue_key
 from .outputs import Event, Record
 from .resources import PgqueResource
 from .spark import SparkBatch
-from .tags import QUEUE, REPLAY
+from .tags import QUEUE, REPLAY, TABLE
+
+# PostgreSQL cuts longer names off, and what is cut off may be all that tells two tables apart.
+_LONGEST_NAME = 63
 
 
 class ReplayRange(dg.Config):
@@ -40,6 +43,7 @@ class ReplayRange(dg.Config):
 def pgque_replay_asset(
     *,
     queue: str,
+    of: dg.AssetsDefinition | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
     timeout: timedelta | None = None,
@@ -63,6 +67,8 @@ def pgque_replay_asset(
 
     Args:
         queue: the queue's name.
+        of: the asset that is replayed. Where its metadata `dagster/table_name` is sales.revenue,
+            that of the replay is sales.revenue_replay, unless `metadata` says another.
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
@@ -88,11 +94,10 @@ def pgque_replay_asset(
             def revenue(batch: SparkBatch) -> DataFrame:
                 return batch.payload("total double not null").groupBy().sum("total")
 
-            assets = [
-                pgque_asset(queue="orders")(revenue),
-                pgque_replay_asset(queue="orders")(revenue),
-            ]
+            first = pgque_asset(queue="orders")(revenue)
+            assets = [first, pgque_replay_asset(queue="orders", of=first)(revenue)]
     """
+    own_metadata = {**_table_beside(of), **(metadata or {})}
 
     def decorate(body: Body) -> dg.AssetsDefinition:
         if is_annotated_none(body):
@@ -131,7 +136,7 @@ def pgque_replay_asset(
             deps=[queue_key(queue)],
             description=description or inspect.getdoc(body),
             kinds={"pyspark"} if kinds is None else kinds,
-            metadata={**(metadata or {}), QUEUE: queue, REPLAY: True},
+            metadata={**own_metadata, QUEUE: queue, REPLAY: True},
             check_specs=list(check_specs),
             io_manager_key=io_manager_key,
             output_required=False,
@@ -140,6 +145,25 @@ def pgque_replay_asset(
         return asset
 
     return decorate
+
+
+def _table_beside(asset: dg.AssetsDefinition | None) -> dict[str, str]:
+    """Returns the metadata that name the table of an asset's replay, if the asset's names one.
+
+    Raises:
+        DagsterInvalidDefinitionError: if PostgreSQL would cut the table's name off.
+    """
+    named = next((spec.metadata.get(TABLE) for spec in asset.specs), None) if asset else None
+    if not named:
+        return {}
+    table = str(getattr(named, "value", named))
+    beside = f'{table[:-1]}_replay"' if table.endswith('"') else f"{table}_replay"
+    if len(beside.rpartition(".")[2].strip('"').encode()) > _LONGEST_NAME:
+        raise dg.DagsterInvalidDefinitionError(
+            f"the table {beside} of the replay has a name of more than {_LONGEST_NAME} bytes: give "
+            f'the replay a shorter one, metadata={{"{TABLE}": …}}'
+        )
+    return {TABLE: beside}
 
 
 def _begin_or_go_on(

@@ -8,3 +8,5 @@ ATTEMPT = "pgque/attempt"
 EPOCH = "pgque/epoch"
 WORKER = "pgque/worker"
 REPLAY = "pgque/replay"
+# Dagster's own: the table that an asset is kept in.
+TABLE = "dagster/table_name"

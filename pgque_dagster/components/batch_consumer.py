@@ -274,7 +274,7 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
             resources[options["io_manager_key"]] = self.sink.io_manager()
         asset = pgque_asset(**options)(self._body()).map_asset_specs(self.get_asset_spec)
         return dg.Definitions(
-            assets=[asset, *self._replays(options["io_manager_key"])],
+            assets=[asset, *self._replays(asset, options["io_manager_key"])],
             asset_checks=self._checks(asset),
             sensors=self._sensors(asset),
             resources=resources,
@@ -317,11 +317,14 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
             body.__annotations__["return"] = signature.return_annotation
         return body
 
-    def _replays(self, io_manager_key: str | None) -> list[dg.AssetsDefinition]:
+    def _replays(
+        self, asset: dg.AssetsDefinition, io_manager_key: str | None
+    ) -> list[dg.AssetsDefinition]:
         if self.replay is None:
             return []
         decorate = pgque_replay_asset(
             queue=self.queue,
+            of=asset,
             lease_ttl=self.lease_ttl,
             slices=self.slices,
             timeout=self.timeout,

@@ -39,6 +39,10 @@ class PostgresSink(Options):
     key: Annotated[
         list[str], option("Columns of a unique index, for upsert and add.", ["product"])
     ] = Field(default=[])
+    stage_schema: Annotated[
+        str | None,
+        option("Where rows are staged, if the role may not create tables beside the table."),
+    ] = None
 
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs the resource `pgque`."""
@@ -46,7 +50,10 @@ class PostgresSink(Options):
         @dg.io_manager(required_resource_keys={"pgque"})
         def postgres(context: dg.InitResourceContext) -> PostgresBatchIOManager:
             return PostgresBatchIOManager(
-                pgque=context.resources.pgque, mode=self.mode, key=self.key
+                pgque=context.resources.pgque,
+                mode=self.mode,
+                key=self.key,
+                stage_schema=self.stage_schema,
             )
 
         return postgres

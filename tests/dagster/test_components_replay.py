@@ -50,6 +50,24 @@ def test_a_consumer_has_an_asset_for_replays_that_stores_beside_its_own(
     assert spec.group_name == "replays"
 
 
+def test_the_replay_of_a_consumer_is_kept_beside_its_table() -> None:
+    component = BatchConsumerComponent.from_attributes_dict(
+        attributes={
+            "queue": "orders",
+            "transform": "tests.dagster.test_components_replay.payloads",
+            "sink": {"type": "postgres"},
+            "metadata": {"dagster/table_name": "sales.revenue"},
+            "replay": {},
+        }
+    )
+
+    _, replay = dg.build_defs_for_component(component).assets or ()
+
+    assert isinstance(replay, dg.AssetsDefinition)
+    assert replay.key == dg.AssetKey("payloads_replay")
+    assert replay.get_asset_spec().metadata["dagster/table_name"] == "sales.revenue_replay"
+
+
 def test_a_consumer_has_no_asset_for_replays_unless_it_is_said() -> None:
     component = BatchConsumerComponent(queue="orders", transform=payloads, io_manager_key="mine")
 

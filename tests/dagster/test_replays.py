@@ -258,6 +258,54 @@ def test_a_replay_into_postgres_is_merged_into_the_table_named_after_it(
         assert sorted(rows(db, "table kept_replay")) == [("a",), ("b",)]
 
 
+def asset_in(table: str) -> dg.AssetsDefinition:
+    metadata = {"dagster/table_name": table}
+    return pgque_asset(queue="orders", name="kept", metadata=metadata)(payloads)
+
+
+def test_a_replay_of_an_asset_is_kept_in_the_schema_of_its_table(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    ticks = consume(client, ["a"])
+    replay = pgque_replay_asset(queue="orders", of=asset_in("sales.kept"), name="kept_replay")
+    with connect(client.url) as db:
+        db.execute("create schema sales")
+        for table in ("sales.kept", "sales.kept_replay", "kept_replay"):
+            db.execute(f"create table {table} (ev_data text)".encode())
+        dg.materialize(
+            [replay(payloads)],
+            resources={
+                **resources(client.url, spark, tmp_path),
+                "io_manager": PostgresBatchIOManager(pgque=PgqueResource(url=client.url)),
+            },
+            run_config=config(ticks[0], ticks[-1]),
+        )
+
+        assert rows(db, "table sales.kept_replay") == [("a",)]
+        assert rows(db, "table kept_replay") == rows(db, "table sales.kept") == []
+
+
+@pytest.mark.parametrize(
+    ("table", "metadata", "expected"),
+    [
+        ("revenue", {}, "revenue_replay"),
+        ('sales."The Revenue"', {}, 'sales."The Revenue_replay"'),
+        ("sales.revenue", {"dagster/table_name": "tests.mine"}, "tests.mine"),
+    ],
+)
+def test_the_table_of_a_replay_is_named_after_that_of_the_asset_unless_it_has_its_own(
+    table: str, metadata: dict[str, str], expected: str
+) -> None:
+    replay = pgque_replay_asset(queue="orders", of=asset_in(table), metadata=metadata)(payloads)
+
+    assert replay.get_asset_spec().metadata["dagster/table_name"] == expected
+
+
+def test_a_name_that_postgres_would_cut_off_is_refused_when_it_is_defined() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="more than 63 bytes"):
+        pgque_replay_asset(queue="orders", of=asset_in(f"sales.{'x' * 57}"))
+
+
 def test_a_body_with_a_config_of_its_own_is_refused_when_it_is_defined() -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="config of its own"):
 

@@ -3,15 +3,18 @@
 A row is written in the transaction of the effect, so that the two stand or fall together.
 """
 
-from contextlib import suppress
-from typing import Any
+from contextlib import AbstractContextManager, suppress
 
 import psycopg
 from psycopg import sql
 
-NAME = "pgque_sink_ledger"
+from .rights import Connection, needing
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+NAME = "pgque_sink_ledger"
+_COLUMNS = (
+    "(sink text, batch text, applied_at timestamptz not null default now(), "
+    "primary key (sink, batch))"
+)
 
 
 class AlreadyApplied(Exception):
@@ -27,14 +30,25 @@ class Ledger:
     """
 
     def __init__(self, schema: str | None, sink: str) -> None:
+        self._schema = schema
         self._table = sql.Identifier(*([schema] if schema else []), NAME)
         self._sink = sink
 
     def has(self, connection: Connection, batch: str) -> bool:
-        """Says whether a batch was applied."""
+        """Says whether a batch was applied.
+
+        Raises:
+            PermissionDenied: if the ledger is missing and the role may not create it, or if the
+                role may not write to it.
+        """
         self._create(connection)
         query = sql.SQL("select from {} where sink = %s and batch = %s").format(self._table)
-        return connection.execute(query, (self._sink, batch)).fetchone() is not None
+        name = self._table.as_string(connection)
+        why = "where it is written down which batches were applied"
+        with needing(connection, "select, insert", name, why):
+            # Before Spark works, not at its end.
+            connection.execute(sql.SQL("explain {}").format(self._insert()), (self._sink, batch))
+            return connection.execute(query, (self._sink, batch)).fetchone() is not None
 
     def record(self, connection: Connection, batch: str) -> None:
         """Writes down that a batch was applied; belongs into the transaction that does it.
@@ -42,23 +56,40 @@ class Ledger:
         Raises:
             AlreadyApplied: if it was; the transaction must be rolled back.
         """
-        query = sql.SQL("insert into {} (sink, batch) values (%s, %s)").format(self._table)
         try:
-            connection.execute(query, (self._sink, batch))
+            connection.execute(self._insert(), (self._sink, batch))
         except psycopg.errors.UniqueViolation as error:
             raise AlreadyApplied from error
+
+    def _insert(self) -> sql.Composed:
+        return sql.SQL("insert into {} (sink, batch) values (%s, %s)").format(self._table)
 
     def _create(self, connection: Connection) -> None:
         name = self._table.as_string(connection)
         if connection.execute("select to_regclass(%s)", (name,)).fetchone() != (None,):
             return
+        statement = sql.SQL("create table {} " + _COLUMNS).format(self._table)
         # Unless another driver is faster.
-        with suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation):
-            connection.execute(
-                sql.SQL(
-                    "create table {} ("
-                    "sink text, batch text, "
-                    "applied_at timestamptz not null default now(), "
-                    "primary key (sink, batch))"
-                ).format(self._table)
-            )
+        with (
+            suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation),
+            self._needing_create(connection),
+        ):
+            connection.execute(statement)
+
+    def _needing_create(self, connection: Connection) -> AbstractContextManager[None]:
+        """Says what somebody else runs where the role may not create the table."""
+        schema = self._schema
+        if schema is None:
+            ((schema,),) = connection.execute("select current_schema()::text").fetchall()
+        table, user = (
+            sql.Identifier(*names).as_string(connection)
+            for names in ((schema, NAME), (connection.info.user,))
+        )
+        return needing(
+            connection,
+            "create",
+            f"schema {sql.Identifier(schema).as_string(connection)}",
+            f"where the ledger {NAME} is missing",
+            besides=f" or: create table {table} {_COLUMNS}; "
+            f"grant select, insert on {table} to {user};",
+        )

@@ -27,6 +27,11 @@ class Merge:
     columns: tuple[str, ...]
 
     @property
+    def rights(self) -> str:
+        """What the role needs on the target, as GRANT names it."""
+        return "insert" if self.mode == "append" else "select, insert, update"
+
+    @property
     def values(self) -> tuple[str, ...]:
         """The columns beside the key."""
         return tuple(column for column in self.columns if column not in self.key)

@@ -6,7 +6,8 @@ from pyspark.sql import DataFrame
 
 from ...client.connection import connect
 from ...client.errors import InvalidArgument
-from .ledger import AlreadyApplied, Connection, Ledger
+from .ledger import AlreadyApplied, Ledger
+from .rights import Connection
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -30,8 +31,8 @@ def once_per_batch(
     What `apply` does elsewhere (files, other databases) happens at least once.
 
     Args:
-        url: the database, with the right to create that table in the first schema of the
-            search_path where it is missing.
+        url: the database. Where that table is missing, the role needs CREATE in the first schema of
+            the search_path; else SELECT and INSERT on it.
         name: of the effect; two of one query need two names.
         apply: takes the DataFrame, the micro-batch's number and the connection. The transaction
             begins with its first statement; the work of Spark belongs before. It must not commit.

@@ -9,27 +9,30 @@ from ...client.connection import connect
 from ...client.errors import InvalidArgument
 from ..address import DatabaseAddress
 from ..batch import SparkBatch
-from .ledger import AlreadyApplied, Connection, Ledger
+from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
 from .once import query_id
+from .rights import Connection, needing
 from .stage import Stage
 
 
 class PostgresSink:
     """A table that takes the results of batches; no JDBC driver is needed.
 
-    Executors COPY the rows into a stage, an unlogged table beside the target; the driver merges it
-    in one transaction. What it guarantees:
+    Executors COPY the rows into a stage, an unlogged table; the driver merges it in one
+    transaction. The role needs CREATE in the stage's schema, which is that of the target or
+    `stage_schema`. On the target it needs INSERT, and for `upsert` and `add` SELECT and UPDATE,
+    too. What it guarantees:
 
     - In **the queue's own database** the merge is part of the ack's transaction. Whatever is
       killed, and whenever, each batch counts exactly once: before the ack nothing happened, and the
       next attempt does all of it; after it, the batch is not delivered again. An attempt that lost
       its lease merges nothing, since its ack fails.
     - In **another database** (`url`) the merge shares its transaction with a row of the table
-      `pgque_sink_ledger`, beside the target. Killed before that commits: nothing happened. Killed
-      between it and the ack: the next attempt finds the row and merges nothing. So each batch
-      counts exactly once, too; but the effect may show before the ack, and stays when the batch
-      fails later.
+      `pgque_sink_ledger`, beside the target, which is created where it is missing. Killed before
+      that commits: nothing happened. Killed between it and the ack: the next attempt finds the row
+      and merges nothing. So each batch counts exactly once, too; but the effect may show before
+      the ack, and stays when the batch fails later.
     - A stage of a driver that died is removed by the next attempt at its batch, or by any write to
       the same schema a day later. One that the server lost in a crash is noticed, and merges
       nothing.
@@ -41,6 +44,8 @@ class PostgresSink:
             `add` adds the values up, those of the batch among themselves and with those in the
             table.
         url: another database than the queue's, or how driver and executors find it.
+        stage_schema: where to make the stage, for a role that may not create tables beside the
+            target; a schema of the same database, which must exist.
 
     Raises:
         InvalidArgument: if mode and key do not fit each other.
@@ -53,6 +58,7 @@ class PostgresSink:
         key: Sequence[str] = (),
         mode: Mode = "append",
         url: str | DatabaseAddress | None = None,
+        stage_schema: str | None = None,
     ) -> None:
         if mode not in ("append", "upsert", "add"):
             raise InvalidArgument(f"no mode {mode!r}", "Modes are append, upsert and add.")
@@ -64,6 +70,7 @@ class PostgresSink:
         self._table = table
         self._key = tuple(key)
         self._mode: Mode = mode
+        self._stage_schema = stage_schema
         self._address = DatabaseAddress(url) if isinstance(url, str) else url
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> None:
@@ -75,6 +82,8 @@ class PostgresSink:
 
         Raises:
             InvalidArgument: if the table does not exist, or cannot take these rows by this key.
+            PermissionDenied: if the role may not create the stage or the ledger, or not change the
+                table; Spark has not worked then.
             StagingLost: if the server crashed meanwhile; the batch must be run again.
         """
         batch.use_sink(self._table, self._address)
@@ -132,17 +141,21 @@ class PostgresSink:
                 f"Rows for {self._table} need the key; there is: {', '.join(frame.columns)}.",
             )
         merge = Merge(sql.Identifier(schema, name), self._mode, self._key, tuple(frame.columns))
-        stage = Stage(schema, merge, batch)
+        stage = Stage(self._stage_schema or schema, merge, batch)
         stage.create(connection)
         return stage
 
     def _resolve(self, connection: Connection) -> tuple[str, str]:
         """Returns schema and name of the table."""
-        row = connection.execute(
-            "select n.nspname::text, c.relname::text from pg_class c"
-            " join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)",
-            (self._table,),
-        ).fetchone()
+        ((schema,),) = connection.execute(
+            "select quote_ident((parse_ident(%s))[1])", (self._table,)
+        ).fetchall()
+        with needing(connection, "usage", f"schema {schema}", f"where {self._table} is"):
+            row = connection.execute(
+                "select n.nspname::text, c.relname::text from pg_class c"
+                " join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)",
+                (self._table,),
+            ).fetchone()
         if row is None:
             raise InvalidArgument(f"there is no table {self._table}", "Create the table first.")
         return row[0], row[1]

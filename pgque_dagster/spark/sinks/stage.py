@@ -1,4 +1,4 @@
-"""A table beside the target that the executors fill, for the driver to merge in one transaction."""
+"""A table that the executors fill, for the driver to merge in one transaction."""
 
 import hashlib
 import time
@@ -16,8 +16,8 @@ from ...client.errors import InvalidArgument, StagingLost
 from ..address import DatabaseAddress
 from ..causes import clear_causes
 from ..copying import copy_batches
-from .ledger import Connection
 from .merge import Merge
+from .rights import Connection, needing
 
 _PREFIX = "pgque_stage"
 # Stages of another process are what a dead attempt left; none is in use for longer than a day.
@@ -29,7 +29,7 @@ class Stage:
     """An unlogged table `pgque_stage_<batch>_<process>_<time>_<random>` with the target's columns.
 
     Args:
-        schema: of the target, and of the stage.
+        schema: where to make it; the role needs CREATE there.
         merge: how the rows get into the target.
         batch: which batch of all: attempts at the same replace each other.
     """
@@ -49,16 +49,11 @@ class Stage:
 
         Raises:
             InvalidArgument: if the rows cannot get into the target in this way.
+            PermissionDenied: if the role may not create the stage, or not change the target.
         """
-        with refusals(self._merge):
+        with refusals(connection, self._merge):
             self._remove_leftovers(connection)
-            connection.execute(
-                sql.SQL("create unlogged table {} as select {} from {} with no data").format(
-                    self._table,
-                    sql.SQL(", ").join(map(sql.Identifier, self._merge.columns)),
-                    self._merge.target,
-                )
-            )
+            self._create_table(connection)
             connection.execute(
                 sql.SQL(
                     "alter table {} add column st_txid xid8 not null default pg_current_xact_id()"
@@ -71,6 +66,23 @@ class Stage:
             except psycopg.Error:
                 connection.execute(sql.SQL("drop table {}").format(self._table))
                 raise
+
+    def _create_table(self, connection: Connection) -> None:
+        schema = sql.Identifier(self._schema).as_string(connection)
+        target = self._merge.target.as_string(connection)
+        statement = sql.SQL("create unlogged table {} as select {} from {} with no data").format(
+            self._table,
+            sql.SQL(", ").join(map(sql.Identifier, self._merge.columns)),
+            self._merge.target,
+        )
+        with needing(
+            connection,
+            "usage, create",
+            f"schema {schema}",
+            f"where rows for {target} are staged",
+            besides=" or name as stage_schema one in which the role may create tables.",
+        ):
+            connection.execute(statement)
 
     def fill(self, address: DatabaseAddress, frame: DataFrame) -> None:
         """Has the executors COPY the rows, each task in a transaction of its own.
@@ -99,7 +111,7 @@ class Stage:
             StagingLost: if the server crashed since, and lost what was staged.
             InvalidArgument: if the target refuses the rows.
         """
-        with refusals(self._merge):
+        with refusals(connection, self._merge):
             self._check_complete(connection)
             connection.execute(self._merge.statement(self._table), (self._txids,))
             self._drop(connection, self._table)
@@ -153,15 +165,16 @@ class Stage:
 
 
 @contextmanager
-def refusals(merge: Merge) -> Iterator[None]:
+def refusals(connection: Connection, merge: Merge) -> Iterator[None]:
     """Turns what the server says against the target, the key or the rows into a plain error."""
+    target = merge.target.as_string(connection)
     try:
-        yield
+        with needing(connection, merge.rights, target, "where the rows of batches are merged"):
+            yield
     except (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError) as error:
         key = f" by the key ({', '.join(merge.key)})" if merge.key else ""
         raise InvalidArgument(
-            f"{merge.mode} into {merge.target.as_string(None)}{key}:"
-            f" {error.diag.message_primary or error}",
+            f"{merge.mode} into {target}{key}: {error.diag.message_primary or error}",
             _HINTS.get(error.sqlstate or "", error.diag.message_hint or ""),
         ) from error
 
@@ -170,4 +183,5 @@ _HINTS = {
     "21000": "Two rows have the same key: aggregate them first.",
     "42P10": "The key must be the columns of a primary key or unique index of the table.",
     "42P01": "Create the table first.",
+    "3F000": "Create the schema first, such as by: create schema … authorization …;",
 }

@@ -1,0 +1,230 @@
+"""What a login needs to keep results in Postgres, and what it is told when it lacks that."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgque_dagster.client import Client, InvalidArgument, PermissionDenied
+from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark.sinks import PostgresSink, once_per_batch
+from tests.conftest import Server
+from tests.support.databases import empty_database
+from tests.support.events import claim, make_queue, publish
+from tests.support.logins import as_login
+from tests.support.queues import connect, rows
+
+TABLE = """
+create schema sales;
+create table sales.revenue (product text primary key, total bigint);
+grant usage on schema sales to login_reader;
+"""
+ALL = "grant select, insert, update on sales.revenue to login_reader"
+STAGING = "create schema staging; grant usage, create on schema staging to login_reader"
+ADD: dict[str, Any] = {"key": ["product"], "mode": "add"}
+
+
+def run(url: str, *statements: str) -> None:
+    """Runs statements as the administrator."""
+    with connect(url) as db:
+        for statement in statements:
+            db.execute(statement.encode())
+
+
+@pytest.fixture
+def client(database_url: str) -> Iterator[Client]:
+    """A login that may consume, in a database with a table that is not its own."""
+    with Client(database_url) as owner:
+        make_queue(owner)
+        publish(owner, ["a"])
+    with Client(as_login(database_url, "pgque_reader")) as login:
+        run(database_url, TABLE)
+        yield login
+
+
+@pytest.fixture
+def elsewhere(server: Server, client: Client) -> Iterator[str]:
+    """Another database with the same table, which the login may change."""
+    with empty_database(server) as url:
+        run(url, TABLE, ALL)
+        yield url
+
+
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([("tea", 4), ("tea", 5)], "product string, total bigint")
+
+
+def frame_that_must_not_be_computed(spark: SparkSession) -> DataFrame:
+    return spark.sql("select 'tea' as product, bigint(raise_error('Spark worked')) as total")
+
+
+def spark_batch(client: Client, spark: SparkSession) -> SparkBatch:
+    return SparkBatch(spark, claim(client), client.url)
+
+
+def found(url: str) -> list[tuple[Any, ...]]:
+    with connect(url) as db:
+        return rows(db, "select product, total from sales.revenue")
+
+
+def refused(
+    client: Client, spark: SparkSession, sink: PostgresSink, why: type[Exception] = PermissionDenied
+) -> str:
+    with pytest.raises(why) as denied:
+        sink.write(spark_batch(client, spark), frame_that_must_not_be_computed(spark))
+    return str(denied.value)
+
+
+def test_with_a_schema_for_stages_nothing_is_created_beside_the_table(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    run(database_url, ALL, STAGING)
+    batch = claim(client)
+
+    PostgresSink("sales.revenue", stage_schema="staging", **ADD).write(
+        SparkBatch(spark, batch, client.url), frame(spark)
+    )
+    batch.ack()
+
+    assert found(database_url) == [("tea", 9)]
+    with connect(database_url) as db:
+        assert rows(db, "select relname from pg_class where relname ~ '^pgque_stage'") == []
+
+
+def test_rows_that_are_only_appended_need_no_more_than_insert(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    run(database_url, "grant insert on sales.revenue to login_reader", STAGING)
+    batch = claim(client)
+
+    PostgresSink("sales.revenue", stage_schema="staging").write(
+        SparkBatch(spark, batch, client.url), frame(spark).distinct().limit(1)
+    )
+    batch.ack()
+
+    assert len(found(database_url)) == 1
+
+
+def test_who_may_not_create_a_stage_is_told_both_ways_out_before_spark_works(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    run(database_url, ALL)
+
+    told = refused(client, spark, PostgresSink("sales.revenue"))
+
+    assert told == (
+        'role "login_reader" lacks USAGE, CREATE on schema "sales", where rows for '
+        '"sales"."revenue" are staged. Let its owner run: '
+        'grant usage, create on schema "sales" to "login_reader"; or name as '
+        "stage_schema one in which the role may create tables."
+    )
+
+
+def test_a_schema_for_stages_is_told_what_it_lacks(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    run(database_url, ALL, "create schema staging")
+
+    told = refused(client, spark, PostgresSink("sales.revenue", stage_schema="staging"))
+
+    assert 'grant usage, create on schema "staging" to "login_reader";' in told
+
+
+def test_a_schema_for_stages_that_is_missing_is_named(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    run(database_url, ALL)
+
+    told = refused(
+        client, spark, PostgresSink("sales.revenue", stage_schema="nowhere"), InvalidArgument
+    )
+
+    assert 'schema "nowhere" does not exist' in told
+    assert "Create the schema first" in told
+
+
+@pytest.mark.parametrize(
+    ("granted", "options", "needed"),
+    [
+        ("update, select", {}, "insert"),
+        ("insert", ADD, "select, insert, update"),
+        ("insert, select", {"key": ["product"], "mode": "upsert"}, "select, insert, update"),
+    ],
+)
+def test_who_may_not_change_the_table_is_told_the_grant_before_spark_works(
+    client: Client,
+    database_url: str,
+    spark: SparkSession,
+    granted: str,
+    options: dict[str, Any],
+    needed: str,
+) -> None:
+    run(database_url, f"grant {granted} on sales.revenue to login_reader", STAGING)
+
+    told = refused(client, spark, PostgresSink("sales.revenue", stage_schema="staging", **options))
+
+    assert f'grant {needed} on "sales"."revenue" to "login_reader";' in told
+    with connect(database_url) as db:
+        assert rows(db, "select relname from pg_class where relname ~ '^pgque_stage'") == []
+
+
+def test_who_may_not_use_the_tables_schema_is_told_the_grant(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    run(database_url, ALL, STAGING, "revoke usage on schema sales from login_reader")
+
+    told = refused(client, spark, PostgresSink("sales.revenue", stage_schema="staging"))
+
+    assert 'grant usage on schema sales to "login_reader";' in told
+
+
+def statements_in(told: str) -> list[str]:
+    """The statements after the one that grants CREATE, which make the ledger without it."""
+    return [f"{part};" for part in told.partition(" or: ")[2].split(";") if part.strip()]
+
+
+def test_a_ledger_that_is_missing_comes_with_the_statements_that_make_it(
+    client: Client, elsewhere: str, spark: SparkSession
+) -> None:
+    run(elsewhere, STAGING)
+    url = as_login(elsewhere, "pgque_reader")
+    sink = PostgresSink("sales.revenue", stage_schema="staging", url=url, **ADD)
+
+    told = refused(client, spark, sink)
+    assert 'role "login_reader" lacks CREATE on schema "sales", where the ledger' in told
+    run(elsewhere, *statements_in(told))
+    sink.write(spark_batch(client, spark), frame(spark))
+
+    assert found(elsewhere) == [("tea", 9)]
+
+
+def test_an_effect_of_once_per_batch_names_the_ledger_that_is_missing(
+    client: Client, elsewhere: str, spark: SparkSession
+) -> None:
+    run(elsewhere, "revoke create on schema public from public")
+    once = once_per_batch(
+        as_login(elsewhere, "pgque_reader"), "effect", lambda *given: None, query="a query"
+    )
+
+    with pytest.raises(PermissionDenied, match=r'create table "public"\."pgque_sink_ledger"'):
+        once(frame(spark), 0)
+
+
+def test_a_ledger_that_may_not_be_written_is_told_the_grant(
+    client: Client, elsewhere: str, spark: SparkSession
+) -> None:
+    run(
+        elsewhere,
+        STAGING,
+        "create table sales.pgque_sink_ledger (sink text, batch text, "
+        "applied_at timestamptz not null default now(), primary key (sink, batch))",
+        "grant select on sales.pgque_sink_ledger to login_reader",
+    )
+    sink = PostgresSink(
+        "sales.revenue", stage_schema="staging", url=as_login(elsewhere, "pgque_reader")
+    )
+
+    told = refused(client, spark, sink)
+
+    assert 'grant select, insert on "sales"."pgque_sink_ledger" to "login_reader";' in told
