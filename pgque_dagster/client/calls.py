@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, LiteralString, TypeVar
+from uuid import UUID
 
 from .encoding import encode
 from .models import (
@@ -52,6 +53,11 @@ def nothing(rows: list[Row]) -> None:
 def version() -> Call[str]:
     """The installed schema's version."""
     return Call("select pgque.version()", (), first)
+
+
+def lineage() -> Call[UUID]:
+    """Which life of which database this is."""
+    return Call("select pgque.lineage()", (), first)
 
 
 def create_queue(queue: str) -> Call[bool]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
+from uuid import UUID
 
 import psycopg
 
@@ -106,6 +107,22 @@ class Client:
     def version(self) -> str:
         """Returns the version of the installed schema."""
         return self.run(calls.version())
+
+    def lineage(self) -> UUID:
+        """Returns which life of which database this is.
+
+        A batch id means the same batch only within one lineage. An installation of its own, a copy
+        of the database and an adopted restore each have another one.
+
+        Raises:
+            NotAdopted: if the database was restored from a dump and is not adopted yet.
+        """
+        return self.run(calls.lineage())
+
+    @property
+    def database(self) -> str:
+        """The database's name."""
+        return self._connection.info.dbname
 
     # Producing
 

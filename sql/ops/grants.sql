@@ -113,6 +113,7 @@ grant execute on function
     pgque.ack_batch(bigint, text, bigint),
     pgque.release_batch(bigint, text, bigint),
     pgque.get_lease_info(text, text),
+    pgque.lineage(),
     pgque.consumer_states(text[], text[], interval, integer, interval, integer),
     pgque.batch_has_events(bigint),
     pgque.hold_batch(bigint, bigint, text),

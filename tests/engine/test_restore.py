@@ -308,3 +308,15 @@ def test_adoption_refuses_an_old_snapshot(db: Connection) -> None:
     db.execute("begin isolation level repeatable read")
     with refused("PQ013"):
         adopt(db)
+
+
+def test_an_adopted_database_has_a_lineage_of_its_own(db: Connection, restore: Restore) -> None:
+    old = value(db, "select pgque.lineage()")
+    new = restore()
+    with refused("PQ018", "adopt_restored_database"):
+        rows(new, "select pgque.lineage()")
+
+    adopt(new)
+
+    assert value(new, "select pgque.lineage()") not in (None, old)
+    assert value(db, "select pgque.lineage()") == old

@@ -8,7 +8,7 @@ READER = """
 ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch claim_coop
 claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch dlq_export dlq_inspect
 dlq_summary error_rate event_retry finish_batch get_batch_events get_batch_info get_consumer_info
-get_lease_info give_up_batch hold_batch in_flight latency_percentiles list_scheduled nack nack_batch
+get_lease_info give_up_batch hold_batch in_flight latency_percentiles lineage list_scheduled nack nack_batch
 nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics queue_health
 queue_stats receive receive_coop receive_partitioned register_consumer register_consumer_at
 register_subconsumer release_batch release_slot renew_batch set_partition_policy stuck_consumers
