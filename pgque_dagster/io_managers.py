@@ -23,10 +23,11 @@ from .tags import REPLAY, TABLE
 
 
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
-    """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>/batch_id=<id>/`.
+    """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>`.
 
-    A reader of `<base_dir>/<asset>` sees one table, with the column batch_id. What a
-    `@pgque_replay_asset` makes has a directory more, and the column replay, for each replay.
+    A reader of that directory sees one table, with the column batch_id. What a
+    `@pgque_replay_asset` makes has a directory more, and the column replay, for each replay. What
+    is kept when an attempt is killed or stopped is told with `ParquetSink`.
     """
 
     base_dir: str = Field(
@@ -37,7 +38,8 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         """Stores a batch's DataFrame in the place of what an earlier attempt stored.
 
         Raises:
-            InvalidArgument: if the output is no DataFrame, or is not of a batch.
+            InvalidArgument: if the output is no DataFrame, or is not of a batch, or the directory
+                holds batches of another database.
         """
         batch = batch_of(context)
         frame, rows = _counted(_data_frame(context, obj))
@@ -45,7 +47,7 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
             directory = self._directory(context.asset_key)
             if (context.definition_metadata or {}).get(REPLAY):
                 directory = f"{directory}/replay={batch.consumer}"
-            path = ParquetSink(directory).write(batch.batch_id, frame)
+            path = ParquetSink(directory).write(batch, frame)
         context.add_output_metadata(
             {"path": dg.MetadataValue.path(path), "dagster/row_count": rows()}
         )

@@ -56,6 +56,11 @@ class Batch:
         """The batch's id: the same for every attempt at the same events."""
         return self.lease.batch_id
 
+    @property
+    def client(self) -> "Client":
+        """The database that the batch is of."""
+        return self._client
+
     def info(self) -> BatchInfo:
         """Returns what the batch spans."""
         return self._client.batch_info(self.batch_id)
@@ -137,6 +142,15 @@ class Batch:
 
     def _settle(self, failures: list[Failures]) -> int:
         return sum(self._client.run(call) for some in failures for call in some.calls(self.lease))
+
+    def renew(self) -> None:
+        """Prolongs the lease, by the time that it was claimed for.
+
+        Raises:
+            LeaseLost: if the lease ran out and another owner took the batch over.
+            BatchNotOpen: if the batch was acked.
+        """
+        self._client.run(calls.renew(self.lease, self._ttl))
 
     def release(self) -> None:
         """Gives the claim back: the batch stays open and anybody may claim it at once."""

@@ -79,6 +79,11 @@ class SparkBatch:
         """The batch's id: the same for every attempt at the same events."""
         return self._batch.batch_id
 
+    @property
+    def claim(self) -> Batch:
+        """The claim."""
+        return self._batch
+
     @cached_property
     def identity(self) -> str:
         """What tells the batch from all others, also those of a database that began anew."""

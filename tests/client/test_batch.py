@@ -69,6 +69,17 @@ def test_a_released_batch_is_claimed_by_the_next(batch: Batch, client: Client) -
     assert again is not None and again.batch_id == batch.batch_id
 
 
+def test_a_lease_is_renewed_by_its_holder_alone(batch: Batch, client: Client) -> None:
+    batch.renew()
+    renewed = client.lease_info("q", "c")
+    client.claim("q", "c", owner="me")
+
+    assert renewed is not None and renewed.until is not None
+    assert renewed.until > batch.lease.until
+    with pytest.raises(LeaseLost):
+        batch.renew()
+
+
 def test_failures_take_effect_with_the_ack(batch: Batch, db: Connection) -> None:
     first, second, _ = (event.msg_id for event in batch.events())
     batch.nack([first])

@@ -170,7 +170,8 @@ def test_parquet_tells_its_rows_and_where_they_are(
 
     assert result.success
     assert event.metadata["dagster/row_count"].value == len(payloads)
-    assert event.metadata["path"].value == str(tmp_path / "events" / f"batch_id={batch_id}")
+    stored = tmp_path / "events" / f"batch_id={batch_id}" / "epoch-1"
+    assert event.metadata["path"].value == str(stored)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "postgres"])
@@ -204,3 +205,22 @@ def test_what_is_no_dataframe_of_a_batch_is_refused(
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     return str(failure.step_failure_data.error)
+
+
+def test_a_directory_of_another_database_is_refused_and_the_batch_stays(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    publish(client, ["a"])
+    mark = tmp_path / "events" / "_pgque" / "lineages" / "5e0b40d3-0000-4000-8000-000000000000"
+    mark.mkdir(parents=True)
+
+    @pgque_asset(queue="orders", consumer="revenue")
+    def events(batch: SparkBatch) -> DataFrame:
+        return batch.events(["ev_data"])
+
+    manager = ParquetBatchIOManager(base_dir=str(tmp_path))
+    result = materialize(events, client.url, spark, io_manager=manager)
+
+    assert f"lineage {mark.name}" in failure_of(result)
+    assert "Write to another directory" in failure_of(result)
+    assert client.next_batch("orders", "revenue") is not None

@@ -310,6 +310,18 @@ def test_adoption_refuses_an_old_snapshot(db: Connection) -> None:
         adopt(db)
 
 
+def test_a_restored_database_tells_where_consumers_stand_before_it_is_adopted(
+    db: Connection, restore: Restore
+) -> None:
+    """By that, what was stored after the dump is found."""
+    make_queue(db)
+    last_tick = "select last_tick from pgque.get_consumer_info('q', 'c')"
+
+    new = restore()
+
+    assert value(new, last_tick) == value(db, last_tick)
+
+
 def test_an_adopted_database_has_a_lineage_of_its_own(db: Connection, restore: Restore) -> None:
     old = value(db, "select pgque.lineage()")
     new = restore()

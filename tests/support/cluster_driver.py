@@ -47,7 +47,7 @@ def consume(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
         orders = batch.payload(SCHEMA, keep=["ev_id"])
         totals = orders.groupBy("account").sum("amount").toDF("account", "amount")
         PostgresSink("balance", key=["account"], mode="add").write(batch, totals)
-        ParquetSink(folder / "table").write(batch.batch_id, totals)
+        ParquetSink(folder / "table").write(batch, totals)
         _publish(orders.selectExpr("string(amount) as data"), url)
         batch.nack(events.where("ev_id % 1000 = 0"))
     stored = ParquetSink(folder / "table").read(spark).collect()

@@ -38,7 +38,7 @@ def consume(
             batch = SparkBatch(spark, claimed, url)
             frame = batch.payload("account string, amount bigint")
             at("before the write")
-            ParquetSink(folder).write(batch.batch_id, frame)
+            ParquetSink(folder).write(batch, frame)
             PostgresSink("balance", key=["account"], mode="add").write(batch, frame)
             PostgresSink("balance", key=["account"], mode="add", url=elsewhere).write(
                 batch, interrupted(frame, at)

@@ -1,78 +1,79 @@
-"""Batches as Parquet: a directory each, which another attempt at the batch replaces."""
+"""Batches as Parquet: of each, what its last attempt stored."""
 
-import shutil
-import uuid
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ..batch import SparkBatch
+from .folders import Folders
+from .lineage import check_lineage
+from .object_store import ObjectStore
+
 
 class ParquetSink:
-    """A table of Parquet files, in `<location>/batch_id=<id>/`.
+    """A table of Parquet files, in `<location>/batch_id=<id>/epoch-<n>/`.
 
-    What it guarantees, when the batch is acked after `write` returned:
+    Each claim of a batch has an epoch, which is higher than those of the claims before it. Readers
+    of the location see one table, with the column `batch_id`.
 
+    What it guarantees on a file system, when the batch is acked after `write` returned:
+
+    - Readers see a batch whole or not at all.
     - A driver or executor killed **while writing**: readers see the batch as it was before. The
-      next attempt writes it and removes what the killed one left.
-    - Killed **after writing, before the ack**: the next attempt writes the same rows again, in the
-      place of the first ones.
+      next attempt removes what the killed one left.
+    - Killed **after writing, before the ack**: the next attempt puts its rows in the place of the
+      first ones. Between the two there is a moment without the batch.
     - Killed **after the ack**: the batch is there, and is not delivered again.
+    - **Stopped, for any time, anywhere, and continued** after another attempt took the batch over:
+      `write` fails, or the ack does. What the other attempt stored stays as it is. `folders.py`
+      says why.
 
-    On a file system, readers see a batch whole or not at all: it is written aside and renamed into
-    place. Between the two renames with which it replaces an earlier attempt's there is a moment
-    without it; who is killed in it leaves the batch out until its next attempt, which is due. A
-    store that has a URL (`s3a://…`, `hdfs://…`) is left to Spark, which removes the directory and
-    writes it
-    anew: there, readers may meet a part of a batch that is being written. `_SUCCESS` in a directory
-    says that it is complete.
+    A store that has a URL (`s3a://…`, `hdfs://…`) is left to Spark, and `object_store.py` says what
+    is weaker there: a reader other than `read` may meet a part of a batch that is being written,
+    and, until the next attempt at the batch, rows that an attempt stored after it lost its lease.
+
+    What neither can take back is what an attempt stored of a batch that no later attempt stores:
+    one that is given up, one whose consumer is unregistered, or one that a subconsumer took over
+    from another by a dead interval, under a new batch id.
+
+    One location belongs to one lineage: an installation of its own, a copy of the database or a
+    restored one counts its batches on its own, and is refused.
 
     Args:
-        location: a directory that driver and executors share, or a URL that Spark can write to.
+        location: a directory that driver and executors share, on a file system that renames
+            directories atomically, or a URL that Spark can write to.
     """
 
     def __init__(self, location: str | Path) -> None:
         self._location = str(location)
 
-    def write(self, batch_id: int, frame: DataFrame) -> str:
-        """Stores a batch in the place of what an earlier attempt at it stored.
+    def write(self, batch: SparkBatch, frame: DataFrame) -> str:
+        """Stores a batch in the place of what earlier attempts at it stored.
 
         Args:
-            batch_id: the batch's id: the same for every attempt.
+            batch: the batch, which may be written once under each claim.
             frame: its rows, without a column `batch_id`.
 
         Returns:
-            The batch's directory.
+            The directory of the rows.
+
+        Raises:
+            InvalidArgument: if the location holds batches of another lineage, or of an unknown one,
+                or this claim wrote the batch before.
+            LeaseLost: if another owner took the batch over; nothing of this attempt counts.
+            BatchNotOpen: if the batch was acked meanwhile.
         """
-        name = f"batch_id={int(batch_id)}"
-        if "://" in self._location:
-            url = f"{self._location.rstrip('/')}/{name}"
-            frame.write.mode("overwrite").parquet(url)
-            return url
-        target = Path(self._location) / name
-        # Readers pass over names with a dot in front.
-        aside = target.parent / f".{name}.{uuid.uuid4().hex}"
-        _remove_leftovers(target)
-        try:
-            frame.write.parquet(str(aside))
-            _replace(target, aside)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        return str(target)
+        batch.use_sink(self._location, None)
+        store = (
+            ObjectStore(self._location, batch.spark)
+            if "://" in self._location
+            else Folders(Path(self._location))
+        )
+        check_lineage(self._location, store, batch.claim.client)
+        return store.publish(batch.claim, frame)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Returns all batches as one table, with the column `batch_id`."""
+        if "://" in self._location:
+            return ObjectStore(self._location, spark).read()
         return spark.read.parquet(self._location)
-
-
-def _replace(target: Path, new: Path) -> None:
-    old = target.parent / f".old{new.name}"
-    if target.exists():
-        target.rename(old)
-    new.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Removes what attempts at the same batch left that were killed while they wrote."""
-    for leftover in target.parent.glob(f".*{target.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""Whose batches a location holds: batch ids of two lineages may be equal and mean other events.
+
+The names in `<location>/_pgque/lineages/` are the lineages; readers of the table pass over it. What
+stands in the files there is for people.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from ...client import Batch, Client, InvalidArgument
+
+# Spark warns of a root whose own name begins with an underscore, so that is its parent's.
+MARKER = "_pgque/lineages"
+
+
+class Marked(Protocol):
+    """A location that can be marked."""
+
+    def lineages(self) -> set[str]:
+        """Returns the lineages that it is marked with."""
+        ...
+
+    def has_batches(self) -> bool:
+        """Says whether there are batches in it."""
+        ...
+
+    def mark(self, lineage: str, note: str) -> None:
+        """Marks it with a lineage, unless it has got another mark meanwhile."""
+        ...
+
+
+def check_lineage(location: str, store: Marked, client: Client) -> None:
+    """Marks a new location with the database's lineage.
+
+    Raises:
+        InvalidArgument: if it holds batches that are not of this lineage.
+    """
+    own = str(client.lineage())
+    found = store.lineages()
+    if not found:
+        # Looked for first: who is at the same location now marks it before it stores a batch.
+        has_batches = store.has_batches()
+        found = store.lineages()
+        if has_batches and not found:
+            raise InvalidArgument(
+                f"{location} holds batches (batch_id=…) of an unknown database",
+                f"Write to another directory. If they are all of database {client.database}, which "
+                f"has them no more in its queue, mark them as its own: create "
+                f"{location}/{MARKER}/{own}/ with a file in it that is not empty.",
+            )
+        if not found:
+            store.mark(own, _note(own, client))
+            found = store.lineages()
+    if found != {own}:
+        others = ", ".join(sorted(found - {own}))
+        raise InvalidArgument(
+            f"{location} holds batches of lineage {others}, and database {client.database} is of "
+            f"lineage {own}: batches of one id would replace each other",
+            "Write to another directory. To go on in this one, after a restore: first remove the "
+            "batches in it that the restored database delivers again, as docs/restore.md says, "
+            f"then rename {MARKER}/{others} in it to {MARKER}/{own}.",
+        )
+
+
+def check_epochs(claim: Batch, folder: str, published: Iterable[int]) -> None:
+    """Refuses what cannot be of an earlier attempt, where the lease was confirmed after listing it.
+
+    Raises:
+        InvalidArgument: if something was published under this epoch or a higher one.
+    """
+    highest = max(published, default=-1)
+    if highest >= claim.lease.epoch:
+        raise InvalidArgument(
+            f"{folder} holds epoch-{highest}, and the newest claim of batch {claim.batch_id} has "
+            f"epoch {claim.lease.epoch}",
+            "Either this claim wrote the batch before: unite the DataFrames, and write them once. "
+            "Or the database went back in time, and this is another batch: write to another "
+            "directory.",
+        )
+
+
+def _note(lineage: str, client: Client) -> str:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return json.dumps({"lineage": lineage, "database": client.database, "first_written_at": now})
