@@ -6,16 +6,17 @@ from datetime import timedelta
 from typing import Annotated, Any, Self
 
 import dagster as dg
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ..assets import pgque_asset
 from ..batch_requests import OnExhausted
 from ..checks import build_consumer_lag_checks
+from ..client.errors import InvalidArgument
 from ..replays import pgque_replay_asset
 from ..sensors import build_pgque_sensor
 from ..spark import SparkBatch
-from ..spark.batch import OnMalformed
-from .options import Options, condition, duration, option
+from ..spark.malformed import DEFAULT_MAX_MALFORMED, OnMalformed, check_share
+from .options import Options, condition, duration, option, share
 from .scaffolding import BatchConsumerScaffolder
 from .sinks import Sink, sink_option
 from .transforms import Transform, load_function
@@ -40,6 +41,19 @@ class Payload(Options):
     retry_after: Annotated[timedelta, duration("When they come again, for retry.")] = timedelta(
         minutes=1
     )
+    max_malformed: Annotated[
+        float,
+        share("The share of a batch's events that may not fit; beyond it the run fails."),
+    ] = DEFAULT_MAX_MALFORMED
+
+    @field_validator("max_malformed", mode="before")
+    @classmethod
+    def _check_share(cls, value: Any) -> Any:
+        try:
+            check_share(value)
+        except InvalidArgument as error:
+            raise ValueError(str(error)) from error
+        return value
 
 
 class SensorOptions(Options):

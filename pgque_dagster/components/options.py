@@ -116,6 +116,18 @@ def duration(description: str) -> dg.Resolver:
     )
 
 
+def share(description: str) -> dg.Resolver:
+    """Returns the resolver of an attribute that is a number from 0 to 1."""
+    # Strict, because true would be 1 otherwise.
+    from_0_to_1: Any = Annotated[float, Field(ge=0, le=1, strict=True)] | str
+    return dg.Resolver(
+        lambda context, value: value,
+        model_field_type=from_0_to_1,
+        description=description,
+        examples=[0.2],
+    )
+
+
 def condition(description: str) -> dg.Resolver:
     """Returns the resolver of an AutomationCondition, which YAML has as a template."""
     as_text: Any = str | None

@@ -77,6 +77,7 @@ attributes:
   # payload:
   #   schema: product string not null, total double not null
   #   on_malformed: dead_letter
+  #   max_malformed: 0.1  # more than a tenth malformed fails the run
 
   # Where the DataFrame is stored: Parquet, a directory a batch. Or a table of the queue's database
   # that is there already, merged in the transaction of the ack; mode is append, upsert or add.

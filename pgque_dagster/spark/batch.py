@@ -4,7 +4,6 @@ Which events failed is kept with the claim and takes effect with its ack, so the
 and the retries and dead letters it leaves stand or fall together.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, timedelta
 from functools import cached_property
@@ -12,20 +11,17 @@ from typing import Any, Literal, get_args
 
 import psycopg
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from ..client import Batch
-from ..client.errors import InvalidArgument, MalformedPayload
+from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from . import changes, failed, jdbc, payload, source, wire
 from .address import DatabaseAddress
+from .malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_share
 from .read_options import DEFAULT_SLICES, written
 from .schema import Schema, parse_schema
 
-_log = logging.getLogger(__name__)
-
 Reader = Literal["adbc", "jdbc"]
-OnMalformed = Literal["dead_letter", "retry", "fail", "keep"]
 
 # Up to here reading on the driver was faster than starting a Spark read, when measured:
 # docs/decisions/0003-arrow-over-adbc.md.
@@ -109,6 +105,10 @@ class SparkBatch:
     def _plan(self) -> ReadPlan:
         return self._batch.read_plan(self._slices)
 
+    @cached_property
+    def _malformed(self) -> MalformedEvents:
+        return MalformedEvents(self._batch, self.event_count)
+
     def events(self, columns: Sequence[str] | None = None, *, reader: Reader = "adbc") -> DataFrame:
         """Returns the batch's events, in no particular order.
 
@@ -152,12 +152,14 @@ class SparkBatch:
         keep: Sequence[str] = (),
         on_malformed: OnMalformed = "dead_letter",
         retry_after: timedelta = timedelta(minutes=1),
+        max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
         """Returns the JSON payloads as columns, without those that do not fit the schema.
 
         A payload is malformed when it is no JSON object, when a value has another type than its
         field, or when a field declared NOT NULL is missing or null, at any depth. Each such event
-        keeps the reason, and a warning is logged when no payload fits.
+        keeps the reason. Where too many are malformed, the schema is wrong rather than the events:
+        that is an error, and no event is set aside.
 
         Args:
             schema: fields to read from the payload: a StructType, DDL, or a Pydantic model or
@@ -166,22 +168,28 @@ class SparkBatch:
             on_malformed: `dead_letter` gives such events up, `retry` has them delivered again, both
                 with the ack; `fail` raises; `keep` returns them with the fields that could be read.
             retry_after: when, for `retry`.
+            max_malformed: the share of the batch's events that `dead_letter` and `retry` may set
+                aside. If more are malformed, and at least 5, or if all are, the call raises. All
+                calls on a batch count together, an event once. 1.0 allows all, and such a call
+                does not count for others. `fail` and `keep` ignore it.
 
         Returns:
             A DataFrame of the `keep` columns and the schema's fields.
 
         Raises:
-            MalformedPayload: under `fail`, naming the first events concerned and why.
-            InvalidArgument: if the schema or a column cannot be used.
+            MalformedPayload: under `fail`, or if too many events are malformed; it names the
+                first ones and why.
+            InvalidArgument: if the schema or a column cannot be used, or `max_malformed` is no
+                number from 0 to 1.
         """
+        check_share(max_malformed)
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
         events = self.events(list(dict.fromkeys(("ev_id", "ev_data", *kept))))
         parsed = self._persisted_if_large(payload.parse(events, fields, keep=kept))
         if on_malformed != "keep":
-            malformed = parsed.where(parsed[payload.MALFORMED])
-            explained = payload.explain(malformed, fields)
-            self._settle_malformed(explained, on_malformed, retry_after)
+            explained = payload.explain(parsed.where(parsed[payload.MALFORMED]), fields)
+            self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
             parsed = parsed.where(~parsed[payload.MALFORMED])
         return parsed.select(*kept, *(payload.quoted(field.name) for field in fields))
 
@@ -193,6 +201,7 @@ class SparkBatch:
         keep: Sequence[str] = (),
         on_malformed: OnMalformed = "dead_letter",
         retry_after: timedelta = timedelta(minutes=1),
+        max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
         """Returns what jsontriga and logutriga published: changes of a table, one a row.
 
@@ -205,6 +214,7 @@ class SparkBatch:
             keep: event columns to put before.
             on_malformed: what becomes of other events, as for `payload`.
             retry_after: when, for `retry`.
+            max_malformed: how many of them are too many, as for `payload`.
 
         Returns:
             A DataFrame of the `keep` columns, operation (insert, update, delete or truncate), table
@@ -212,15 +222,17 @@ class SparkBatch:
             row, a delete the old one, a truncate neither key nor row.
 
         Raises:
-            MalformedPayload: under `fail`, naming the first events concerned and why.
-            InvalidArgument: if the schema, the key or a column cannot be used.
+            MalformedPayload: as for `payload`.
+            InvalidArgument: if the schema, the key, a column or `max_malformed` cannot be used.
         """
+        check_share(max_malformed)
         fields = parse_schema(self.spark, schema)
         changes.check(fields, key)
         kept = _check_kept(keep, ())
         events = self.events(list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept))))
         parsed = changes.parse(events, fields, key=key, keep=_with_id(kept))
-        return self._settled(parsed, on_malformed, retry_after).select(*kept, *changes.COLUMNS)
+        settled = self._settled(parsed, on_malformed, retry_after, max_malformed)
+        return settled.select(*kept, *changes.COLUMNS)
 
     def fragments(
         self,
@@ -228,6 +240,7 @@ class SparkBatch:
         keep: Sequence[str] = (),
         on_malformed: OnMalformed = "dead_letter",
         retry_after: timedelta = timedelta(minutes=1),
+        max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
         """Returns what sqltriga published, whose SQL is left to whoever runs it.
 
@@ -235,6 +248,7 @@ class SparkBatch:
             keep: event columns to put before.
             on_malformed: what becomes of other events, as for `payload`.
             retry_after: when, for `retry`.
+            max_malformed: how many of them are too many, as for `payload`.
 
         Returns:
             A DataFrame of the `keep` columns, operation (insert, update, delete or truncate), table
@@ -242,13 +256,14 @@ class SparkBatch:
             `delete from t where`.
 
         Raises:
-            MalformedPayload: under `fail`, naming the first events concerned and why.
-            InvalidArgument: if a column cannot be used.
+            MalformedPayload: as for `payload`.
+            InvalidArgument: if a column or `max_malformed` cannot be used.
         """
+        check_share(max_malformed)
         kept = _check_kept(keep, ())
         events = self.events(list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept))))
         parsed = changes.fragments(events, keep=_with_id(kept))
-        settled = self._settled(parsed, on_malformed, retry_after)
+        settled = self._settled(parsed, on_malformed, retry_after, max_malformed)
         return settled.select(*kept, *changes.FRAGMENT_COLUMNS)
 
     def nack(
@@ -326,35 +341,20 @@ class SparkBatch:
             self._persisted.append(parsed.persist())
         return parsed
 
-    def _settled(self, parsed: DataFrame, policy: OnMalformed, retry_after: timedelta) -> DataFrame:
+    def _settled(
+        self,
+        parsed: DataFrame,
+        policy: OnMalformed,
+        retry_after: timedelta,
+        max_malformed: float,
+    ) -> DataFrame:
         """Returns what is not malformed, where the rows say themselves why they are."""
         parsed = self._persisted_if_large(parsed)
         if policy == "keep":
             return parsed
-        malformed = parsed.where(parsed[payload.MALFORMED])
-        self._settle_malformed(malformed, policy, retry_after)
+        explained = parsed.where(parsed[payload.MALFORMED])
+        self._malformed.settle(explained, policy, retry_after, max_malformed)
         return parsed.where(~parsed[payload.MALFORMED])
-
-    def _settle_malformed(
-        self, explained: DataFrame, policy: OnMalformed, retry_after: timedelta
-    ) -> None:
-        ids, reasons = failed.with_reasons(explained, f.col(payload.REASON))
-        if not ids:
-            return
-        first = sorted(ids)[:5]
-        message = (
-            f"{len(ids)} events of batch {self.batch_id} are malformed; "
-            f"the first are {first}: {reasons[ids.index(first[0])]}"
-        )
-        if len(ids) == self.event_count:
-            message = f"{message}. They are all of the batch; {payload.advice(explained)}"
-        if policy == "fail":
-            raise MalformedPayload(message, "Correct the schema, or pass another on_malformed.")
-        _log.warning(message)
-        if policy == "dead_letter":
-            self._batch.dead_letter(ids, reason=reasons)
-        else:
-            self._batch.nack(ids, retry_after=retry_after, reason=reasons)
 
 
 def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ ID = "_pgque_id"
 MALFORMED = "_pgque_malformed"
 TEXT = "_pgque_text"
 REASON = "_pgque_reason"
+REASON_PREFIX = "malformed payload: "
 _CORRUPT = "_pgque_corrupt"
 _PARSED = "_pgque_parsed"
 _TOP = "_pgque_top"
@@ -79,22 +80,7 @@ def explain(malformed: DataFrame, fields: StructType) -> DataFrame:
 
 def reason(why: Column) -> Column:
     """Returns `REASON` from a text."""
-    return f.concat(f.lit("malformed payload: "), why).alias(REASON)
-
-
-def advice(explained: DataFrame) -> str:
-    """Returns what helps to find the schema's mistake when no payload fits: what one of them holds.
-
-    Args:
-        explained: a DataFrame of `TEXT`.
-    """
-    row = explained.select(
-        TEXT, f.expr(f"schema_of_variant(try_parse_json({TEXT}))").alias("found")
-    ).first()
-    text, found = row if row else (None, None)
-    if found is None or not found.startswith("OBJECT<"):
-        return f"one begins with {(text or '')[:40]!r}"
-    return f"one has the fields {found.removeprefix('OBJECT<').removesuffix('>')}"
+    return f.concat(f.lit(REASON_PREFIX), why).alias(REASON)
 
 
 def quoted(name: str) -> str:

@@ -82,6 +82,7 @@ attributes:
   payload:
     schema: id bigint
     on_malformed: dead_leter  # wrong
+    max_malformed: 10  # wrong
   sink:  # wrong
     basedir: output  # wrong
   sensor:

@@ -8,7 +8,7 @@ import pytest
 
 from pgque_dagster.client import Client
 from tests.support.browser import Browser
-from tests.support.events import publish
+from tests.support.events import tick
 from tests.support.live import Live
 from tests.support.live_project import CHECK_JOB, QUEUE
 
@@ -18,7 +18,8 @@ def dead_letters(live: Live) -> None:
     """An event that neither consumer can read, given up by both, and the check's result on it."""
     with Client(live.url) as client:
         if not client.dead_letter_counts(QUEUE):
-            publish(client, ["no JSON"], QUEUE)
+            client.send_batch(QUEUE, ['{"event": "healthy", "amount": 1}', "no JSON"])
+            tick(client, QUEUE)
     live.wait_until_consumed()
     live.dagster.run_job(CHECK_JOB)
 
