@@ -69,7 +69,7 @@ class InvalidArgument(PgqueError):
 
 
 class MalformedPayload(PgqueError):
-    """A payload that had to be JSON is none, or holds a byte that PostgreSQL text cannot."""
+    """A payload is no JSON where it has to be, holds a byte that text cannot, or fits no schema."""
 
 
 class QueueClosed(PgqueError):
