@@ -13,12 +13,13 @@ _SHORTEST_WINDOW = timedelta(minutes=1)
 
 def queue_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue."""
-    return dg.AssetKey(["pgque", queue])
+    # Dagster's graph shows the last part only, so that part has to tell the queue from a table.
+    return dg.AssetKey(["pgque", f"{queue}_queue"])
 
 
 def dead_letters_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue's dead letters."""
-    return dg.AssetKey(["pgque", queue, "dead_letters"])
+    return dg.AssetKey(["pgque", f"{queue}_dead_letters"])
 
 
 def build_queue_assets(
@@ -26,6 +27,7 @@ def build_queue_assets(
     *,
     group_name: str = "pgque",
     producers: Sequence[dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str] = (),
+    consumers: Sequence[str] = (),
 ) -> list[dg.AssetSpec]:
     """Makes the external assets of one queue. Put them into the Definitions once.
 
@@ -34,15 +36,17 @@ def build_queue_assets(
         group_name: the group to show them in.
         producers: the assets whose events these are, to be shown upstream of the queue; such as the
             table whose trigger feeds it.
+        consumers: names of consumers for the queue's description, also of those outside Dagster.
 
     Returns:
-        The queue and, downstream of it, its dead letters, from which replays come back.
+        The queue `<queue>_queue` and, downstream of it, its dead letters `<queue>_dead_letters`,
+        from which replays come back.
     """
     return [
         dg.AssetSpec(
             queue_key(queue),
             deps=list(producers),
-            description=f"Events of the pgque queue `{queue}`, in Postgres.",
+            description=_queue_description(queue, consumers),
             group_name=group_name,
             kinds={"postgres"},
             metadata={QUEUE: queue},
@@ -50,12 +54,36 @@ def build_queue_assets(
         dg.AssetSpec(
             dead_letters_key(queue),
             deps=[queue_key(queue)],
-            description=f"Events of `{queue}` that a consumer gave up: replay or purge them.",
+            description=_dead_letters_description(queue),
             group_name=group_name,
             kinds={"postgres", "table"},
             metadata={QUEUE: queue, "dagster/table_name": "pgque.dead_letter"},
         ),
     ]
+
+
+def _queue_description(queue: str, consumers: Sequence[str]) -> str:
+    named = ", ".join(f"`{consumer}`" for consumer in dict.fromkeys(consumers))
+    return (
+        f"The pgque queue `{queue}`, in Postgres. It keeps each event until all of its consumers "
+        "have finished it.\n\n"
+        f"**Consumers:** {f'{named}, and any other asset' if named else 'the assets'} downstream; "
+        f"`pgque consumers {queue}` lists all that are registered.\n\n"
+        "**When a check is red:** `what_to_do` in its metadata says what is wrong and which command "
+        "mends it; `pgque health` says the same. Events wait in the queue meanwhile."
+    )
+
+
+def _dead_letters_description(queue: str) -> str:
+    return (
+        f"Events of the queue `{queue}` that a consumer gave up, each with its reason. They stay "
+        "in Postgres until somebody replays or purges them.\n\n"
+        f"**When a check is red:** see the reasons in its metadata, or by "
+        f"`pgque dead-letters list {queue}`. Correct the cause, then send the events again to the "
+        "consumers that gave them up: job `pgque_replay_dead_letters`, or "
+        f"`pgque dead-letters replay {queue}`. To delete them instead: job "
+        f"`pgque_purge_dead_letters`, or `pgque dead-letters purge {queue}`."
+    )
 
 
 def lag_freshness_policy(

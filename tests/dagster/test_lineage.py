@@ -39,6 +39,37 @@ def test_producers_are_upstream_of_the_queue_and_consumers_downstream() -> None:
     assert graph.get(revenue.key).parent_keys == {queue_key("orders"), dead_letters_key("orders")}
 
 
+def test_no_two_boxes_of_the_lineage_have_one_name() -> None:
+    """Dagster's graph shows of each key its last part only."""
+    table = dg.AssetSpec("orders")
+    assets = [
+        table,
+        *build_queue_assets("orders", producers=[table]),
+        *build_queue_assets("returns"),
+    ]
+
+    assert [spec.key.path[-1] for spec in assets] == [
+        "orders",
+        "orders_queue",
+        "orders_dead_letters",
+        "returns_queue",
+        "returns_dead_letters",
+    ]
+
+
+def test_a_queue_says_what_it_is_who_consumes_it_and_what_to_do_when_it_is_red() -> None:
+    queue, dead_letters = build_queue_assets("orders", consumers=["revenue", "billing"])
+    (unnamed, _) = build_queue_assets("orders")
+
+    assert "The pgque queue `orders`" in str(queue.description)
+    assert "`revenue`, `billing`" in str(queue.description)
+    assert "`pgque consumers orders`" in str(unnamed.description)
+    assert "**When a check is red:** `what_to_do`" in str(queue.description)
+    assert "Events of the queue `orders` that a consumer gave up" in str(dead_letters.description)
+    for command in ("list", "replay", "purge"):
+        assert f"`pgque dead-letters {command} orders`" in str(dead_letters.description)
+
+
 def test_the_lag_budget_is_the_freshness_of_the_consuming_asset() -> None:
     (spec,) = revenue.specs
 
