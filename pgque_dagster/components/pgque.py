@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -19,8 +19,7 @@ from .options import Options, duration, option
 from .queue import QueueComponent
 from .scaffolding import PgqueScaffolder
 from .transforms import load_function
-
-Found = TypeVar("Found", bound=dg.Component)
+from .tree import all_components
 
 _VARIABLE = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
 
@@ -149,9 +148,9 @@ class PgqueComponent(Options, dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Makes the resources, the jobs for any queue, and the sensors that tick and tell."""
         options = {name: getattr(self, name) for name in PgqueResource.model_fields}
-        named = [queue.queue for queue in _all_components(context, QueueComponent)]
+        named = [queue.queue for queue in all_components(context, QueueComponent)]
         options["queues"] = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
-        _check_consumers(_all_components(context, BatchConsumerComponent), options["queues"])
+        _check_consumers(all_components(context, BatchConsumerComponent), options["queues"])
         resources: dict[str, Any] = {"pgque": PgqueResource(**options)}
         if self.spark_config is not None:
             resources["pyspark"] = LazyPySparkResource(spark_config=self.spark_config)
@@ -163,13 +162,6 @@ class PgqueComponent(Options, dg.Component):
         if self.alerts is not None:
             sensors.append(build_pgque_alerts(options["queues"], **self.alerts.arguments()))
         return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
-
-
-def _all_components(context: dg.ComponentLoadContext, of_type: type[Found]) -> list[Found]:
-    """Returns the project's components of a type: none where this one is loaded by itself."""
-    if context.component_path.instance_key is None:
-        return []
-    return context.component_tree.get_all_components(of_type)
 
 
 def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[str]) -> None:

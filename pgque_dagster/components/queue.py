@@ -11,9 +11,11 @@ from ..checks import build_dead_letter_checks, build_queue_health_checks
 from ..checks.dead_letters import ShowPayloads
 from ..lineage import build_queue_assets, dead_letters_key, queue_key
 from ..observation import build_pgque_observation_sensor
+from .batch_consumer import BatchConsumerComponent
 from .options import Options, condition, duration, option
 from .scaffolding import QueueScaffolder
 from .transforms import load_function
+from .tree import all_components
 
 
 class DeadLetterChecks(Options):
@@ -128,7 +130,14 @@ class QueueComponent(Options, dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Makes the assets, their observation, the checks, and what runs them."""
         assets = build_queue_assets(
-            self.queue, group_name=self.group_name, producers=self.producers
+            self.queue,
+            group_name=self.group_name,
+            producers=self.producers,
+            consumers=[
+                each.consumer_name
+                for each in all_components(context, BatchConsumerComponent)
+                if each.queue == self.queue
+            ],
         )
         checks = self._checks()
         name = re.sub(r"\W", "_", self.queue)

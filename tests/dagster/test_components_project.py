@@ -120,6 +120,19 @@ def test_two_components_of_one_consumer_are_refused_when_they_are_loaded(
     assert "2 components share the consumer orders/revenue" in str(raised.value.__cause__)
 
 
+def test_a_queue_names_the_components_that_consume_it(project: DgProject) -> None:
+    consumer = "type: pgque_dagster.BatchConsumerComponent\nattributes: {{transform: math.sqrt, {}}}\n"
+    project.write("pgque", "type: pgque_dagster.PgqueComponent\nattributes: {queues: [returns]}\n")
+    project.write("orders", "type: pgque_dagster.QueueComponent\nattributes: {queue: orders}\n")
+    project.write("revenue", consumer.format("queue: orders, name: revenue, consumer: sales"))
+    project.write("refunds", consumer.format("queue: returns, name: refunds"))
+
+    queue = project.load().resolve_asset_graph().get(pgque_dagster.queue_key("orders"))
+
+    assert "`sales`" in str(queue.description)
+    assert "refunds" not in str(queue.description)
+
+
 def test_a_consumer_of_a_queue_that_nothing_declares_is_refused_when_it_is_loaded(
     project: DgProject,
 ) -> None:
