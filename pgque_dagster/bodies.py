@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from .error_lines import error_line_first
 from .outputs import Event, Record
 from .resources import PgqueResource
 from .spark import SparkBatch
@@ -63,7 +64,8 @@ def step_of(
             mine = {key: value for key, value in others.items() if key in wanted}
             return body(**mine, **{key: offered[key] for key in offered if key in wanted})
 
-        yield from work(context, pgque, pyspark, call, **{key: others[key] for key in own})
+        with error_line_first(context.log):
+            yield from work(context, pgque, pyspark, call, **{key: others[key] for key in own})
 
     parameters = {
         "context": dg.AssetExecutionContext,

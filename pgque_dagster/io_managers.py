@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from .at_work import batch_of
 from .client import InvalidArgument
+from .error_lines import tells_errors_first
 from .resources import PgqueResource
 from .spark import ParquetSink, PostgresSink, clear_causes
 from .spark.sinks.merge import Mode
@@ -34,6 +35,7 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         description="A directory that driver and executors share, or a URL that Spark can write to."
     )
 
+    @tells_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Stores a batch's DataFrame in the place of what an earlier attempt stored.
 
@@ -98,6 +100,7 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
         "the table, if left out.",
     )
 
+    @tells_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Stages a batch's DataFrame, to be merged with the ack.
 

@@ -11,6 +11,7 @@ from .client import InvalidArgument, QueueNotFound
 from .client.client import Client
 from .client.dead_letters import export_dead_letters
 from .dead_letter_files import FileFormat, dead_letter_file
+from .error_lines import error_line_first
 from .lineage import dead_letters_key, queue_key
 from .resources import PgqueResource
 
@@ -98,7 +99,7 @@ def replay_dead_letters(
     context: dg.OpExecutionContext, config: ReplayConfig, pgque: PgqueResource
 ) -> None:
     """Sends dead letters again, each to the consumer that gave it up and to no other."""
-    with pgque.client() as client:
+    with error_line_first(context.log), pgque.client() as client:
         replayed, failed, first_error = _replay(context, client, config)
         left = _count(client, config.queue)
     counts = {"replayed": replayed, "not_replayed": failed, "left": left}
@@ -117,7 +118,7 @@ def purge_dead_letters(
     context: dg.OpExecutionContext, config: PurgeConfig, pgque: PgqueResource
 ) -> None:
     """Deletes dead letters for good; export them first if they may be wanted again."""
-    with pgque.client() as client:
+    with error_line_first(context.log), pgque.client() as client:
         purged = client.purge_dead_letters(config.queue, timedelta(days=config.older_than_days))
         left = _count(client, config.queue)
     _report(context, dead_letters_key(config.queue), {"purged": purged, "left": left})
@@ -131,6 +132,7 @@ def export_dead_letters_to_file(
     path = Path(config.path).absolute()
     exported = 0
     with (
+        error_line_first(context.log),
         pgque.client() as client,
         dead_letter_file(path, config.file_format, config.overwrite) as file,
     ):
@@ -148,7 +150,7 @@ def export_dead_letters_to_file(
 @dg.op
 def pause_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
     """Stops a queue's ticks: it goes on to take events, and hands them out when it is resumed."""
-    with pgque.client() as client:
+    with error_line_first(context.log), pgque.client() as client:
         client.pause_queue(config.queue)
         _report_queue(context, client, config.queue)
 
@@ -156,7 +158,7 @@ def pause_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: Pgqu
 @dg.op
 def resume_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
     """Lets a paused queue tick again: what it took meanwhile comes in the next batches."""
-    with pgque.client() as client:
+    with error_line_first(context.log), pgque.client() as client:
         client.resume_queue(config.queue)
         _report_queue(context, client, config.queue)
 

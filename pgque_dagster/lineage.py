@@ -69,8 +69,8 @@ def _queue_description(queue: str, consumers: Sequence[str]) -> str:
         "have finished it.\n\n"
         f"**Consumers:** {f'{named}, and any other asset' if named else 'the assets'} downstream; "
         f"`pgque consumers {queue}` lists all that are registered.\n\n"
-        "**When a check is red:** `what_to_do` in its metadata says what is wrong and which command "
-        "mends it; `pgque health` says the same. Events wait in the queue meanwhile."
+        "**When a check is red:** `what_to_do` in its metadata says what is wrong and which "
+        "command mends it; `pgque health` says the same. Events wait in the queue meanwhile."
     )
 
 

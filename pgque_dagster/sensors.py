@@ -12,7 +12,7 @@ import psycopg
 from .attempts import RetryPolicy
 from .batch_requests import BatchPolicy, Findings, OnExhausted, find_batches
 from .client import Limits, PgqueError
-from .consumers import consumers_of
+from .consumers import Consumer, consumers_of
 from .embedded import EmbeddedPostgresError
 from .resources import PgqueResource
 from .sensor_cursor import SensorCursor
@@ -84,7 +84,7 @@ def build_pgque_sensor(
         target=list(assets),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description="Starts one run for each finished batch.",
+        description=_description(consumers, policy, max_runs),
     )
     def pgque_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
@@ -102,6 +102,32 @@ def build_pgque_sensor(
         return _result(context, findings)
 
     return pgque_sensor
+
+
+def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: int | None) -> str:
+    """Says for the UI whose batches these are, how large they get and how often they are tried."""
+    limits, retry = policy.limits, policy.retry
+    named = "; ".join(
+        f"queue {each.queue}, consumer {each.name}, asset "
+        + ", ".join(key.to_user_string() for key in each.asset_keys)
+        for each in consumers
+    )
+    parallel = policy.parallel_runs
+    exhausted = {
+        "hold": "it is held, with what follows it, until somebody materializes the asset",
+        "dead_letter": "its events become dead letters and the next batch follows",
+    }
+    return (
+        f"Starts one run for each batch of: {named}. "
+        f"A batch is opened at min_events={limits.min_count}, or when its oldest event has waited "
+        f"max_age={limits.min_interval}; it takes about max_events={limits.max_count} at most. "
+        f"It is tried max_attempts={retry.max_attempts} times, the second time "
+        f"backoff={retry.backoff} after the first failure, and each wait is twice the one before. "
+        f"When all attempts failed, {exhausted[policy.on_exhausted]} "
+        f"(on_exhausted={policy.on_exhausted}). "
+        f"Batches of a consumer at work at a time: parallel_runs={parallel}. "
+        f"Runs requested by an evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}."
+    )
 
 
 def _result(

@@ -121,7 +121,9 @@ def test_two_components_of_one_consumer_are_refused_when_they_are_loaded(
 
 
 def test_a_queue_names_the_components_that_consume_it(project: DgProject) -> None:
-    consumer = "type: pgque_dagster.BatchConsumerComponent\nattributes: {{transform: math.sqrt, {}}}\n"
+    consumer = (
+        "type: pgque_dagster.BatchConsumerComponent\nattributes: {{transform: math.sqrt, {}}}\n"
+    )
     project.write("pgque", "type: pgque_dagster.PgqueComponent\nattributes: {queues: [returns]}\n")
     project.write("orders", "type: pgque_dagster.QueueComponent\nattributes: {queue: orders}\n")
     project.write("revenue", consumer.format("queue: orders, name: revenue, consumer: sales"))

@@ -201,6 +201,32 @@ def test_a_consumer_in_trouble_does_not_hold_up_the_others(
     assert 'odrers/misspelt: queue "odrers" does not exist' in reason
 
 
+def test_a_sensor_says_whose_batches_how_large_and_how_often_tried() -> None:
+    @pgque_asset(queue="returns", consumer="desk", key_prefix="shop")
+    def refunds(batch: SparkBatch) -> None:
+        return None
+
+    said = build_pgque_sensor(
+        [revenue, refunds], min_events=7, max_events=500, max_age=timedelta(minutes=2),
+        max_attempts=4, backoff=timedelta(seconds=9), on_exhausted="dead_letter", max_runs=6,
+        parallel_runs=3,
+    ).description  # fmt: skip
+
+    for words in (
+        "queue orders, consumer revenue, asset revenue; "
+        "queue returns, consumer desk, asset shop/refunds",
+        "min_events=7",
+        "max_age=0:02:00",
+        "max_events=500",
+        "max_attempts=4",
+        "backoff=0:00:09",
+        "its events become dead letters and the next batch follows (on_exhausted=dead_letter)",
+        "parallel_runs=3",
+        "max_runs=6",
+    ):
+        assert words in str(said)
+
+
 def test_two_assets_of_one_consumer_are_refused_when_the_sensor_is_defined() -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
         build_pgque_sensor([revenue, failing])

@@ -28,9 +28,13 @@ def dead_letters(live: Live) -> None:
 def test_the_lineage_shows_queue_dead_letters_and_consumers(
     live: Live, browser: Browser, tmp_path: Path
 ) -> None:
-    browser.open(f"{live.dagster.url}/assets/pgque/orders_queue?view=lineage&lineageScope=downstream")
+    browser.open(
+        f"{live.dagster.url}/assets/pgque/orders_queue?view=lineage&lineageScope=downstream"
+    )
 
-    browser.wait_for("orders_queue", "orders_dead_letters", "order_lines", "order_totals", "0 / 1 Passed")
+    browser.wait_for(
+        "orders_queue", "orders_dead_letters", "order_lines", "order_totals", "0 / 1 Passed"
+    )
     browser.take_picture(tmp_path / "lineage.png")
 
 
