@@ -72,13 +72,20 @@ def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
     Raises:
         DagsterInvalidDefinitionError: if there is another asset with this consumer.
     """
+    _refuse_shared(name, consumers_of_location(context) or ())
+
+
+def consumers_of_location(
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+) -> list[Consumer] | None:
+    """Returns the consumers of all assets of the run's code location; None if it has none."""
     try:
         repository = context.repository_def
     except Exception:
         # What Dagster raises where there is none is of a private module.
-        return
+        return None
     consuming = consuming_among(repository.assets_defs_by_key.values())
-    _refuse_shared(name, [Consumer.of(asset) for asset in consuming])
+    return [Consumer.of(asset) for asset in consuming]
 
 
 def _refuse_shared(name: str, consumers: Iterable[Consumer]) -> None:

@@ -27,6 +27,9 @@ from .tags import QUEUE, REPLAY, TABLE
 # PostgreSQL cuts longer names off, and what is cut off may be all that tells two tables apart.
 _LONGEST_NAME = 63
 
+# What the name of a replay's consumer begins with; a part of its run's id follows.
+REPLAY_CONSUMER = "replay-"
+
 
 class ReplayRange(dg.Config):
     """Which events to replay. Their batches' materializations name the ticks."""
@@ -176,7 +179,7 @@ def _begin_or_go_on(
     """
     run = context.run
     runs = (run.run_id, run.parent_run_id, run.root_run_id)
-    names = [f"replay-{run_id[:8]}" for run_id in runs if run_id]
+    names = [f"{REPLAY_CONSUMER}{run_id[:8]}" for run_id in runs if run_id]
     registered = {consumer.name for consumer in client.consumers(queue)}
     for name in names:
         if name in registered:

@@ -6,14 +6,17 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import HealthCheck
+from ..consumers import consumers_of_location
 from ..lineage import queue_key
 from ..observation import consumer_lag
 from ..resources import PgqueResource
 from .naming import identifier
+from .orphans import CHECK as CONSUMER_ASSETS
+from .orphans import consumers_without_asset
 from .tables import table
 
-# The checks of the SQL side; those named `consumer_lag:<consumer>` are one check here, and so are
-# those named `held_batch:<consumer>`.
+# Those of the SQL side and, last, one that only Dagster can tell. Those named `<check>:<consumer>`
+# are one check here.
 CHECKS: Mapping[str, str] = {
     "ticker_running": "The queue is ticked.",
     "rotation_health": "Its event tables rotate.",
@@ -25,6 +28,7 @@ CHECKS: Mapping[str, str] = {
     "scheduler": "The database's queues are ticked.",
     "restored_database": "The database is no restored dump that was not adopted.",
     "xmin_horizon": "No transaction in the database holds back the removal of dead rows.",
+    CONSUMER_ASSETS: "No consumer that holds up rotation is idle and without an asset.",
 }
 
 _ORDER = ("ok", "unknown", "warning", "critical")
@@ -42,8 +46,11 @@ def build_queue_health_checks(
     """Makes a check on queues' assets for each health check of the SQL side.
 
     `critical` fails as an error, `warning` and `unknown` fail as warnings. What is wrong with the
-    database as a whole fails the checks of each queue. All are evaluated in one step, with one
-    query, or those of them that are selected.
+    database as a whole fails the checks of each queue. All are evaluated in one step,
+    or those of them that are selected.
+
+    `consumer_assets` is Dagster's own: it warns of a consumer that no asset of the code location
+    consumes, that holds up rotation and was not active for an hour, as after an asset was renamed.
 
     Args:
         queues: the queues' names.
@@ -72,7 +79,9 @@ def build_queue_health_checks(
     ) -> Iterator[dg.AssetCheckResult]:
         with pgque.client() as client:
             found = client.health()
-            lags = {(info.queue, info.name): consumer_lag(info) for info in client.consumers()}
+            consumers = client.consumers()
+        found += consumers_without_asset(found, consumers, consumers_of_location(context))
+        lags = {(info.queue, info.name): consumer_lag(info) for info in consumers}
 
         def badness(row: HealthCheck) -> tuple[int, timedelta]:
             consumer = (row.queue or "", row.check.partition(":")[2])
