@@ -13,13 +13,13 @@ _SHORTEST_WINDOW = timedelta(minutes=1)
 
 def queue_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue."""
-    # Dagster's graph shows the last part only, so that part has to tell the queue from a table.
+    # Dagster's graph shows the last part only, and 18 signs of it: it has to tell queue from table.
     return dg.AssetKey(["pgque", f"{queue}_queue"])
 
 
 def dead_letters_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue's dead letters."""
-    return dg.AssetKey(["pgque", f"{queue}_dead_letters"])
+    return dg.AssetKey(["pgque", f"{queue}_dlq"])
 
 
 def build_queue_assets(
@@ -39,7 +39,7 @@ def build_queue_assets(
         consumers: names of consumers for the queue's description, also of those outside Dagster.
 
     Returns:
-        The queue `<queue>_queue` and, downstream of it, its dead letters `<queue>_dead_letters`,
+        The queue `<queue>_queue` and, downstream of it, its dead letters `<queue>_dlq`,
         from which replays come back.
     """
     return [

@@ -51,9 +51,9 @@ def test_no_two_boxes_of_the_lineage_have_one_name() -> None:
     assert [spec.key.path[-1] for spec in assets] == [
         "orders",
         "orders_queue",
-        "orders_dead_letters",
+        "orders_dlq",
         "returns_queue",
-        "returns_dead_letters",
+        "returns_dlq",
     ]
 
 

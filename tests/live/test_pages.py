@@ -32,9 +32,7 @@ def test_the_lineage_shows_queue_dead_letters_and_consumers(
         f"{live.dagster.url}/assets/pgque/orders_queue?view=lineage&lineageScope=downstream"
     )
 
-    browser.wait_for(
-        "orders_queue", "orders_dead_letters", "order_lines", "order_totals", "0 / 1 Passed"
-    )
+    browser.wait_for("orders_queue", "orders_dlq", "order_lines", "order_totals", "0 / 1 Passed")
     browser.take_picture(tmp_path / "lineage.png")
 
 
@@ -42,7 +40,7 @@ def test_the_lineage_shows_queue_dead_letters_and_consumers(
 def test_a_check_that_fails_is_red_until_its_dead_letters_are_purged(
     live: Live, browser: Browser, tmp_path: Path
 ) -> None:
-    page = f"{live.dagster.url}/assets/pgque/orders_dead_letters?view=checks"
+    page = f"{live.dagster.url}/assets/pgque/orders_dlq?view=checks"
     browser.open(page)
     browser.wait_for("Evaluation result", "Failed", "malformed payload")
     assert any(map(is_red, browser.colours_of("Failed")))
