@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import materialize
-from tests.support.events import publish, tick
+from tests.support.events import make_queue, publish, tick
 from tests.support.sensing import evaluate, record_run
 
 
@@ -63,6 +63,23 @@ def test_ticks_without_events_are_finished_without_a_run(
     assert evaluate(sensor, client.url, instance) == "orders/revenue: no batch yet"
     (info,) = client.consumers("orders")
     assert info.last_tick_id == 4
+
+
+@pytest.mark.parametrize("min_events", [0, 1])
+def test_an_idle_queue_gets_no_run_while_another_one_is_busy(
+    client: Client, instance: dg.DagsterInstance, min_events: int
+) -> None:
+    make_queue(client, "busy", "other")
+    sensor = build_pgque_sensor([revenue], min_events=min_events)
+    for _ in range(3):
+        client.send("busy", "a")
+        with client.transaction() as db, db.transaction(force_rollback=True):
+            db.execute("select pgque.send('orders', 'undone'::text)")  # uses up an id
+        for queue in ("busy", "orders"):
+            client.force_next_tick(queue)
+        client.ticker()
+
+        assert evaluate(sensor, client.url, instance) == "orders/revenue: no batch yet"
 
 
 def test_a_backlog_of_ticks_comes_as_one_run(client: Client, instance: dg.DagsterInstance) -> None:
