@@ -8,6 +8,7 @@ import pytest
 
 from pgque_dagster.client import Client
 from tests.support.events import make_queue
+from tests.support.table_io_managers import make_table
 
 
 @pytest.fixture
@@ -29,3 +30,18 @@ def sql(database_url: str) -> Iterator[Callable[[str], None]]:
     """Changes what only time would change."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield lambda statement: connection.execute(statement.encode()) and None
+
+
+@pytest.fixture
+def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a run that catches up take a tick at a time, as behind a large backlog."""
+    from pgque_dagster import claiming
+    from pgque_dagster.client import Limits
+
+    monkeypatch.setattr(claiming, "_AT_ONCE", Limits(max_count=1))
+
+
+@pytest.fixture
+def stored_table(client: Client) -> None:
+    """The table that the IO managers of `tests.support.table_io_managers` store in."""
+    make_table(client.url)

@@ -4,8 +4,7 @@ Each shape runs over three batches of one run, so that the second goes the way o
 table in Postgres tells what was stored, and the queue what it still delivers.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -14,123 +13,31 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset, pgque_replay_asset
 from pgque_dagster.client import Client
-from tests.dagster.support import materialize
-from tests.support.events import claim, publish
-from tests.support.table_io_managers import (
-    TableIOManager,
-    YieldingTableIOManager,
-    make_table,
-    store,
-    stored,
+from tests.dagster.shapes import (
+    BLOCKING,
+    GOOD,
+    MANAGERS,
+    SENT,
+    Shape,
+    check,
+    fails,
+    function,
+    good_for,
+    passes,
+    run,
+    shapes,
+    still_delivered,
+    yields,
 )
+from tests.dagster.support import materialize
+from tests.support.table_io_managers import TableIOManager, store, stored
 
-SENT = ["a", "b", "c"]
-MANAGERS = [TableIOManager, YieldingTableIOManager]
-Made = Callable[[list[str]], Any]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a function returns of a batch's payloads, and the options that go with it."""
-
-    name: str
-    make: Made
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def shapes(*found: Shape) -> Any:
-    return pytest.mark.parametrize("shape", found, ids=str)
-
-
-def yields(*results: Any) -> Iterator[Any]:
-    yield from results
-
-
-def passes(**names: Any) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(passed=True, **names)
-
-
-def fails(**names: Any) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(passed=False, **names)
-
-
-def check(name: str, asset: str = "kept", *, blocking: bool = True) -> dg.AssetCheckSpec:
-    return dg.AssetCheckSpec(name, asset=asset, blocking=blocking)
-
-
-@pytest.fixture(autouse=True)
-def one_event_a_batch(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
-    from pgque_dagster import claiming
-    from pgque_dagster.client import Limits
-
-    monkeypatch.setattr(claiming, "_AT_ONCE", Limits(max_count=1))
-    make_table(client.url)
-
-
-def function(good: Made, bad: Made | None = None, wrong: str = "") -> Callable[[SparkBatch], Any]:
-    """A function that makes something else of one payload."""
-
-    def body(batch):  # type: ignore[no-untyped-def]
-        payloads = [row.ev_data for row in batch.events(["ev_data"]).collect()]
-        return (bad if bad and payloads == [wrong] else good)(payloads)
-
-    return body
-
-
-def run(
-    client: Client,
-    spark: SparkSession,
-    asset: dg.AssetsDefinition,
-    manager: type[TableIOManager] = TableIOManager,
-) -> dg.ExecuteInProcessResult:
-    for payload in SENT:
-        publish(client, [payload])
-    return materialize(asset, client.url, spark, io_manager=manager(client.url))
-
-
-def still_delivered(client: Client) -> list[str]:
-    found = []
-    while (batch := client.claim("orders", "revenue", owner="a test")) is not None:
-        found += [message.payload for message in batch.events()]
-        batch.ack()
-    return found
+pytestmark = pytest.mark.usefixtures("one_event_a_batch", "stored_table")
 
 
 def asset_of(shape: Shape, body: Callable[[SparkBatch], Any]) -> dg.AssetsDefinition:
     options = {"queue": "orders", "consumer": "revenue", "name": "kept", "max_batches": 9}
     return pgque_asset(**{**options, **shape.options})(body)  # type: ignore[arg-type]
-
-
-# One asset
-
-BLOCKING = {"check_specs": [check("plausible")]}
-
-GOOD = shapes(
-    Shape("a value", lambda v: v),
-    Shape("an Output", lambda v: dg.Output(v)),
-    Shape("a MaterializeResult with a value", lambda v: dg.MaterializeResult(value=v)),
-    Shape("a yielded value", lambda v: yields(v)),
-    Shape("a value and a check", lambda v: (v, passes()), BLOCKING),
-    Shape("an Output and then a check", lambda v: yields(dg.Output(v), passes()), BLOCKING),
-    Shape(
-        "a check in a MaterializeResult",
-        lambda v: dg.MaterializeResult(value=v, check_results=[passes(check_name="plausible")]),
-        BLOCKING,
-    ),
-    Shape(
-        "a check that fails as a warning",
-        lambda v: yields(v, fails(severity=dg.AssetCheckSeverity.WARN)),
-        BLOCKING,
-    ),
-    Shape(
-        "records beside the value",
-        lambda v: yields(dg.AssetObservation("elsewhere"), v, dg.AssetMaterialization("beside")),
-    ),
-    Shape("the type that is declared", lambda v: v, {"dagster_type": dg.List[str]}),
-)
 
 
 @GOOD
@@ -196,12 +103,6 @@ BAD = shapes(
     ),
     Shape("another type", lambda v: "text", {"dagster_type": dg.List[str]}),
 )
-
-
-def good_for(shape: Shape) -> Made:
-    """What a function with the shape's options has to return."""
-    names = [spec.name for spec in shape.options.get("check_specs", ())]
-    return lambda v: yields(v, *(passes(check_name=name) for name in names))
 
 
 @BAD
@@ -294,163 +195,3 @@ def test_an_async_function_is_refused_when_it_is_defined() -> None:
 
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="body is async"):
         pgque_asset(queue="orders")(body)
-
-
-# Several assets
-
-TWO = {
-    "check_specs": [
-        check("plausible", "totals"),
-        check("same", "totals"),
-        check("same", "counts", blocking=False),
-    ]
-}
-
-
-def both(v: list[str]) -> Iterator[Any]:
-    return yields(dg.Output(v, output_name="totals"), dg.Output(v, output_name="counts"))
-
-
-def judged(v: list[str], *others: Any) -> Iterator[Any]:
-    """Both outputs, with results of those checks that the others leave out."""
-    told = {(each.asset_key and each.asset_key.path[-1], each.check_name) for each in others}
-    yield from both(v)
-    yield from others
-    for spec in TWO["check_specs"]:
-        if (spec.asset_key.path[-1], spec.name) not in told:
-            yield passes(asset_key=spec.asset_key, check_name=spec.name)
-
-
-def multi_asset_of(shape: Shape, body: Callable[[SparkBatch], Any]) -> dg.AssetsDefinition:
-    outs = {name: dg.AssetOut(is_required=True) for name in ("totals", "counts")}
-    options = {"queue": "orders", "consumer": "revenue", "outs": outs, "max_batches": 9}
-    return pgque_multi_asset(**{**options, **shape.options})(body)  # type: ignore[arg-type]
-
-
-@shapes(
-    Shape("a tuple", lambda v: (v, v)),
-    Shape("two Outputs", both),
-    Shape(
-        "two MaterializeResults",
-        lambda v: yields(
-            *(dg.MaterializeResult(value=v, asset_key=k) for k in ("totals", "counts"))
-        ),
-    ),
-    Shape("outputs and checks", judged, TWO),
-    Shape(
-        "a check that blocks on the other asset only",
-        lambda v: judged(v, fails(asset_key="counts", check_name="same")),
-        TWO,
-    ),
-)
-@pytest.mark.parametrize("manager", MANAGERS)
-def test_what_is_stored_of_all_assets_is_acked(
-    client: Client, spark: SparkSession, shape: Shape, manager: type[TableIOManager]
-) -> None:
-    result = run(client, spark, multi_asset_of(shape, function(shape.make)), manager)
-
-    assert result.success
-    assert stored(client.url, "totals") == stored(client.url, "counts") == SENT
-    assert still_delivered(client) == []
-
-
-@shapes(
-    Shape("None", lambda v: None),
-    Shape("a tuple with None", lambda v: (v, None)),
-    Shape("nothing yielded", lambda v: yields()),
-    Shape("one of two", lambda v: yields(dg.Output(v, output_name="totals"))),
-    Shape("one of two twice", lambda v: yields(*both(v), dg.Output(v, output_name="counts"))),
-    Shape("too many", lambda v: (v, v, v)),
-    Shape("no checks", both, TWO),
-    Shape(
-        "a failed check by its name",
-        lambda v: judged(v, fails(asset_key="totals", check_name="same")),
-        TWO,
-    ),
-    Shape(
-        "a failed check without a name",
-        lambda v: judged(v, fails(asset_key="counts")),
-        {"check_specs": [check("only", "totals"), check("other", "counts")]},
-    ),
-    Shape("a failed check of no asset", lambda v: judged(v, fails(check_name="plausible")), TWO),
-)
-@pytest.mark.parametrize("wrong", ["a", "b"], ids=["first batch", "later batch"])
-def test_what_is_not_stored_of_all_assets_is_not_acked(
-    client: Client, spark: SparkSession, shape: Shape, wrong: str
-) -> None:
-    specs = shape.options.get("check_specs", ())
-
-    def good(v: list[str]) -> Iterator[Any]:
-        results = (passes(asset_key=each.asset_key, check_name=each.name) for each in specs)
-        return yields(*both(v), *results)
-
-    result = run(client, spark, multi_asset_of(shape, function(good, shape.make, wrong)))
-    acked = SENT[: SENT.index(wrong)]
-
-    assert not result.success
-    for asset in ("totals", "counts"):
-        assert set(acked) <= set(stored(client.url, asset))
-    assert still_delivered(client) == SENT[len(acked) :]
-
-
-# Replays
-
-
-def replay_of(shape: Shape, body: Callable[[SparkBatch], Any]) -> dg.AssetsDefinition:
-    return pgque_replay_asset(queue="orders", name="kept", **shape.options)(body)
-
-
-def run_replay(
-    client: Client,
-    spark: SparkSession,
-    asset: dg.AssetsDefinition,
-    manager: type[TableIOManager] = TableIOManager,
-) -> dg.ExecuteInProcessResult:
-    ticks = []
-    for payload in SENT:
-        publish(client, [payload])
-        batch = claim(client)
-        ticks += [batch.lease.prev_tick_id, batch.lease.tick_id]
-        batch.ack()
-    config = {"from_tick": min(ticks), "to_tick": max(ticks), "max_events": 1}
-    return materialize(
-        asset,
-        client.url,
-        spark,
-        io_manager=manager(client.url),
-        run_config={"ops": {"kept": {"config": config}}},
-    )
-
-
-@GOOD
-@pytest.mark.parametrize("manager", MANAGERS)
-def test_a_replay_stores_all_of_its_range(
-    client: Client, spark: SparkSession, shape: Shape, manager: type[TableIOManager]
-) -> None:
-    result = run_replay(client, spark, replay_of(shape, function(shape.make)), manager)
-
-    assert result.success
-    assert stored(client.url, "kept") == SENT
-    assert [consumer.name for consumer in client.consumers("orders")] == ["revenue"]
-
-
-@shapes(
-    Shape("None", lambda v: None),
-    Shape("nothing yielded", lambda v: yields()),
-    Shape("a MaterializeResult without a value", lambda v: dg.MaterializeResult()),
-    Shape("two values", lambda v: yields(v, ["more"])),
-    Shape("no check", lambda v: v, BLOCKING),
-    Shape("a failed check", lambda v: yields(v, fails()), BLOCKING),
-)
-@pytest.mark.parametrize("wrong", ["a", "b"], ids=["first batch", "later batch"])
-def test_a_replay_stops_at_what_is_not_stored_or_not_checked(
-    client: Client, spark: SparkSession, shape: Shape, wrong: str
-) -> None:
-    body = function(good_for(shape), shape.make, wrong)
-    result = run_replay(client, spark, replay_of(shape, body))
-    (replay,) = (each for each in client.consumers("orders") if each.name != "revenue")
-    waiting = [message.payload for message in claim(client, consumer=replay.name).events()]
-
-    assert not result.success
-    assert set(SENT[: SENT.index(wrong)]) <= set(stored(client.url, "kept"))
-    assert waiting == [wrong]

@@ -9,20 +9,13 @@ from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.events import publish
 
+pytestmark = pytest.mark.usefixtures("one_event_a_batch")
+
 
 def publish_batches(client: Client, payloads: list[str]) -> None:
     """Publishes each payload before a tick of its own."""
     for payload in payloads:
         publish(client, [payload])
-
-
-@pytest.fixture(autouse=True)
-def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a run that catches up take a tick at a time, as behind a large backlog."""
-    from pgque_dagster import claiming
-    from pgque_dagster.client import Limits
-
-    monkeypatch.setattr(claiming, "_AT_ONCE", Limits(max_count=1))
 
 
 def texts(batch: SparkBatch) -> list[str]:
