@@ -19,7 +19,7 @@ from tests.support.events import claim, publish
 from tests.support.pausing_driver import POINTS, numbers, store
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 600
 EVENTS = 400
 # Each starts a Spark of its own, so only two of them run each time.
 ALWAYS = ("between two files", "before it is published")
@@ -36,12 +36,14 @@ def test_a_driver_stopped_past_its_lease_leaves_what_the_next_attempt_acked(
     publish(client, [{"number": number} for number in range(EVENTS)])
     fail_after_storing(client, spark, folder)
 
-    with stopped_driver(client.url, folder, point) as driver:
+    log = tmp_path / "log"
+    with stopped_driver(client.url, folder, point, log) as driver:
         wait_until(lambda: not lease_is_live(client))
         store(spark, client.url, str(folder))
         os.killpg(driver.pid, signal.SIGCONT)
-        _, told = driver.communicate(timeout=PATIENCE_SECONDS)
+        driver.wait(PATIENCE_SECONDS)
 
+    told = log.read_text()
     assert driver.returncode == 1
     assert "LeaseLost" in told or "BatchNotOpen" in told
     assert by_spark(spark, folder) == list(range(EVENTS))
@@ -58,14 +60,15 @@ def fail_after_storing(client: Client, spark: SparkSession, folder: Path) -> Non
 
 
 @contextmanager
-def stopped_driver(url: str, folder: Path, point: str) -> Iterator["subprocess.Popen[str]"]:
+def stopped_driver(
+    url: str, folder: Path, point: str, log: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A driver that has stopped at the point; killed at the end, if it still runs."""
     command = (sys.executable, "-m", "tests.support.pausing_driver", url, str(folder), point)
-    driver = subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    with log.open("wb") as stderr:
+        driver = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
     try:
-        wait_until(lambda: is_stopped(driver))
+        wait_until(lambda: is_stopped(driver, log))
         yield driver
     finally:
         if driver.poll() is None:
@@ -73,8 +76,8 @@ def stopped_driver(url: str, folder: Path, point: str) -> Iterator["subprocess.P
             driver.wait()
 
 
-def is_stopped(driver: "subprocess.Popen[str]") -> bool:
-    assert driver.poll() is None, f"the driver ended: {driver.communicate()[1]}"
+def is_stopped(driver: "subprocess.Popen[bytes]", log: Path) -> bool:
+    assert driver.poll() is None, f"the driver ended: {log.read_text()}"
     return Path(f"/proc/{driver.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
