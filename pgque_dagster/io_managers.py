@@ -20,7 +20,7 @@ from .error_lines import tells_errors_first
 from .resources import PgqueResource
 from .spark import ParquetSink, PostgresSink, clear_causes
 from .spark.sinks.merge import Mode
-from .tags import REPLAY, TABLE
+from .tags import REPLAY, ROWS, TABLE
 
 
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
@@ -50,9 +50,7 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
             if (context.definition_metadata or {}).get(REPLAY):
                 directory = f"{directory}/replay={batch.consumer}"
             path = ParquetSink(directory).write(batch, frame)
-        context.add_output_metadata(
-            {"path": dg.MetadataValue.path(path), "dagster/row_count": rows()}
-        )
+        context.add_output_metadata({"path": dg.MetadataValue.path(path), ROWS: rows()})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns all batches stored so far as one DataFrame."""
@@ -115,7 +113,7 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
             PostgresSink(table, key=self.key, mode=self.mode, stage_schema=self.stage_schema).write(
                 batch, frame
             )
-        context.add_output_metadata({TABLE: table, "dagster/row_count": rows()})
+        context.add_output_metadata({TABLE: table, ROWS: rows()})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the whole table as DataFrame, read by the driver; numeric comes as text."""

@@ -10,3 +10,5 @@ WORKER = "pgque/worker"
 REPLAY = "pgque/replay"
 # Dagster's own: the table that an asset is kept in.
 TABLE = "dagster/table_name"
+# Of a batch. `dagster/row_count` is shown as the whole table's.
+ROWS = "pgque/rows"

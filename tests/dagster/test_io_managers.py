@@ -148,7 +148,8 @@ def test_a_table_has_the_name_that_the_asset_gives_and_is_read_downstream(
 
     assert result.success
     assert Counter({row.account: row.amount for row in read}) == oracle
-    assert event.metadata["dagster/row_count"].value == 3
+    assert event.metadata["pgque/rows"].value == 3
+    assert "dagster/row_count" not in event.metadata
     assert event.metadata["dagster/table_name"].value == "public.balance"
 
 
@@ -169,7 +170,8 @@ def test_parquet_tells_its_rows_and_where_they_are(
     batch_id = event.metadata["pgque/batch_id"].value
 
     assert result.success
-    assert event.metadata["dagster/row_count"].value == len(payloads)
+    assert event.metadata["pgque/rows"].value == len(payloads)
+    assert "dagster/row_count" not in event.metadata
     stored = tmp_path / "events" / f"batch_id={batch_id}" / "epoch-1"
     assert event.metadata["path"].value == str(stored)
 

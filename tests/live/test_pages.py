@@ -62,7 +62,7 @@ def test_the_numbers_of_batches_are_plotted(live: Live, browser: Browser, tmp_pa
     browser.open(f"{live.dagster.url}/assets/order_lines?view=overview")
     browser.wait_for("Plots")
     browser.click("Plots")
-    browser.wait_for("dagster/row_count", "pgque/events", "pgque/lag_seconds", "pgque/ack_seconds")
+    browser.wait_for("pgque/rows", "pgque/events", "pgque/lag_seconds", "pgque/ack_seconds")
 
     assert browser.evaluate("document.querySelectorAll('canvas').length") > 3
     browser.evaluate("document.querySelector('canvas').scrollIntoView({block: 'center'})")
