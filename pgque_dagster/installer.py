@@ -1,14 +1,23 @@
 """Installs, upgrades and removes the schema, from the SQL file that the package carries."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
+from typing import Any
 
 import psycopg
 
 from . import __version__
 from .client import calls
 from .client.connection import connect
-from .client.errors import NewerInstalled, OlderInstalled, SchemaMissing, translated
+from .client.errors import (
+    NewerInstalled,
+    OlderInstalled,
+    PermissionDenied,
+    SchemaMissing,
+    translated,
+)
 from .client.rights import asking
 
 
@@ -49,10 +58,34 @@ def install(url: str) -> None:
         psycopg.errors.LockNotAvailable: if transactions were open on the queues for a minute, or
             for the connection's lock_timeout; nothing was changed.
     """
-    with connect(url) as connection, translated():
+    with connect(url) as connection, _as_owner(connection):
         # Without parameters psycopg sends the script whole, as psql would; it holds its own
         # begin and commit.
         connection.execute(read_sql("pgque.sql").encode())
+
+
+@contextmanager
+def _as_owner(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Does as `translated`, and says whose work it is where the role may not do it.
+
+    Raises:
+        PgqueError: the subclass that the database error stands for.
+    """
+    query = "select nspowner::regrole::text from pg_namespace where nspname = 'pgque'"
+    found = connection.execute(query).fetchone()
+    try:
+        with translated():
+            yield
+    except PermissionDenied as error:
+        cause = error.__cause__
+        if isinstance(cause, psycopg.Error) and cause.diag.message_hint:
+            raise
+        way_out = (
+            f"Only the owner of the schema may do this: log in as {found[0]}, or a member of it."
+            if found
+            else "Log in as the owner of the database, or a role with CREATE on it."
+        )
+        raise PermissionDenied(str(error.args[0]), way_out) from cause
 
 
 def install_if_missing(url: str) -> bool:
@@ -123,5 +156,5 @@ def uninstall(url: str, *, force: bool = False) -> None:
     """
     if installed_version(url) is None:
         raise SchemaMissing("this database has no pgque schema")
-    with connect(url) as connection, translated():
+    with connect(url) as connection, _as_owner(connection):
         connection.execute("select pgque.uninstall(%s)::text", [force])

@@ -1,0 +1,287 @@
+"""The roles that docs/installing.md names are enough, and without one of them its name is told."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from pgque_dagster import (
+    PgqueResource,
+    SparkBatch,
+    build_consumer_lag_checks,
+    build_dead_letter_checks,
+    build_pgque_jobs,
+    build_pgque_observation_sensor,
+    build_pgque_sensor,
+    build_pgque_ticker_sensor,
+    build_queue_health_checks,
+    pgque_asset,
+    pgque_multi_asset,
+    pgque_replay_asset,
+)
+from pgque_dagster.attempts import RetryPolicy
+from pgque_dagster.batch_requests import BatchPolicy
+from pgque_dagster.cli import main
+from pgque_dagster.client import Client, Limits
+from pgque_dagster.consumers import consumers_of
+from pgque_dagster.spark import register
+from pgque_dagster.worker import Worker
+from tests.dagster.support import SessionHolder, StoringIOManager
+from tests.support.dead_letters import give_up
+from tests.support.events import publish
+from tests.support.logins import as_login
+from tests.support.queues import connect
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
+# Parts that a test of a project in YAML covers, below.
+COMPONENTS = {"QueueComponent", "BatchConsumerComponent"}
+
+
+def documented() -> list[tuple[str, str]]:
+    """Each part of the table with the cell that says its roles, less what the owner alone does."""
+    text = (DOCS / "installing.md").read_text()
+    chapter = text.partition("## Which role for what\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", chapter, re.MULTILINE)
+    return [
+        (part, cell)
+        for parts, cell in rows
+        for part in re.findall(r"`([^`]+)`", parts)
+        if "owner" not in cell and part not in COMPONENTS
+    ]
+
+
+def logins(cell: str) -> tuple[list[tuple[str, ...]], list[tuple[tuple[str, ...], str]]]:
+    """Returns which roles are enough, and which are not, each with the one that is to be named."""
+    named = tuple(re.findall(r"pgque_\w+", cell))
+    if " or " in cell:
+        return [(role,) for role in named], [((), named[0])]
+    if named == ("pgque_admin",):
+        return [named], [(ROLES[:2], "pgque_admin")]
+    less = [(tuple(role for role in ROLES[:2] if role != each), each) for each in named]
+    return [named], less
+
+
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+@pgque_multi_asset(queue="orders", consumer="revenue", outs={"one": dg.AssetOut()})
+def several(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+def count(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+replay = pgque_replay_asset(queue="orders", name="replay")(count)
+
+
+class Shop:
+    """A database with a queue, and the parts of the table as somebody who logs in runs them.
+
+    Each part returns what it said; what it raised is said by its caller.
+    """
+
+    def __init__(self, admin: Client, spark: SparkSession, folder: Path) -> None:
+        self._admin = admin
+        self._spark = spark
+        self._folder = folder
+        with connect(admin.url) as db:
+            give_up(db, "bad", consumer="revenue", queue="orders")
+        publish(admin, ["a", "b"])
+        self._entry = admin.send_at("orders", "later", at=datetime.now(UTC) + timedelta(days=1))
+
+    def part(self, name: str) -> Callable[[str], str]:
+        """Returns what runs a part at a URL."""
+        if name.startswith("pgque ") and name != "pgque worker":
+            return lambda url: self._command(url, name)
+        if name.startswith("pgque_") and name.endswith(("letters", "_queue")):
+            return lambda url: self._job(url, name)
+        found: Callable[[str], str] = getattr(self, f"_{re.sub(r'[^a-z_]', '_', name.lower())}")
+        return found
+
+    def _resource(self, url: str, **settings: Any) -> PgqueResource:
+        return PgqueResource(url=url, install="never", **{"queues": ["orders"], **settings})
+
+    def _resources(self, url: str) -> dict[str, Any]:
+        return {
+            "pgque": self._resource(url),
+            "pyspark": SessionHolder(self._spark),
+            "io_manager": StoringIOManager(),
+        }
+
+    def _pgqueresource(self, url: str) -> str:
+        return self._resource(url, consumers={"orders": ["revenue"]}).database_url()
+
+    def _pgqueresource_health(self, url: str) -> str:
+        return str(self._resource(url).health())
+
+    def _consumers(self, url: str) -> str:
+        return self._resource(url, consumers={"orders": ["a new one"]}).database_url()
+
+    def _queues(self, url: str) -> str:
+        return self._resource(url, queues=["a new one"]).database_url()
+
+    def _queue_options(self, url: str) -> str:
+        return self._resource(url, queue_options={"orders": {"max_retries": 17}}).database_url()
+
+    def _ticking__pg_cron(self, url: str) -> str:
+        return self._resource(url, ticking="pg_cron").database_url()
+
+    def _pgque_asset(self, url: str) -> str:
+        return self._materialize(url, revenue)
+
+    def _pgque_multi_asset(self, url: str) -> str:
+        return self._materialize(url, several)
+
+    def _pgque_replay_asset(self, url: str) -> str:
+        (consumer,) = (each for each in self._admin.consumers() if each.name == "revenue")
+        first = consumer.last_tick_id or 0
+        ticks = {"from_tick": first, "to_tick": first + 1}
+        return self._materialize(url, replay, {"ops": {"replay": {"config": ticks}}})
+
+    def _materialize(
+        self, url: str, asset: dg.AssetsDefinition, run_config: dict[str, Any] | None = None
+    ) -> str:
+        result = dg.materialize([asset], resources=self._resources(url), run_config=run_config)
+        return f"stored {len(result.get_asset_materialization_events())}"
+
+    def _build_pgque_sensor(self, url: str) -> str:
+        return self._evaluate(url, build_pgque_sensor([revenue]))
+
+    def _build_pgque_observation_sensor(self, url: str) -> str:
+        return self._evaluate(url, build_pgque_observation_sensor(["orders"]))
+
+    def _build_pgque_ticker_sensor(self, url: str) -> str:
+        return self._evaluate(url, build_pgque_ticker_sensor(), ticking="sensor")
+
+    def _evaluate(self, url: str, sensor: dg.SensorDefinition, **settings: Any) -> str:
+        with dg.DagsterInstance.ephemeral() as instance:
+            context = dg.build_sensor_context(instance=instance)
+            return str(sensor(context, pgque=self._resource(url, **settings)))
+
+    def _pgque_worker(self, url: str) -> str:
+        stop: list[Callable[[], None]] = []
+        store = StoringIOManager(lambda value: stop[0]())
+        resources = {**self._resources(url), "io_manager": store}
+        definitions = dg.Definitions(assets=[revenue], resources=resources)
+        with dg.instance_for_test() as instance:
+            worker = Worker(
+                definitions.resolve_implicit_global_asset_job_def(),
+                consumers_of([revenue]),
+                instance,
+                self._resource(url),
+                BatchPolicy(Limits(), RetryPolicy(1, timedelta(seconds=1))),
+            )
+            stop.append(worker.stop)
+            worker.run()
+            return ", ".join(run.status.value for run in instance.get_runs())
+
+    def _build_dead_letter_checks(self, url: str) -> str:
+        return self._check(url, build_dead_letter_checks(["orders"], max_growth=1))
+
+    def _build_consumer_lag_checks(self, url: str) -> str:
+        return self._check(url, build_consumer_lag_checks([revenue], max_lag=timedelta(hours=1)))
+
+    def _build_queue_health_checks(self, url: str) -> str:
+        return self._check(url, build_queue_health_checks(["orders"]))
+
+    def _check(self, url: str, checks: list[dg.AssetChecksDefinition]) -> str:
+        job = dg.Definitions(
+            assets=[revenue],
+            asset_checks=checks,
+            jobs=[dg.define_asset_job("checks", dg.AssetSelection.checks(*checks))],
+            resources=self._resources(url),
+        ).resolve_job_def("checks")
+        return f"evaluated {len(job.execute_in_process().get_asset_check_evaluations())}"
+
+    def _job(self, url: str, name: str) -> str:
+        path = str(self._folder / f"{len(list(self._folder.iterdir()))}.jsonl")
+        config = {"queue": "orders", **({"path": path} if "export" in name else {})}
+        job = dg.Definitions(
+            jobs=build_pgque_jobs(), resources={"pgque": self._resource(url)}
+        ).resolve_job_def(name)
+        op = name.removeprefix("pgque_")
+        done = job.execute_in_process(run_config={"ops": {op: {"config": config}}})
+        return f"success: {done.success}"
+
+    def _df_write_format__pgque__(self, url: str) -> str:
+        register(self._spark)
+        frame = self._spark.createDataFrame([("x",)], "data string")
+        frame.write.format("pgque").options(url=url, queue="orders").mode("append").save()
+        return "written"
+
+    def _command(self, url: str, command: str) -> str:
+        arguments = {
+            "pgque send": ["orders", "{}"],
+            "pgque scheduled cancel": [str(self._entry)],
+            "pgque register": ["orders", "another"],
+            "pgque unregister": ["orders", "revenue"],
+            "pgque create-queue": ["another", "--set", "max_retries=3"],
+            "pgque drop-queue": ["orders", "--force"],
+            "pgque ticker": ["--once"],
+            "pgque dead-letters replay": ["orders"],
+            "pgque dead-letters purge": ["orders"],
+            "pgque dead-letters list": ["orders"],
+            "pgque scheduled list": ["orders"],
+        }.get(command, [])
+        done = CliRunner().invoke(main, [*command.split()[1:], *arguments], env={"PGQUE_URL": url})
+        assert done.exit_code in (0, 1), done.output
+        return done.output
+
+
+def said(part: Callable[[str], str], url: str) -> str:
+    """What a part says, or raises, with what caused that."""
+    try:
+        return part(url)
+    except Exception as error:
+        told = [str(error)]
+        cause: BaseException | None = error
+        while cause := cause.__cause__ or cause.__context__:
+            told.append(str(cause))
+        return " ".join(told)
+
+
+@pytest.mark.parametrize(("part", "cell"), documented())
+def test_a_part_needs_the_roles_of_the_table_and_names_the_one_that_it_lacks(
+    client: Client, spark: SparkSession, tmp_path: Path, part: str, cell: str
+) -> None:
+    run = Shop(client, spark, tmp_path).part(part)
+    enough, too_few = logins(cell)
+
+    for roles, missing in too_few:
+        refusal = said(run, as_login(client.url, *roles))
+        assert f'grant {missing} to "' in refusal, (roles, refusal)
+    for roles in enough:
+        allowed = said(run, as_login(client.url, *roles))
+        assert "grant pgque_" not in allowed
+        assert "permission denied" not in allowed.lower()
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_what_is_for_the_owner_of_the_schema_names_him(database_url: str, command: str) -> None:
+    url = as_login(database_url, *ROLES)
+
+    told = CliRunner().invoke(main, [command], env={"PGQUE_URL": url}).output
+
+    assert "Only the owner of the schema may do this: log in as postgres" in told
+
+
+def test_every_command_is_in_the_table() -> None:
+    text = (DOCS / "installing.md").read_text()
+    names = [
+        f"pgque {name}" if not hasattr(command, "commands") else f"pgque {name} {inner}"
+        for name, command in main.commands.items()
+        for inner in getattr(command, "commands", [""])
+        if name != "dlq"
+    ]
+    assert [name for name in names if f"`{name}`" not in text] == []
