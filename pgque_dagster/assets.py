@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import dagster as dg
 
-from .bodies import Body, is_annotated_none, step_of
+from .bodies import Body, is_annotated_none, is_annotated_result, step_of
 from .consuming import Consumption, consume
 from .lineage import dead_letters_key, queue_key
 from .outputs import Event, Record
@@ -138,7 +138,11 @@ def pgque_asset(
         if consumption.returns_nothing and manager is not None:
             _refuse_manager(body, manager)
         required = set(options.pop("required_resource_keys", None) or ())
-        if max_batches > 1 and not consumption.returns_nothing:
+        required |= set(options.get("resource_defs") or ())
+        if manager is None and (consumption.returns_nothing or is_annotated_result(body)):
+            # No IO manager is asked for, so none is needed.
+            options.setdefault("dagster_type", dg.Nothing)
+        elif max_batches > 1:
             required.add(manager or _IO_MANAGER)
         asset: dg.AssetsDefinition = dg.asset(
             deps=[queue_key(queue), dead_letters_key(queue), *deps],

@@ -19,6 +19,14 @@ def is_annotated_none(body: Body) -> bool:
     return inspect.signature(body).return_annotation in (None, "None")
 
 
+def is_annotated_result(body: Body) -> bool:
+    """Whether a function's annotation says that it returns a MaterializeResult without a value."""
+    returned = inspect.signature(body).return_annotation
+    if isinstance(returned, str):
+        return returned.rpartition(".")[2] == "MaterializeResult"
+    return returned is dg.MaterializeResult
+
+
 def step_of(
     body: Body,
     work: Callable[..., Iterator[Event | Record]],

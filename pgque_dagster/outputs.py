@@ -127,12 +127,12 @@ class Outputs:
                 f"the value for {asset} is None, so nothing of the batch would be stored",
                 "Return the value; or a MaterializeResult, if the function stored it itself.",
             )
-        if event.value is not _NO_VALUE and self.returns_nothing:
+        if event.value is not _NO_VALUE and self._stores_nothing(name):
             raise InvalidArgument(
-                f"{asset}: the function says that it returns nothing, and returned a "
-                f"{type(event.value).__name__}",
-                "Correct its annotation -> None, or leave out returns_nothing, to have the value "
-                "stored.",
+                f"{asset}: the function says that it stores its results itself, and returned a "
+                f"{type(event.value).__name__}, which would not be stored",
+                "Correct the annotation, -> None or -> MaterializeResult, or leave out "
+                "returns_nothing, and name an IO manager; assets given by specs have none.",
             )
         if event.value is _NO_VALUE and self.wants_values:
             raise InvalidArgument(
@@ -140,6 +140,12 @@ class Outputs:
                 "Return the value: what a function stores itself would stand beside what it "
                 "stored the first time.",
             )
+
+    def _stores_nothing(self, name: str) -> bool:
+        return self.returns_nothing or (
+            name in self.keys
+            and bool(self.context.op_def.output_def_named(name).dagster_type.is_nothing)
+        )
 
     def describe(self, event: Event, metadata: Mapping[str, Any]) -> None:
         """Adds metadata to an output that is about to be yielded."""

@@ -73,6 +73,48 @@ def select_consumers(definitions: dg.Definitions, names: Sequence[str]) -> list[
     return [by_name[name] for name in dict.fromkeys(names or by_name)]
 
 
+def refuse_values_in_memory(definitions: dg.Definitions, consumers: Sequence[Consumer]) -> None:
+    """Refuses assets whose values an IO manager would only keep in this process's memory.
+
+    A run that is executed in the process that began it has its default IO manager replaced by one
+    in memory, so the batch would be acked and its value lost.
+
+    Args:
+        definitions: with the assets and the resources.
+        consumers: whose assets to look at.
+
+    Raises:
+        ClickException: if there is such an asset.
+    """
+    served = {key for consumer in consumers for key in consumer.asset_keys}
+    lost = []
+    # As they were declared: those that are resolved have the default IO manager among their own.
+    for asset in definitions.assets or ():
+        if not isinstance(asset, dg.AssetsDefinition) or served.isdisjoint(asset.keys):
+            continue
+        resources = {**(definitions.resources or {}), **asset.resource_defs}
+        for name, key in asset.keys_by_output_name.items():
+            output = asset.op.output_def_named(name)
+            if output.dagster_type.is_nothing:
+                continue
+            if _is_in_memory(resources.get(output.io_manager_key)):
+                lost.append(f"asset {key.to_user_string()} (resource {output.io_manager_key!r})")
+    if lost:
+        raise click.ClickException(
+            f"{', '.join(lost)}: the worker would keep the value in memory only, ack the batch and "
+            "lose the value. Give the Definitions an IO manager that stores, such as "
+            "ParquetBatchIOManager or dagster.FilesystemIOManager; or, if the function stores its "
+            "results itself, annotate it with -> None"
+        )
+
+
+def _is_in_memory(manager: object) -> bool:
+    """Whether it is Dagster's IO manager in memory, or none: then Dagster takes that one."""
+    if manager is None or manager is dg.mem_io_manager:
+        return True
+    return isinstance(manager, dg.InMemoryIOManager)
+
+
 @click.command(
     name="worker",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -148,6 +190,7 @@ def main(
         parallel_runs,
     )
     consumers = select_consumers(definitions, names)
+    refuse_values_in_memory(definitions, consumers)
     with dg.DagsterInstance.get() as instance, dg.build_resources({"pgque": resource}) as made:
         worker = Worker(
             definitions.resolve_implicit_global_asset_job_def(),

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import click
 import dagster as dg
 import psycopg
 import pytest
@@ -23,6 +25,7 @@ from pgque_dagster.client import Client, Limits
 from pgque_dagster.client.shared import register_subconsumer
 from pgque_dagster.consumers import consumers_of
 from pgque_dagster.worker import Worker
+from pgque_dagster.worker_command import refuse_values_in_memory, select_consumers
 from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.events import publish
 from tests.support.sensing import evaluate
@@ -373,3 +376,119 @@ def test_the_command_says_what_is_wrong(
     assert ended.returncode == 1
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+_SHOP = """
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pgque_dagster import PgqueResource, SparkBatch, pgque_asset, pgque_multi_asset
+
+{asset}
+
+resources = {{
+    "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL")),
+    "pyspark": LazyPySparkResource(spark_config={{"spark.master": "local[1]",
+        "spark.ui.enabled": "false"}}),
+    {resources}
+}}
+defs = dg.Definitions(assets=[{name}], resources=resources)
+"""
+_RETURNS = """
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch):
+    return batch.events().count()
+"""
+_RETURNS_BY_KEY = _RETURNS.replace('"orders"', '"orders", io_manager_key="lake"')
+_RETURNS_TWO = """
+@pgque_multi_asset(queue="orders", outs={"counts": dg.AssetOut(), "totals": dg.AssetOut()})
+def revenue(batch: SparkBatch):
+    return 1, 2
+"""
+
+
+def definitions_of(asset: str, resources: str) -> dg.Definitions:
+    namespace: dict[str, Any] = {}
+    exec(_SHOP.format(asset=asset, name="revenue", resources=resources), namespace)
+    found: dg.Definitions = namespace["defs"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asset", "resources", "told"),
+    [
+        (_RETURNS, "", "asset revenue (resource 'io_manager')"),
+        (_RETURNS, '"io_manager": dg.mem_io_manager', "asset revenue (resource 'io_manager')"),
+        (_RETURNS, '"io_manager": dg.InMemoryIOManager()', "asset revenue (resource 'io_manager')"),
+        (_RETURNS_BY_KEY, '"lake": dg.InMemoryIOManager()', "asset revenue (resource 'lake')"),
+        (_RETURNS_TWO, "", "asset totals (resource 'io_manager')"),
+    ],
+)
+def test_an_asset_whose_values_would_stay_in_memory_is_refused_by_name(
+    asset: str, resources: str, told: str
+) -> None:
+    definitions = definitions_of(asset, resources)
+
+    with pytest.raises(click.ClickException) as refused:
+        refuse_values_in_memory(definitions, select_consumers(definitions, []))
+
+    assert told in refused.value.message
+    assert "FilesystemIOManager" in refused.value.message
+
+
+def test_the_command_does_not_begin_with_an_asset_whose_values_it_would_lose(
+    client: Client, project: tuple[Path, dict[str, str]]
+) -> None:
+    folder, environment = project
+    (folder / "shop.py").write_text(_SHOP.format(asset=_RETURNS, name="revenue", resources=""))
+    publish(client, ["a"])
+
+    ended = subprocess.run(
+        worker_command("-m", "shop"),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+    )
+
+    assert ended.returncode == 1
+    assert "asset revenue (resource 'io_manager')" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not is_consumed(client)
+
+
+_STORES_ITSELF = """
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> {returned}:
+    batch.events().count()
+"""
+_STORES_ALL_ITSELF = """
+@pgque_multi_asset(queue="orders", specs=[dg.AssetSpec("counts"), dg.AssetSpec("totals")])
+def revenue(batch: SparkBatch):
+    batch.events().count()
+"""
+_HAS_ITS_OWN = """
+@pgque_asset(queue="orders", io_manager_def=dg.FilesystemIOManager(base_dir="out"))
+def revenue(batch: SparkBatch):
+    return batch.events().count()
+"""
+
+
+@pytest.mark.parametrize(
+    ("asset", "resources"),
+    [
+        (_STORES_ITSELF.format(returned="None"), ""),
+        (_STORES_ITSELF.format(returned='"None"'), ""),
+        (_STORES_ITSELF.format(returned="dg.MaterializeResult"), ""),
+        (_STORES_ALL_ITSELF, ""),
+        (_HAS_ITS_OWN, ""),
+        (_RETURNS, '"io_manager": dg.FilesystemIOManager(base_dir="out")'),
+        (_RETURNS, '"io_manager": dg.fs_io_manager'),
+    ],
+)
+def test_an_asset_whose_values_are_stored_or_that_stores_itself_is_served(
+    asset: str, resources: str
+) -> None:
+    definitions = definitions_of(asset, resources)
+
+    refuse_values_in_memory(definitions, select_consumers(definitions, []))
