@@ -25,6 +25,7 @@ import psycopg
 from psycopg import sql
 
 from pgque_dagster import _embedded_host as host
+from pgque_dagster._embedded_folder import default_folder, starting_command
 from pgque_dagster._embedded_host import EmbeddedPostgresError
 
 __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]
@@ -60,8 +61,7 @@ class EmbeddedPostgres:
             psycopg.connect(server.url)
 
     Args:
-        data_dir: The server's folder. Default: `.pgque/postgres-<version>` in the folder that the
-            environment variable PGQUE_HOME names, else in the current one.
+        data_dir: The server's folder. Default: that of the project, `.pgque/postgres-<version>`.
         version: Major version of PostgreSQL, 18 or 16.
         tcp: Listen on 127.0.0.1 as well, for programs that cannot use a Unix socket.
     """
@@ -71,8 +71,7 @@ class EmbeddedPostgres:
     ) -> None:
         self._bin = _find_binaries(version)
         if data_dir is None:
-            home = Path(os.environ.get("PGQUE_HOME") or Path.cwd())
-            data_dir = home / ".pgque" / f"postgres-{version}"
+            data_dir = default_folder(version)
         self._folder = Path(data_dir).expanduser().resolve()
         self._version = version
         self._tcp = tcp
@@ -306,7 +305,8 @@ class EmbeddedPostgres:
         status = _read_status(self._pid_file)
         if status is None:
             raise EmbeddedPostgresError(
-                f"the embedded PostgreSQL in {self._folder} is not running: call start() first"
+                f"the embedded PostgreSQL in {self._folder} is not running:"
+                f" {starting_command(self._folder)} starts it"
             )
         return status
 

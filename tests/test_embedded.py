@@ -199,6 +199,17 @@ def test_a_server_that_cannot_start_points_to_its_log(folder: Path) -> None:
     assert "no_such_setting" in log_file.read_text()
 
 
-def test_a_stopped_server_has_no_url(folder: Path) -> None:
-    with pytest.raises(EmbeddedPostgresError, match=r"is not running: call start\(\) first"):
+def test_the_error_of_a_stopped_server_says_how_to_start_it(folder: Path) -> None:
+    with pytest.raises(EmbeddedPostgresError, match=r"is not running: start\(\) starts it"):
         _ = EmbeddedPostgres(folder).url
+
+
+def test_the_error_of_a_projects_stopped_server_names_a_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQUE_HOME", str(folder))
+
+    with pytest.raises(EmbeddedPostgresError) as told:
+        _ = EmbeddedPostgres().url
+
+    assert f"`PGQUE_HOME='{folder}' pgque ticker` starts it" in str(told.value)

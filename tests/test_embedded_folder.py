@@ -1,0 +1,121 @@
+"""Which folder's server is used: that of the project, from any of its folders."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgque_dagster import PgqueResource
+from pgque_dagster.embedded import EmbeddedPostgres
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that has a server and a folder `src/shop`, to which the process goes."""
+    monkeypatch.delenv("PGQUE_HOME", raising=False)
+    # Not tmp_path: pytest closes its parent folder to every other user, also to the server's.
+    with tempfile.TemporaryDirectory(prefix="project-") as path:
+        folder = Path(path).resolve()
+        give_server(folder)
+        (folder / "src" / "shop").mkdir(parents=True)
+        monkeypatch.chdir(folder / "src" / "shop")
+        yield folder
+        monkeypatch.chdir("/")
+
+
+def give_server(folder: Path) -> None:
+    (folder / ".pgque" / "postgres-18" / "data").mkdir(parents=True)
+    (folder / ".pgque" / "postgres-18" / "data" / "PG_VERSION").write_text("18\n")
+
+
+def used() -> Path:
+    return EmbeddedPostgres().data_dir
+
+
+def test_a_subfolder_uses_the_server_of_its_project(project: Path) -> None:
+    assert used() == project / ".pgque" / "postgres-18"
+
+
+def test_the_nearest_server_is_used(project: Path) -> None:
+    give_server(project / "src")
+
+    assert used() == project / "src" / ".pgque" / "postgres-18"
+
+
+def test_a_folder_named_pgque_without_a_server_is_passed_by(project: Path) -> None:
+    (project / "src" / ".pgque" / "demo").mkdir(parents=True)
+
+    assert used() == project / ".pgque" / "postgres-18"
+
+
+def test_a_server_of_another_version_is_passed_by(project: Path) -> None:
+    here = project / "src" / "shop"
+
+    assert EmbeddedPostgres(version=16).data_dir == here / ".pgque" / "postgres-16"
+
+
+def test_pgque_home_alone_counts_where_it_is_set(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQUE_HOME", str(project / "src"))
+
+    assert used() == project / "src" / ".pgque" / "postgres-18"
+
+
+@pytest.mark.parametrize("inside", ["src", "src/shop"])
+def test_nothing_above_a_repository_is_used(project: Path, inside: str) -> None:
+    (project / inside / ".git").mkdir()
+
+    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
+
+
+def test_the_root_of_a_repository_is_used(project: Path) -> None:
+    (project / ".git").write_text("gitdir: elsewhere")
+
+    assert used() == project / ".pgque" / "postgres-18"
+
+
+def test_the_home_folder_is_no_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(project))
+
+    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
+
+
+def test_the_home_folder_has_a_server_of_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(project))
+    monkeypatch.chdir(project)
+
+    assert used() == project / ".pgque" / "postgres-18"
+
+
+def test_a_folder_that_everybody_may_write_to_is_not_trusted(project: Path) -> None:
+    project.chmod(0o1777)
+
+    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_another_owner_is_not_trusted(project: Path) -> None:
+    os.chown(project, 65534, 65534)
+
+    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
+
+
+def test_a_resource_without_a_url_uses_the_server_of_its_project(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PGQUE_HOME", raising=False)
+    with tempfile.TemporaryDirectory(prefix="project-") as path:
+        folder = Path(path).resolve()
+        (folder / "src").mkdir()
+        with EmbeddedPostgres(folder / ".pgque" / "postgres-18") as server:
+            monkeypatch.chdir(folder / "src")
+
+            assert PgqueResource().database_url() == server.url
+
+            monkeypatch.chdir("/")
+    assert not (folder / "src" / ".pgque").exists()
