@@ -89,10 +89,11 @@ def _set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitS
         stack.enter_context(_ticking(url))
     say(f"installed pgque {client.version()}, with queue {QUEUE} and {len(LEDGERS)} consumers")
 
+    say(f"pgbench opens a bank: {SCALE} branches, {SCALE * 100_000:,} accounts")
     open_bank(server, url, place.pgbench_log)
-    say(f"pgbench opened a bank: {SCALE} branches, {SCALE * 100_000:,} accounts; postings are sent")
+    say("the bank's postings are sent to the queue")
 
-    say("starting dagster dev")
+    say("starting dagster dev, which loads the assets")
     dagster = stack.enter_context(dagster_dev(place, url, interrupts))
     for ledger in LEDGERS:
         dagster.ensure_sensor_runs(f"{ledger.asset}_sensor")
@@ -189,6 +190,7 @@ def _send_malformed(stage: Stage, text: str) -> None:
 
 
 def _compare(stage: Stage) -> list[Comparison]:
+    say("comparing Spark's balances with the bank's")
     comparisons = []
     with psycopg.connect(stage.url) as connection:
         for ledger in LEDGERS:
@@ -214,6 +216,7 @@ def _settle_dead_letters(stage: Stage) -> tuple[int, int]:
     expected = len(MALFORMED) * len(LEDGERS)
     if found != expected:
         raise DemoError(f"there are {found} dead letters, {expected} were to be expected")
+    say("running the dead-letter check before and after the dead letters are purged")
     _expect_check(stage, passed=False)
     say(f"the dead-letter check fails, as it must: {found} dead letters")
     purged = stage.client.purge_dead_letters(QUEUE, timedelta())

@@ -1,4 +1,4 @@
-"""Which database a command works on: the one it was told, or the embedded one of the folder."""
+"""Which database a command works on: the one it was told, or the embedded one of the project."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +8,8 @@ import click
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
+
+from .waiting import told_if_slow
 
 
 class Database:
@@ -40,13 +42,17 @@ class Database:
 
 def _start_embedded() -> str:
     # It stops with this process, unless other processes use it by then.
-    server = EmbeddedPostgres().start()
+    server = EmbeddedPostgres()
+    with told_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
+        server.start()
     click.echo(
         f"pgque: using the embedded PostgreSQL in {server.data_dir} (no --url, no PGQUE_URL)",
         err=True,
     )
     # Nobody else looks after a server of this folder's own.
-    if installer.install_if_missing(server.url):
+    with told_if_slow("installing the schema"):
+        is_new = installer.install_if_missing(server.url)
+    if is_new:
         click.echo("pgque: installed the schema there", err=True)
     return server.url
 
