@@ -11,7 +11,8 @@ from .errors import OneLineErrorGroup
 _HELP = """Queues in PostgreSQL, consumed batch by batch.
 
 The database comes from --url, else from the environment variable PGQUE_URL. Without either, the
-embedded PostgreSQL of the current folder is used (its data lies in .pgque/).
+embedded PostgreSQL of the project is used: its data lies in .pgque/ of the current folder, or of
+the nearest one above it that has a server, up to the root of the repository.
 
 \b
 A first walk:
@@ -19,7 +20,7 @@ A first walk:
   pgque create-queue orders
   pgque register orders billing
   pgque send orders '{"id": 1, "total": 9.5}'
-  pgque ticker --once
+  pgque ticker --once --force orders
   pgque status
 """
 

@@ -1,8 +1,7 @@
 """What keeps queues going where no scheduler does: ticks and maintenance."""
 
-import runpy
 import signal
-import sys
+from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType
 
@@ -12,6 +11,7 @@ from pgque_dagster.client import Ticker
 
 from .database import Database, pass_database
 from .examples import examples
+from .waiting import told_if_slow
 
 
 @click.command(
@@ -47,23 +47,36 @@ def stop(database: Database) -> None:
     epilog=examples(
         "pgque ticker",
         "pgque ticker --once",
+        "pgque ticker --once --force orders",
     ),
 )
 @click.option("--once", is_flag=True, help="Tick the queues that are due once, and end.")
+@click.option(
+    "--force",
+    "forced",
+    multiple=True,
+    metavar="QUEUE",
+    help="With --once: tick this queue, due or not. May be given again.",
+)
 @pass_database
-def ticker(database: Database, once: bool) -> None:
+def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
     """Tick all queues, with maintenance now and then, until Ctrl-C or SIGTERM.
 
     Without ticks no consumer gets a batch. Run one ticker for a database; a second one does no
     harm. A database that goes away is waited for.
     """
-    with database.client() as client:
+    if forced and not once:
+        raise click.UsageError("--force makes one tick: give it with --once.")
+    url = database.url
+    with told_if_slow("making the first tick"), database.client() as client:
+        for queue in forced:
+            client.force_next_tick(queue)
         # Tells a wrong URL or a missing schema at once, and not after a wait for better times.
         count = client.ticker()
     if once:
         click.echo(f"queues ticked: {count}")
         return
-    ended_by = _run(Ticker(database.url))
+    ended_by = _run(Ticker(url))
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -116,6 +129,7 @@ def worker(context: click.Context) -> None:
         raise click.ClickException(
             "the worker needs Dagster: pip install 'pgque-dagster[spark,dagster]'"
         )
-    # By its name: this package needs no Dagster, and the module does.
-    sys.argv = ["pgque worker", *context.args]
-    runpy.run_module("pgque_dagster.worker_command", run_name="__main__")
+    with told_if_slow("loading Dagster and Spark"):
+        # By its name: this package needs no Dagster, and the module does.
+        command = import_module("pgque_dagster.worker_command").main
+    command(context.args, prog_name="pgque worker")
