@@ -1,22 +1,29 @@
 """Sending events: one from the command line, or many from standard input."""
 
 import json
+import shlex
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from itertools import islice
 from typing import BinaryIO, NoReturn
 
 import click
 
-from pgque_dagster.client import Client, MalformedPayload
+from pgque_dagster.client import Client, MalformedPayload, QueueNotFound
 from pgque_dagster.client.models import FIRST_ENTRY_ID
 
 from .database import Database, pass_database
+from .errors import CommandFailed
 from .examples import examples
 from .times import Age, Moment
+from .waiting import told_if_slow
 
 _STDIN = "-"
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 @click.command(
@@ -26,6 +33,7 @@ _STDIN = "-"
         "pgque send orders - < orders.jsonl",
         "pgque send reminders '{\"user\": 7}' --at 2030-12-24T18:00+01:00",
         "pgque send orders '{\"id\": 1}' --idem-key order-1",
+        "pgque send orders '{\"id\": 1}' --wait 60s",
     ),
 )
 @click.argument("queue")
@@ -43,6 +51,13 @@ _STDIN = "-"
 @click.option("--idem-key", metavar="KEY", help="Send nothing if an event was sent under KEY.")
 @click.option(
     "--idem-ttl", type=Age(), default="1h", show_default=True, help="How long the key counts."
+)
+@click.option(
+    "--wait",
+    type=Age(),
+    default="0s",
+    show_default=True,
+    help="How long to wait for a missing queue, such as one that Dagster has yet to make.",
 )
 @click.option("--partition-key", metavar="KEY", help="Handled in order with others of this KEY.")
 @click.option(
@@ -62,6 +77,7 @@ def send(
     at: datetime | None,
     idem_key: str | None,
     idem_ttl: timedelta,
+    wait: timedelta,
     partition_key: str | None,
     batch_size: int,
 ) -> None:
@@ -75,7 +91,9 @@ def send(
         raise click.UsageError("Lines of standard input take no time and no keys.")
     if at and has_key:
         raise click.UsageError("An event with a time takes no keys.")
-    with database.client() as client:
+    with database.client() as client, _explained(client, queue):
+        if wait:
+            _wait_for_queue(client, queue, wait)
         if payload == _STDIN:
             lines = sys.stdin.buffer
             count = _send_lines(client, queue, lines, event_type, text, batch_size)
@@ -98,6 +116,38 @@ def send(
             else:
                 event_id = client.send(queue, event, type=event_type, partition_key=partition_key)
                 click.echo(f"sent event {event_id} to {queue}")
+
+
+def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
+    """Returns when the queue is there, or after so long."""
+    ends_at = time.monotonic() + patience.total_seconds()
+    with told_if_slow(f"waiting for queue {queue}"):
+        while time.monotonic() < ends_at and queue not in _queue_names(client):
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@contextmanager
+def _explained(client: Client, queue: str) -> Iterator[None]:
+    """Says of a queue that is missing who makes it, and which one may be meant."""
+    try:
+        yield
+    except QueueNotFound as error:
+        raise _missing(client, error, queue) from error
+
+
+def _missing(client: Client, error: QueueNotFound, queue: str) -> CommandFailed:
+    near = get_close_matches(queue, _queue_names(client))
+    guess = f"; did you mean {' or '.join(near)}?" if near else "."
+    return CommandFailed(
+        f"{error.args[0]}{guess} A queue that a PgqueResource declares is made when the sensor "
+        "first runs, some seconds after Dagster starts: send with --wait 60s. "
+        f"`pgque create-queue {shlex.quote(queue)}` makes any other; an event reaches the "
+        "consumers that were registered before it."
+    )
+
+
+def _queue_names(client: Client) -> list[str]:
+    return [info.name for info in client.queues()]
 
 
 def _send_at(client: Client, queue: str, event: str, event_type: str, at: datetime) -> str:

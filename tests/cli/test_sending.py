@@ -1,5 +1,6 @@
 """`pgque send`: one payload, or the lines of standard input."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -72,3 +73,47 @@ def test_lines_that_postgres_cannot_store_are_refused(
     refused: Refused, line: bytes, why: str
 ) -> None:
     assert why in refused("send", "orders", "-", "--text", stdin=line)
+
+
+def test_the_error_of_a_missing_queue_names_near_ones_and_says_who_makes_it(
+    refused: Refused, client: Client
+) -> None:
+    client.create_queue("events")
+
+    line = refused("send", "order", "{}")
+
+    assert '"order"' in line
+    assert "did you mean orders?" in line
+    assert "events" not in line
+    assert "when the sensor first runs" in line
+    assert "--wait 60s" in line
+    assert "`pgque create-queue order`" in line
+
+
+def test_a_queue_that_comes_late_is_waited_for(pgque: Pgque, client: Client) -> None:
+    maker = threading.Timer(3.0, client.create_queue, ["late"])
+    maker.start()
+
+    result = pgque("send", "late", "{}", "--wait", "60s")
+
+    maker.join()
+    assert result.stdout == "sent event 1 to late\n"
+    assert "waiting for queue late" in result.stderr
+
+
+def test_a_queue_that_does_not_come_is_missing_after_the_wait(
+    refused: Refused, client: Client
+) -> None:
+    assert "never" in refused("send", "never", "{}", "--wait", "0s")
+
+
+def test_standard_input_is_not_read_while_the_queue_is_waited_for(
+    pgque: Pgque, client: Client
+) -> None:
+    maker = threading.Timer(1.0, client.create_queue, ["late"])
+    maker.start()
+
+    result = pgque("send", "late", "-", "--wait", "60s", stdin="1\n2\n")
+
+    maker.join()
+    assert result.stdout == "events sent to late: 2\n"
