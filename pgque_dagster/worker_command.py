@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -21,9 +21,11 @@ import dagster as dg
 from .attempts import RetryPolicy
 from .batch_requests import BatchPolicy, OnExhausted
 from .cli.examples import examples
+from .cli.waiting import told_if_slow
 from .client import Limits
 from .consumers import Consumer, consumers_of, consuming_among
 from .resources import PgqueResource
+from .spark.session import open_session
 from .worker import Worker
 
 
@@ -179,7 +181,8 @@ def main(
     logging.getLogger("pgque").setLevel(logging.INFO)
     if "DAGSTER_HOME" not in os.environ:
         raise click.ClickException("set DAGSTER_HOME: runs are recorded in the instance there")
-    definitions = load_definitions(module, attribute)
+    with told_if_slow(f"loading {module}"):
+        definitions = load_definitions(module, attribute)
     resource = (definitions.resources or {}).get("pgque")
     if not isinstance(resource, PgqueResource):
         raise click.ClickException(f"{module}.{attribute} has no resource pgque: PgqueResource")
@@ -191,20 +194,50 @@ def main(
     )
     consumers = select_consumers(definitions, names)
     refuse_values_in_memory(definitions, consumers)
-    with dg.DagsterInstance.get() as instance, dg.build_resources({"pgque": resource}) as made:
+    job = definitions.resolve_implicit_global_asset_job_def()
+    with (
+        dg.DagsterInstance.get() as instance,
+        dg.build_resources(_needed(job.resource_defs, "pgque", "pyspark"), instance) as made,
+    ):
+        start_spark(made.pyspark)
         worker = Worker(
-            definitions.resolve_implicit_global_asset_job_def(),
+            job,
             consumers,
             instance,
             made.pgque,
             policy,
             poll=timedelta(seconds=poll),
         )
-        click.echo(f"serving {', '.join(map(str, consumers))} until Ctrl-C", err=True)
-        run_until_signal(worker, grace)
+        run_until_signal(worker, grace, f"serving {', '.join(map(str, consumers))} until Ctrl-C")
 
 
-def run_until_signal(worker: Worker, grace: float) -> None:
+def start_spark(resource: object) -> None:
+    """Starts the Spark session that the runs will share, so that the first of them is fast, too.
+
+    Raises:
+        ClickException: if Spark does not start.
+    """
+    try:
+        with told_if_slow("starting Spark"):
+            open_session(resource)
+    except Exception as error:
+        raise click.ClickException(f"Spark does not start: {error}") from error
+
+
+def _needed(
+    offered: Mapping[str, dg.ResourceDefinition], *keys: str
+) -> dict[str, dg.ResourceDefinition]:
+    """The resources of these keys, with those that they need themselves."""
+    needed: dict[str, dg.ResourceDefinition] = {}
+    waiting = set(keys)
+    while waiting:
+        key = waiting.pop()
+        needed[key] = offered[key]
+        waiting |= set(offered[key].required_resource_keys) - set(needed)
+    return needed
+
+
+def run_until_signal(worker: Worker, grace: float, announcement: str) -> None:
     """Runs a worker until SIGTERM or SIGINT.
 
     It runs in a thread of its own: in the main one, Dagster would let the first signal interrupt
@@ -214,6 +247,7 @@ def run_until_signal(worker: Worker, grace: float) -> None:
         worker: what to run.
         grace: seconds that the batch in progress gets. After them, or at a second signal, its claim
             is given back and the process ends on the spot.
+        announcement: what to say on stderr from when on a signal ends the worker in order.
 
     Raises:
         Exception: what the worker raised.
@@ -233,6 +267,7 @@ def run_until_signal(worker: Worker, grace: float) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    click.echo(announcement, err=True)
     thread = threading.Thread(target=run, name="pgque-worker", daemon=True)
     thread.start()
     waited = 0.0

@@ -30,7 +30,7 @@ from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.events import publish
 from tests.support.sensing import evaluate
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 POLICY = BatchPolicy(Limits(min_count=1), RetryPolicy(2, timedelta(0)))
 FOR_EVER = timedelta(hours=1)
 
@@ -355,6 +355,72 @@ def test_the_command_serves_a_project_until_it_is_told_to_end(
         assert statuses(instance) == ["SUCCESS"]
 
 
+def test_the_worker_serves_once_spark_is_there(
+    project: tuple[Path, dict[str, str]],
+) -> None:
+    folder, environment = project
+    shop = (folder / "shop.py").read_text()
+    (folder / "shop.py").write_text(
+        shop.replace("import dagster as dg\n", _NOISY_SPARK).replace(
+            "LazyPySparkResource(", "Noisy("
+        )
+    )
+    with subprocess.Popen(
+        worker_command("-m", "shop"),
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        told = []
+        for line in process.stderr:
+            told.append(line.strip())
+            if line.startswith("serving"):
+                break
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=PATIENCE)
+
+    own = [line for line in told if line in ("a session is there", "pgque: starting Spark ...")]
+    assert own == ["pgque: starting Spark ...", "a session is there"]
+    assert process.returncode == 0, rest
+
+
+_NOISY_SPARK = """
+import sys
+import time
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource as Lazy
+class Noisy(Lazy):
+    @property
+    def spark_session(self):
+        time.sleep(2)
+        session = super().spark_session
+        print("a session is there", file=sys.stderr, flush=True)
+        return session
+"""
+
+
+def test_spark_that_does_not_start_ends_the_worker_with_its_reason(
+    project: tuple[Path, dict[str, str]],
+) -> None:
+    folder, environment = project
+
+    ended = subprocess.run(
+        worker_command("-m", "shop"),
+        cwd=folder,
+        env={**environment, "JAVA_HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+    assert ended.returncode == 1
+    assert "Error: Spark does not start: /nowhere/bin/java does not run" in ended.stderr
+    assert "serving" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -448,7 +514,7 @@ def test_the_command_does_not_begin_with_an_asset_whose_values_it_would_lose(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE,
+        timeout=PATIENCE,
     )
 
     assert ended.returncode == 1
