@@ -9,8 +9,8 @@ from ..client.errors import PgqueError
 # The last line of a Python traceback, which Spark passes on as text.
 _RAISED = re.compile(r"^(?:.*: )?pgque_dagster\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 _LACKING = re.compile(
-    r"No module named '((pgque_dagster|psycopg|pyarrow|adbc_driver_manager|adbc_driver_postgresql)"
-    r"(?:\.[\w.]+)?)'"
+    r"No module named '((pgque_dagster|psycopg|pyarrow|msgspec|adbc_driver_manager"
+    r"|adbc_driver_postgresql)(?:\.[\w.]+)?)'"
 )
 
 

@@ -14,7 +14,8 @@ _PACKAGE = Path(__file__).parents[1]
 def ship(spark: SparkSession) -> None:
     """Sends this package to the executors of a session, classic or Connect; again changes nothing.
 
-    What it needs besides (psycopg, pyarrow, the ADBC driver) is compiled, and must be there.
+    What it needs besides (psycopg, pyarrow, msgspec, the ADBC driver) is compiled, and must be
+    there.
 
     Args:
         spark: the session.

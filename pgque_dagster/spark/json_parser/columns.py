@@ -1,0 +1,209 @@
+"""Readers of Spark's scalar types: many values at once, or one value exactly."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import scalars
+
+# Which values of a column are in doubt; None for none of them.
+Doubts = npt.NDArray[np.bool_] | None
+
+_SMALLEST_NORMAL_FLOAT = float(np.finfo(np.float32).tiny)
+
+
+class Reader(ABC):
+    """Reads the values of a field, or the elements of an array or map, in two ways.
+
+    `column` makes an Arrow array of what msgspec decoded, and is in doubt of what it cannot vouch
+    for. `exact` judges one value of `text.parse_json` and names what is wrong with it. A value that
+    the first is sure of is the second's.
+
+    Args:
+        name: of the Spark type, for reasons.
+        nullable: whether null is allowed.
+    """
+
+    arrow: pa.DataType
+    # What msgspec decodes a value to, null left aside.
+    decoded: Any
+
+    def __init__(self, name: str, nullable: bool) -> None:
+        self.name = name
+        self.nullable = nullable
+
+    @property
+    def annotation(self) -> Any:
+        """What msgspec decodes a value or null to. Raw JSON is that of a null, too."""
+        is_plain = self.decoded is msgspec.Raw or not self.nullable
+        return self.decoded if is_plain else self.decoded | None
+
+    @abstractmethod
+    def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
+        """Makes a column of the type `arrow`, with null where it is in doubt."""
+
+    def exact(self, value: Any, path: str, problems: dict[str, None]) -> Any:
+        """Returns a value as pyarrow takes it for `arrow`; None for what does not fit.
+
+        Args:
+            value: of `text.parse_json`.
+            path: of the field.
+            problems: what is wrong is added here, once.
+        """
+        if value is not None:
+            return self.fitted(value, path, problems)
+        if not self.nullable:
+            problems[f"{path} is null"] = None
+        return None
+
+    @abstractmethod
+    def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
+        """Does what `exact` does for a value that is not null."""
+
+    def misfit(self, path: str, problems: dict[str, None]) -> None:
+        """Notes that a value is none of the type."""
+        problems[f"{path} is no {self.name}"] = None
+
+
+class ScalarReader(Reader):
+    """Reads what msgspec decodes to just the value that pyarrow wants.
+
+    Args:
+        name: as for `Reader`.
+        nullable: as for `Reader`.
+        arrow: the Arrow type.
+        decoded: what msgspec decodes a value to.
+        take: returns a value's counterpart, or raises `scalars.Misfit`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nullable: bool,
+        arrow: pa.DataType,
+        decoded: Any,
+        take: Callable[[Any], Any],
+    ) -> None:
+        super().__init__(name, nullable)
+        self.arrow = arrow
+        self.decoded = decoded
+        self.take = take
+
+    def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
+        """Makes the column."""
+        return pa.array(values, self.arrow), None
+
+    def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
+        """Takes one value."""
+        try:
+            return self.take(value)
+        except scalars.Misfit as misfit:
+            if not misfit.args:
+                return self.misfit(path, problems)
+            problems[f"{path} {misfit}"] = None
+            return None
+
+
+class FloatReader(ScalarReader):
+    """Reads single-precision floats from doubles, in doubt of what may have been rounded twice."""
+
+    def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
+        """Makes the column."""
+        given = pa.array(values, pa.float64())
+        doubles = given.fill_null(0.0).to_numpy()
+        with np.errstate(over="ignore"):
+            floats = doubles.astype(np.float32)
+        # Half-way between two floats, all 29 bits that a float lacks are zero but the first.
+        half_way = doubles.view(np.int64) & ((1 << 29) - 1) == 1 << 28
+        tiny = (np.abs(doubles) < _SMALLEST_NORMAL_FLOAT) & (doubles != 0)
+        doubts = half_way | tiny | np.isinf(floats)
+        nulls = given.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(floats, self.arrow, mask=nulls | doubts), doubts
+
+
+class TextReader(ScalarReader):
+    """Reads values from texts that Arrow casts, in doubt of those that do not match a pattern.
+
+    Args:
+        name: as for `Reader`.
+        nullable: as for `Reader`.
+        arrow: the Arrow type.
+        take: as for `ScalarReader`.
+        pattern: of texts that Arrow reads as `take` does, or else refuses.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nullable: bool,
+        arrow: pa.DataType,
+        take: Callable[[Any], Any],
+        pattern: str,
+    ) -> None:
+        super().__init__(name, nullable, arrow, str, take)
+        self._pattern = f"^(?:{pattern})$"
+
+    def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
+        """Makes the column."""
+        texts = self.texts(values)
+        sure = pc.if_else(pc.match_substring_regex(texts, self._pattern), texts, None)
+        try:
+            column = sure.cast(self.arrow)
+        except pa.ArrowInvalid:
+            # One is a date such as 30 February, and Arrow does not say which.
+            column = pa.array([self._taken(text) for text in sure.to_pylist()], self.arrow)
+        if column.null_count == texts.null_count:
+            return column, None
+        return column, pc.and_(texts.is_valid(), column.is_null()).to_numpy(zero_copy_only=False)
+
+    def texts(self, values: list[Any]) -> pa.Array:
+        """Returns the texts to cast."""
+        return pa.array(values, pa.string())
+
+    def _taken(self, text: str | None) -> Any:
+        return None if text is None else self.fitted(text, "", {})
+
+
+class DecimalReader(TextReader):
+    """Reads decimals from the text of JSON numbers, and of strings that hold one."""
+
+    def __init__(self, name: str, nullable: bool, precision: int, scale: int) -> None:
+        whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
+        fraction = f"(?:\\.[0-9]{{1,{scale}}})?" if scale else ""
+        super().__init__(
+            name,
+            nullable,
+            pa.decimal128(precision, scale),
+            lambda value: scalars.take_decimal(value, precision, scale),
+            f"-?{whole}{fraction}",
+        )
+        self.decoded = msgspec.Raw
+
+    def texts(self, values: list[Any]) -> pa.Array:
+        """Returns the texts to cast, without the quotes of strings."""
+        raw = [None if value is None else bytes(value) for value in values]
+        texts = pa.array(raw, pa.binary()).cast(pa.string())
+        if self.nullable:
+            texts = pc.if_else(pc.equal(texts, "null"), None, texts)
+        return pc.ascii_trim(texts, '"')
+
+
+class BinaryReader(ScalarReader):
+    """Reads bytes from base64."""
+
+    def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
+        """Makes the column."""
+        content = [None if value is None else self.fitted(value, "", {}) for value in values]
+        doubts = [x is not None and y is None for x, y in zip(values, content, strict=True)]
+        return pa.array(content, self.arrow), np.array(doubts, bool)
+
+
+def bounded(bits: int) -> Any:
+    """Returns what msgspec decodes an integer of so many bits to."""
+    return Annotated[int, msgspec.Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]

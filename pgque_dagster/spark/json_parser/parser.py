@@ -1,0 +1,89 @@
+"""From a column of payloads to typed columns, and the reason for each that does not fit.
+
+msgspec and Arrow read what they surely read as docs/payloads.md says. The rest, be it unusual or
+malformed, is read one by one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from .schema import struct_reader
+from .text import NotJson, parse_json
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What was read of some payloads, in their order.
+
+    Args:
+        columns: one for each field. Of a malformed payload they have what fits, else null.
+        reasons: why a payload is malformed; null for one that fits.
+    """
+
+    columns: list[pa.Array]
+    reasons: pa.Array
+
+
+class PayloadParser:
+    """Reads JSON payloads as docs/payloads.md says.
+
+    Args:
+        fields: the fields to read; those that are not nullable must be there, at any depth.
+
+    Raises:
+        InvalidArgument: if a name is there twice, or JSON has no values of a type.
+    """
+
+    def __init__(self, fields: StructType) -> None:
+        self._reader = struct_reader(fields)
+        self._decode = msgspec.json.Decoder(self._reader.annotation).decode
+
+    def parse(self, payloads: pa.Array) -> Parsed:
+        """Reads payloads.
+
+        Args:
+            payloads: a column of strings. A null is no JSON.
+        """
+        texts = payloads.cast(pa.binary()).to_pylist()
+        decoded, refused = self._decoded(texts)
+        rows, doubts = self._reader.column(decoded)
+        # Where each payload's row is: first come those that were decoded.
+        places = np.delete(np.arange(len(texts)), refused)
+        unsure = refused if doubts is None else [*places[doubts], *refused]
+        if not unsure:
+            return Parsed(rows.flatten(), pa.nulls(len(texts), pa.string()))
+        exact = [self._exact(texts[n]) for n in unsure]
+        order = np.empty(len(texts), np.int64)
+        order[places] = np.arange(len(places))
+        order[unsure] = np.arange(len(rows), len(rows) + len(unsure))
+        rows = pa.concat_arrays([rows, pa.array([x for x, _ in exact], rows.type)])
+        reasons = np.full(len(texts), None, object)
+        reasons[unsure] = [reason for _, reason in exact]
+        return Parsed(rows.take(pa.array(order)).flatten(), pa.array(reasons, pa.string()))
+
+    def _decoded(self, texts: list[bytes | None]) -> tuple[list[Any], list[int]]:
+        """Returns what msgspec decodes of them, and where it refuses."""
+        decoded, refused = [], []
+        decode = self._decode
+        for n, text in enumerate(texts):
+            try:
+                decoded.append(decode(text))  # type: ignore[arg-type]
+            except (msgspec.DecodeError, RecursionError, TypeError):
+                refused.append(n)
+        return decoded, refused
+
+    def _exact(self, text: bytes | None) -> tuple[dict[str, Any], str | None]:
+        """Returns the fields of a payload that fit, and the reason if not all do."""
+        try:
+            value = parse_json((text or b"").decode())
+        except NotJson as error:
+            return {}, str(error)
+        if not isinstance(value, dict):
+            return {}, "JSON, but no object"
+        problems: dict[str, None] = {}
+        return self._reader.fitted(value, "", problems), ", ".join(problems) or None

@@ -1,0 +1,160 @@
+"""Single JSON values to values of Spark's scalar types: exactly, or not at all."""
+
+import base64
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from .text import Number, is_number
+
+_HOUR = "(?:[01][0-9]|2[0-3])"
+DAY_OF_YEAR = "-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+DATE = f"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{{2}}|[1-9][0-9]{{3}}){DAY_OF_YEAR}"
+CLOCK = f"{_HOUR}:[0-5][0-9](?::[0-5][0-9](?:\\.[0-9]{{1,6}}0*)?)?"
+ZONE = f"(?:Z|[+-]{_HOUR}(?::?[0-5][0-9])?)"
+_DATE = re.compile(DATE)
+_TIMESTAMP = re.compile(f"({DATE})[T ]({CLOCK})({ZONE})?")
+
+_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?)0*([0-9]*))?")
+# An exponent of more digits is beyond every type, however many digits precede it.
+_EXPONENT_DIGITS = 12
+# From half-way between the largest float and the next power of two on, numbers round to infinity.
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+_FLOAT_BORDER = 2.0**128 - 2.0**103
+
+
+class Misfit(ValueError):
+    """A value is none of the type; the text, if any, is a reason that says more than its name."""
+
+
+def take_string(value: Any) -> str:
+    """Takes JSON strings."""
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise Misfit
+    return value
+
+
+def take_boolean(value: Any) -> bool:
+    """Takes true and false."""
+    if not isinstance(value, bool):
+        raise Misfit
+    return value
+
+
+def take_integer(value: Any, bits: int) -> int:
+    """Takes whole numbers, however written, that so many bits hold."""
+    if not isinstance(value, Number):
+        raise Misfit
+    number = _unscaled(value, 19, 0)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise Misfit
+    return number
+
+
+def take_decimal(value: Any, precision: int, scale: int) -> Decimal:
+    """Takes numbers, and strings that hold one, which the type holds to the last digit."""
+    if not isinstance(value, str) or not is_number(value):
+        raise Misfit
+    number = _unscaled(value, precision, scale)
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+
+
+def take_double(value: Any) -> float:
+    """Takes numbers, as the nearest double, which must be finite."""
+    if not isinstance(value, Number):
+        raise Misfit
+    nearest = float(value)
+    if math.isinf(nearest):
+        raise Misfit
+    # An integer has no negative zero.
+    return 0.0 if value == "-0" else nearest
+
+
+def take_float(value: Any) -> float:
+    """Takes numbers, as the nearest single-precision float, which must be finite."""
+    double = take_double(value)
+    with np.errstate(over="ignore"):
+        near = np.float32(double)
+    if np.isinf(near):
+        if abs(double) > _FLOAT_BORDER or abs(Decimal(value)) >= Decimal(_FLOAT_BORDER):
+            raise Misfit
+        return math.copysign(_LARGEST_FLOAT, double)
+    other = np.nextafter(near, np.float32(math.copysign(math.inf, double - float(near))))
+    if float(other) - double == double - float(near):
+        # The double is half-way between two floats: which is nearer depends on the text.
+        exact, half_way = Decimal(value), Decimal(double)
+        if exact != half_way and (exact > half_way) == bool(other > near):
+            return float(other)
+    return float(near)
+
+
+def take_binary(value: Any) -> bytes:
+    """Takes strings of base64, as encoding the bytes gives them."""
+    try:
+        content = base64.b64decode(take_string(value), validate=True)
+    except ValueError as error:
+        raise Misfit from error
+    if base64.b64encode(content).decode() != value:
+        raise Misfit
+    return content
+
+
+def take_date(value: Any) -> date:
+    """Takes strings such as 2026-01-31."""
+    if not _DATE.fullmatch(take_string(value)):
+        raise Misfit
+    try:
+        return date.fromisoformat(value)
+    except ValueError as error:
+        raise Misfit from error
+
+
+def take_timestamp(value: Any, *, zoned: bool) -> datetime:
+    """Takes strings such as 2026-01-31T12:00:00Z, with a zone where the type has one."""
+    found = _TIMESTAMP.fullmatch(take_string(value))
+    if found is None:
+        raise Misfit
+    day, clock, zone = found.groups()
+    whole, _, fraction = clock.partition(".")
+    try:
+        local = datetime.fromisoformat(f"{day}T{whole}")
+        local = local.replace(microsecond=int(fraction[:6].ljust(6, "0")))
+        if not zoned and zone:
+            raise Misfit("has a time zone")
+        if not zoned:
+            return local
+        if not zone:
+            raise Misfit("has no time zone")
+        return (local - _offset(zone)).replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise error if isinstance(error, Misfit) else Misfit() from error
+
+
+def _offset(zone: str) -> timedelta:
+    if zone == "Z":
+        return timedelta()
+    offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[3:].lstrip(":") or "0"))
+    return -offset if zone.startswith("-") else offset
+
+
+def _unscaled(text: str, precision: int, scale: int) -> int:
+    """Returns a JSON number times 10^scale, if that is whole and of at most `precision` digits."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise Misfit
+    sign, whole, fraction, minus, power = (group or "" for group in found.groups())
+    digits = (whole + fraction).lstrip("0")
+    significant = digits.rstrip("0")
+    if not significant:
+        return 0
+    if len(power) > _EXPONENT_DIGITS:
+        raise Misfit
+    exponent = int(f"{minus}0{power}") - len(fraction) + len(digits) - len(significant)
+    zeros = exponent + scale
+    if zeros < 0 or len(significant) + zeros > precision:
+        raise Misfit
+    return int(sign + significant + "0" * zeros)
