@@ -10,7 +10,9 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import psycopg
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ..client import Batch
 from ..client.errors import InvalidArgument
@@ -129,8 +131,8 @@ class SparkBatch:
             raise InvalidArgument(f"there is no reader {reader!r}", "Readers are: adbc, jdbc.")
         wanted = wire.check_columns(columns)
         if self.event_count <= DRIVER_SIDE_EVENTS:
-            table = wire.read_table(self._url, self._plan.slices, wanted)
-            return self.spark.createDataFrame(table, schema=wire.spark_schema(wanted))
+            schema = wire.spark_schema(wanted)
+            return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
         if reader == "jdbc":
             return jdbc.read_slices(self.spark, self._url, self._plan.slices, wanted)
         source.register(self.spark)
@@ -156,10 +158,10 @@ class SparkBatch:
     ) -> DataFrame:
         """Returns the JSON payloads as columns, without those that do not fit the schema.
 
-        A payload is malformed when it is no JSON object, when a value has another type than its
-        field, or when a field declared NOT NULL is missing or null, at any depth. Each such event
-        keeps the reason. Where too many are malformed, the schema is wrong rather than the events:
-        that is an error, and no event is set aside.
+        A payload is malformed when it is no JSON object, when a value is none of its field's type,
+        exactly and without loss, or when a field declared NOT NULL is missing or null, at any
+        depth: docs/payloads.md. Each such event keeps the reason. Where too many are malformed, the
+        schema is wrong rather than the events: that is an error, and no event is set aside.
 
         Args:
             schema: fields to read from the payload: a StructType, DDL, or a Pydantic model or
@@ -185,10 +187,9 @@ class SparkBatch:
         check_share(max_malformed)
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
-        events = self.events(list(dict.fromkeys(("ev_id", "ev_data", *kept))))
-        parsed = self._persisted_if_large(payload.parse(events, fields, keep=kept))
+        parsed = self._parsed(fields, kept)
         if on_malformed != "keep":
-            explained = payload.explain(parsed.where(parsed[payload.MALFORMED]), fields)
+            explained = payload.explain(parsed.where(parsed[payload.MALFORMED]))
             self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
             parsed = parsed.where(~parsed[payload.MALFORMED])
         return parsed.select(*kept, *(payload.quoted(field.name) for field in fields))
@@ -334,6 +335,18 @@ class SparkBatch:
         """Frees what `payload` had Spark keep."""
         while self._persisted:
             self._persisted.pop().unpersist()
+
+    def _read_here(self, columns: Sequence[str]) -> pa.Table:
+        return wire.read_table(self._url, self._plan.slices, columns)
+
+    def _parsed(self, fields: StructType, kept: Sequence[str]) -> DataFrame:
+        """Parses a small batch here, a large one where executors are."""
+        columns = list(dict.fromkeys(("ev_id", "ev_data", *kept)))
+        if self.event_count <= DRIVER_SIDE_EVENTS:
+            events = self._read_here(columns)
+            return payload.parse_table(self.spark, events, fields, keep=kept)
+        parsed = payload.parse(self.events(columns), fields, keep=kept)
+        return self._persisted_if_large(parsed)
 
     def _persisted_if_large(self, parsed: DataFrame) -> DataFrame:
         """Has it read once: for the malformed ones here, and for the caller."""

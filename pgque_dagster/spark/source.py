@@ -78,8 +78,8 @@ class PgqueDataSource(DataSource):
         """Returns the name for `format()`."""
         return "pgque"
 
-    def schema(self) -> str:
-        """Returns the columns asked for, as DDL."""
+    def schema(self) -> StructType:
+        """Returns the columns asked for."""
         return wire.spark_schema(wire.parse_columns(self.options.get("columns")))
 
     def reader(self, schema: StructType) -> PgqueReader:

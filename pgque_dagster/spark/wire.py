@@ -10,23 +10,24 @@ import adbc_driver_manager
 import psycopg
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions, dbapi
+from pyspark.sql import types as t
 
 from ..client.connection import connect
 from ..client.errors import ConnectionFailed, InvalidArgument, translated
 from ..client.models import Slice
 
-# Column, Arrow type, Spark DDL type: the columns of a read plan's slice, in its order.
-_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
-    ("ev_id", pa.int64(), "bigint"),
-    ("ev_time", pa.timestamp("us", tz="UTC"), "timestamp"),
-    ("ev_txid", pa.int64(), "bigint"),
-    ("ev_retry", pa.int32(), "int"),
-    ("ev_type", pa.string(), "string"),
-    ("ev_data", pa.string(), "string"),
-    ("ev_extra1", pa.string(), "string"),
-    ("ev_extra2", pa.string(), "string"),
-    ("ev_extra3", pa.string(), "string"),
-    ("ev_extra4", pa.string(), "string"),
+# Column, Arrow type, Spark type: the columns of a read plan's slice, in its order.
+_COLUMNS: tuple[tuple[str, pa.DataType, t.DataType], ...] = (
+    ("ev_id", pa.int64(), t.LongType()),
+    ("ev_time", pa.timestamp("us", tz="UTC"), t.TimestampType()),
+    ("ev_txid", pa.int64(), t.LongType()),
+    ("ev_retry", pa.int32(), t.IntegerType()),
+    ("ev_type", pa.string(), t.StringType()),
+    ("ev_data", pa.string(), t.StringType()),
+    ("ev_extra1", pa.string(), t.StringType()),
+    ("ev_extra2", pa.string(), t.StringType()),
+    ("ev_extra3", pa.string(), t.StringType()),
+    ("ev_extra4", pa.string(), t.StringType()),
 )
 EVENT_COLUMNS = tuple(name for name, _, _ in _COLUMNS)
 _OFTEN_NULL = ("ev_retry", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4")
@@ -63,10 +64,10 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(column, types[column]) for column in columns])
 
 
-def spark_schema(columns: Sequence[str]) -> str:
-    """Returns the Spark schema of some of the event columns, as DDL."""
-    types = {name: ddl for name, _, ddl in _COLUMNS}
-    return ", ".join(f"{column} {types[column]}" for column in columns)
+def spark_schema(columns: Sequence[str]) -> t.StructType:
+    """Returns the Spark schema of some of the event columns."""
+    types = {name: spark for name, _, spark in _COLUMNS}
+    return t.StructType([t.StructField(column, types[column]) for column in columns])
 
 
 def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
