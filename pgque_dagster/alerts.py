@@ -12,8 +12,10 @@ import dagster as dg
 import psycopg
 
 from .alert_cursor import AlertCursor, GivenUp, Problem
+from .attempts import name_batch
 from .checks.dead_letters import what_to_do_about
-from .client import Client, PgqueError
+from .client import Client, Limits, PgqueError
+from .client.states import consumer_states
 from .embedded import EmbeddedPostgresError
 from .observation import consumer_lag
 from .resources import PgqueResource
@@ -22,6 +24,7 @@ from .resources import PgqueResource
 _QUIET = timedelta(hours=1)
 _COUNTER = "pgque.message.dead_lettered_total"
 _DATABASE = Problem("", "database")
+_HELD = "held_batch"
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,9 @@ class Alert:
     Attributes:
         queue: None for a problem of the whole database.
         problem: the check that `pgque.queue_health()` names, such as `rotation_health`,
-            `consumer_lag:revenue` or `held_batch:revenue`; or `dead_letters`, for more events that
-            were given up; `queue`, for one that does not exist; `database`, for one that cannot be
-            asked.
+            `consumer_lag:revenue`; `held_batch:revenue:812`, for each batch; `dead_letters`, for
+            more events that were given up; `queue`, for one that does not exist; `database`, for
+            one that cannot be asked.
         since: when it was seen first.
         is_over: whether this tells its end.
         detail: how bad it is and what to do; of one that is over, how it is now.
@@ -110,7 +113,7 @@ def build_pgque_alerts(
         cursor = AlertCursor.read(context.cursor)
         try:
             with pgque.client() as client:
-                found = _look(client, queues)
+                found = _look(client, queues) | _held(client, queues)
                 if max_lag is not None:
                     found |= _late(client, queues, max_lag)
                 given_up = _count_given_up(client, queues, cursor, now)
@@ -166,14 +169,27 @@ def _look(client: Client, queues: Sequence[str]) -> dict[Problem, _Found]:
     found = {_DATABASE: _Found(False, "it answers again")}
     health = [row for row in client.health() if row.queue in (None, *queues)]
     for row in health:
-        is_bad = row.status == "critical"
-        found[Problem(row.queue or "", row.check)] = _Found(is_bad, row.detail)
+        if not row.check.startswith(f"{_HELD}:"):
+            is_bad = row.status == "critical"
+            found[Problem(row.queue or "", row.check)] = _Found(is_bad, row.detail)
     existing = {row.queue for row in health}
     for queue in queues:
         is_missing = queue not in existing
         detail = "it does not exist: create it, or watch it no more" if is_missing else "it exists"
         found[Problem(queue, "queue")] = _Found(is_missing, detail)
     return found
+
+
+def _held(client: Client, queues: Sequence[str]) -> dict[Problem, _Found]:
+    """Returns the batches that are held, each a problem of its own."""
+    names = [(info.queue, info.name) for info in client.consumers() if info.queue in queues]
+    return {
+        Problem(state.queue, f"{_HELD}:{state.consumer}:{state.batch_id}"): _Found(
+            True, f"{name_batch(state)} is held {state.held_reason}"
+        )
+        for state in client.run(consumer_states(names, Limits()))
+        if state.held_reason
+    }
 
 
 def _late(client: Client, queues: Sequence[str], max_lag: timedelta) -> dict[Problem, _Found]:

@@ -72,7 +72,8 @@ def pgque_asset(
             the first.
         max_seconds: no further batch is begun when the run has worked this long.
         timeout: how long the work on one batch may take. After it, its Spark jobs are cancelled,
-            the run fails and the batch is given back, whatever the function waits for.
+            the run fails and the batch is given back, whatever the function waits for. Storing
+            that waits for something else than Spark is not ended.
         returns_nothing: whether the function stores its results itself, so that it may return None
             or yield nothing. The annotation `-> None` says the same.
         name: the asset's name; the function's, if left out.
@@ -147,7 +148,7 @@ def pgque_asset(
         asset: dg.AssetsDefinition = dg.asset(
             deps=[queue_key(queue), dead_letters_key(queue), *deps],
             description=description or inspect.getdoc(body),
-            kinds={"pyspark"} if kinds is None else kinds,
+            kinds={"pyspark"} if kinds is None and "compute_kind" not in options else kinds,
             group_name=group_name,
             owners=owners,
             tags=tags,

@@ -20,7 +20,7 @@ from .client.states import ConsumerState, consumer_states, give_up, has_events, 
 from .consumers import Consumer
 from .open_batches import open_batches
 from .sensor_cursor import SensorCursor
-from .tags import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, QUEUE, SUBCONSUMER
+from .tags import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, LINEAGE, QUEUE, SUBCONSUMER
 
 OnExhausted = Literal["hold", "dead_letter"]
 
@@ -85,7 +85,8 @@ def find_batches(
     ends_at = time.monotonic() + longest.total_seconds()
 
     opened = _open_due(instance, client, order, policy, findings, ends_at)
-    runs = _recorded_runs(instance, opened)
+    lineage = str(client.lineage()) if opened else ""
+    runs = _recorded_runs(instance, opened, lineage)
     served: Consumer | None = None
     for each in opened:
         if time.monotonic() >= ends_at:
@@ -98,7 +99,7 @@ def find_batches(
             findings.cursor = SensorCursor(str(first))
             break
         try:
-            decision = _decide(client, each, runs.get(_tags_of(each.state), ()), policy)
+            decision = _decide(client, each, runs.get(_tags_of(each.state), ()), policy, lineage)
         except ConnectionFailed:
             raise
         except (PgqueError, psycopg.Error) as error:
@@ -167,14 +168,17 @@ def _tags_of(state: ConsumerState) -> tuple[tuple[str, str], ...]:
 
 
 def _recorded_runs(
-    instance: dg.DagsterInstance, opened: Sequence[_Open]
+    instance: dg.DagsterInstance, opened: Sequence[_Open], lineage: str
 ) -> Mapping[tuple[tuple[str, str], ...], list[dg.RunRecord]]:
-    """Returns the runs of all open batches, by the tags that tell these apart."""
+    """Returns the runs of all open batches, by the tags that tell these apart.
+
+    In another database, or another life of this one, the same ids mean other batches.
+    """
     runs: dict[tuple[tuple[str, str], ...], list[dg.RunRecord]] = {}
     if not opened:
         return runs
     ids = [str(each.state.batch_id) for each in opened]
-    for record in instance.get_run_records(dg.RunsFilter(tags={BATCH_ID: ids})):
+    for record in instance.get_run_records(dg.RunsFilter(tags={BATCH_ID: ids, LINEAGE: lineage})):
         tags = record.dagster_run.tags
         key = tuple((name, tags.get(name, "")) for name in (QUEUE, CONSUMER, BATCH_ID))
         runs.setdefault(key, []).append(record)
@@ -182,7 +186,11 @@ def _recorded_runs(
 
 
 def _decide(
-    client: Client, each: _Open, runs: Sequence[dg.RunRecord], policy: BatchPolicy
+    client: Client,
+    each: _Open,
+    runs: Sequence[dg.RunRecord],
+    policy: BatchPolicy,
+    lineage: str,
 ) -> dg.RunRequest | str:
     state = each.state
     assert state.batch_id is not None
@@ -195,19 +203,20 @@ def _decide(
     if not runs and not client.run(has_events(state.batch_id)):
         client.finish_batch(state.batch_id)
         return f"{each.consumer}: no batch yet"
-    return _request(each, decision)
+    return _request(each, decision, lineage)
 
 
-def _request(each: _Open, attempt: Attempt) -> dg.RunRequest:
+def _request(each: _Open, attempt: Attempt, lineage: str) -> dg.RunRequest:
     state = each.state
     return dg.RunRequest(
-        run_key=f"{state.queue}:{state.consumer}:{state.batch_id}:{attempt.number}",
+        run_key=f"{lineage}:{state.queue}:{state.consumer}:{state.batch_id}:{attempt.number}",
         asset_selection=list(each.consumer.asset_keys),
         tags={
             **dict(_tags_of(state)),
             **({} if state.subconsumer is None else {SUBCONSUMER: state.subconsumer}),
             ATTEMPT: str(attempt.number),
             EPOCH: str(state.epoch),
+            LINEAGE: lineage,
             # Dagster's own retries would run the batch beside the next attempt.
             "dagster/max_retries": "0",
         },

@@ -112,8 +112,12 @@ def build_pgque_observation_sensor(
 
 
 def consumer_lag(info: ConsumerInfo) -> timedelta:
-    """Returns how far a consumer is behind; no time at all where no event waits for it."""
-    return info.lag if info.lag is not None and info.pending_events else timedelta(0)
+    """Returns how far a consumer is behind; no time at all where no event waits for it.
+
+    Events that are delivered again are not among those that are pending, but in an open batch.
+    """
+    waits = info.pending_events or info.batch_id is not None
+    return info.lag if info.lag is not None and waits else timedelta(0)
 
 
 def _observe(client: Client, queues: Sequence[str], now: datetime) -> list[dg.AssetObservation]:

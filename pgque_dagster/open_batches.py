@@ -9,7 +9,7 @@ import dagster as dg
 from .client import Client, Limits
 from .client.shared import claim_shared, register_subconsumer
 from .client.states import ConsumerState
-from .tags import CONSUMER, QUEUE
+from .tags import CONSUMER, LINEAGE, QUEUE
 
 _OPENING_TTL = timedelta(seconds=30)
 
@@ -96,7 +96,8 @@ def _opened(state: ConsumerState, batch_id: int) -> ConsumerState:
 
 def _register(instance: dg.DagsterInstance, client: Client, state: ConsumerState) -> str:
     """Registers a consumer that is new, and says so, or that it was removed."""
-    tags = {QUEUE: state.queue, CONSUMER: state.consumer}
+    # Runs for another database, or another life of this one, say nothing of this consumer.
+    tags = {QUEUE: state.queue, CONSUMER: state.consumer, LINEAGE: str(client.lineage())}
     if instance.get_run_records(dg.RunsFilter(tags=tags), limit=1):
         return (
             "the consumer was removed from its queue after runs had worked for it. Register it "

@@ -5,7 +5,7 @@ drained after it are handed to the IO manager and recorded here.
 """
 
 import inspect
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ Event = dg.AssetCheckResult | Result | Record
 _RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
 _RESULTS = (dg.MaterializeResult, dg.Output)
 _REFUSED = (dg.DynamicOutput, dg.ObserveResult)
+_LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
 
 # What a MaterializeResult has in the place of a value that was not given.
 _NO_VALUE = dg.MaterializeResult[Any]().value
@@ -73,6 +74,12 @@ class Outputs:
         elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *_RESULTS)):
             self._check(result)
             yield result
+        elif isinstance(result, _LAZY) or (isinstance(result, list) and _has_results(result)):
+            raise InvalidArgument(
+                f"a {type(result).__name__} of results is no result",
+                "Return a tuple, or yield each result: nobody iterates anything else before the "
+                "ack.",
+            )
         elif isinstance(result, tuple) and (len(self.keys) > 1 or _has_results(result)):
             yield from self._each(result)
         elif len(self.keys) == 1:
@@ -271,7 +278,7 @@ class Outputs:
         )
 
 
-def _has_results(values: tuple[Any, ...]) -> bool:
+def _has_results(values: Sequence[Any]) -> bool:
     return any(isinstance(each, (dg.AssetCheckResult, *_RESULTS)) for each in values)
 
 

@@ -6,6 +6,7 @@ SUBCONSUMER = "pgque/subconsumer"
 BATCH_ID = "pgque/batch_id"
 ATTEMPT = "pgque/attempt"
 EPOCH = "pgque/epoch"
+LINEAGE = "pgque/lineage"
 WORKER = "pgque/worker"
 REPLAY = "pgque/replay"
 # Dagster's own: the table that an asset is kept in.

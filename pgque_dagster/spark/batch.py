@@ -19,7 +19,7 @@ from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from . import changes, failed, jdbc, payload, source, wire
 from .address import DatabaseAddress
-from .malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_share
+from .malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
 from .read_options import DEFAULT_SLICES, written
 from .schema import Schema, parse_schema
 
@@ -184,7 +184,7 @@ class SparkBatch:
             InvalidArgument: if the schema or a column cannot be used, or `max_malformed` is no
                 number from 0 to 1.
         """
-        check_share(max_malformed)
+        check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
         parsed = self._parsed(fields, kept)
@@ -226,7 +226,7 @@ class SparkBatch:
             MalformedPayload: as for `payload`.
             InvalidArgument: if the schema, the key, a column or `max_malformed` cannot be used.
         """
-        check_share(max_malformed)
+        check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
         changes.check(fields, key)
         kept = _check_kept(keep, ())
@@ -260,7 +260,7 @@ class SparkBatch:
             MalformedPayload: as for `payload`.
             InvalidArgument: if a column or `max_malformed` cannot be used.
         """
-        check_share(max_malformed)
+        check_options(on_malformed, max_malformed)
         kept = _check_kept(keep, ())
         events = self.events(list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept))))
         parsed = changes.fragments(events, keep=_with_id(kept))

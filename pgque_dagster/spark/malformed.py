@@ -8,7 +8,7 @@ import logging
 from array import array
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,20 @@ def check_share(max_malformed: float) -> None:
             f"max_malformed is {max_malformed!r}, but it is a share of the batch's events",
             "Give a number from 0 to 1: 0.1 for a tenth of them, 1.0 to allow all.",
         )
+
+
+def check_options(on_malformed: str, max_malformed: float) -> None:
+    """Looks whether there is such a policy, and whether the share is one.
+
+    Raises:
+        InvalidArgument: if not.
+    """
+    policies = get_args(OnMalformed)
+    if on_malformed not in policies:
+        raise InvalidArgument(
+            f"on_malformed is {on_malformed!r}", f"It may be {', '.join(policies)}."
+        )
+    check_share(max_malformed)
 
 
 class MalformedEvents:
@@ -100,8 +114,8 @@ class MalformedEvents:
             self._batch.nack(ids, retry_after=retry_after, reason=reasons)
 
     def _check(self, explained: DataFrame, ids: Sequence[int], max_malformed: float) -> None:
-        self._counted.extend(ids)
-        count: int = pc.count_distinct(pa.array(self._counted, pa.int64())).as_py()
+        counted = self._counted + array("q", ids)
+        count: int = pc.count_distinct(pa.array(counted, pa.int64())).as_py()
         is_beyond = count >= MIN_MALFORMED and count / self._events > max_malformed
         if is_beyond or count == self._events:
             raise MalformedPayload(
@@ -109,6 +123,8 @@ class MalformedEvents:
                 "No event is acked or set aside. Correct the schema and materialize again, or raise"
                 f" max_malformed, which is {max_malformed:g} (1 allows all).",
             )
+        # A call that is refused sets nothing aside, so it does not count for the next one.
+        self._counted = counted
 
     def _how_many(self, count: int) -> str:
         batch = self._batch

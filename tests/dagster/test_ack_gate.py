@@ -61,6 +61,8 @@ BAD = shapes(
     Shape("nothing but a record", lambda v: yields(dg.AssetMaterialization("kept"))),
     Shape("a DynamicOutput", lambda v: yields(dg.DynamicOutput(v, "x"))),
     Shape("two values", lambda v: yields(v, ["more"])),
+    Shape("a list of results", lambda v: [dg.Output(v)]),
+    Shape("results that nobody iterated", lambda v: map(dg.Output, [v])),
     Shape("an output that there is not", lambda v: yields(dg.Output(v, output_name="kept"))),
     Shape("another asset", lambda v: dg.MaterializeResult(value=v, asset_key="other")),
     Shape("nothing but a check", lambda v: yields(passes()), BLOCKING),

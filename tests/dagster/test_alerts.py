@@ -59,18 +59,18 @@ def test_a_held_batch_is_told_once_and_once_when_it_is_over(client: Client) -> N
     publish(client, ["a"])
     hold_batch(client)
 
-    assert on_call.look() == ["held_batch:revenue"]
+    assert on_call.look() == ["held_batch:revenue:1"]
     assert on_call.look() == []
     claim(client).ack()
-    assert on_call.look() == ["-held_batch:revenue"]
+    assert on_call.look() == ["-held_batch:revenue:1"]
     assert on_call.look() == []
 
     begun, over = on_call.told
     assert (begun.queue, begun.since) == ("orders", over.since)
     assert "after 3 attempts; mend the cause" in begun.detail
-    assert over.detail == "no batch is held"
-    assert str(begun).startswith("pgque: queue orders: held_batch:revenue, since ")
-    assert "held_batch:revenue is over, since " in str(over)
+    assert over.detail == "nothing is found of it any more"
+    assert str(begun).startswith("pgque: queue orders: held_batch:revenue:1, since ")
+    assert "held_batch:revenue:1 is over, since " in str(over)
 
 
 def test_a_second_consumer_with_a_held_batch_is_a_problem_of_its_own(client: Client) -> None:
@@ -79,9 +79,9 @@ def test_a_second_consumer_with_a_held_batch_is_a_problem_of_its_own(client: Cli
     publish(client, ["a"])
     hold_batch(client)
 
-    assert on_call.look() == ["held_batch:revenue"]
+    assert on_call.look() == ["held_batch:revenue:1"]
     hold_batch(client, "audit")
-    assert on_call.look() == ["held_batch:audit"]
+    assert on_call.look() == ["held_batch:audit:2"]
 
 
 def test_rotation_that_is_stuck_rings(client: Client, sql: Callable[[str], None]) -> None:
@@ -182,7 +182,7 @@ def test_an_alert_that_could_not_be_told_makes_the_evaluation_red_and_is_told_ag
             on_call.look()
         assert "not told: pgque: queue orders: held_batch:revenue" in caught.value.__notes__[0]
     on_call.fails_on = None
-    assert on_call.look() == ["held_batch:revenue"]
+    assert on_call.look() == ["held_batch:revenue:1"]
 
 
 def test_what_was_told_beside_an_alert_that_failed_is_not_told_twice(
@@ -198,7 +198,7 @@ def test_what_was_told_beside_an_alert_that_failed_is_not_told_twice(
     with pytest.raises(OSError, match="the pager is away"):
         on_call.look()
     on_call.fails_on = None
-    assert on_call.look() == ["held_batch:revenue"]
+    assert on_call.look() == ["held_batch:revenue:1"]
 
 
 def test_growth_that_could_not_be_told_is_not_forgotten(client: Client) -> None:
@@ -208,7 +208,7 @@ def test_growth_that_could_not_be_told_is_not_forgotten(client: Client) -> None:
     publish(client, ["b"])
     hold_batch(client)
     on_call.fails_on = "dead_letters"
-    assert on_call.look() == ["held_batch:revenue"]
+    assert on_call.look() == ["held_batch:revenue:2"]
     cursor = AlertCursor.read(on_call.cursor)
     long_ago = datetime.now(UTC) - timedelta(days=1)
     on_call.cursor = AlertCursor(cursor.told, {"orders": GivenUp(1, long_ago)}).write()
@@ -259,3 +259,16 @@ def test_alerts_that_could_never_ring_are_refused(
 ) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError):
         build_pgque_alerts(queues, notify=print, **options)
+
+
+def test_a_second_batch_held_between_two_looks_is_told(client: Client) -> None:
+    on_call = OnCall(client)
+    publish(client, ["a"])
+    hold_batch(client)
+    assert on_call.look() == ["held_batch:revenue:1"]
+
+    claim(client).ack()
+    publish(client, ["b"])
+    hold_batch(client)
+
+    assert on_call.look() == ["held_batch:revenue:2", "-held_batch:revenue:1"]

@@ -154,3 +154,20 @@ def test_an_asset_that_consumes_nothing_has_no_lag() -> None:
 
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="consumes no queue"):
         build_consumer_lag_checks([plain], max_lag=timedelta(1))
+
+
+def test_a_consumer_stuck_on_events_that_are_delivered_again_is_behind(
+    client: Client, sql: Callable[[str], None]
+) -> None:
+    ids = publish(client, ["a"])
+    batch = claim(client)
+    batch.nack(ids, retry_after=timedelta(0))
+    batch.ack()
+    client.maint()
+    tick(client)
+    claim(client).release()
+    make_older(sql)
+
+    result = lag_of(client, max_lag=timedelta(minutes=1))
+
+    assert not result.passed

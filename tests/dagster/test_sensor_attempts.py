@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.attempts import RetryPolicy
 from pgque_dagster.client import Client
+from tests.conftest import Server, administer
 from tests.dagster.support import materialize
-from tests.support.events import claim, publish
+from tests.support.events import claim, make_queue, publish
 from tests.support.sensing import evaluate, record_run, the_request
 
 
@@ -218,3 +219,49 @@ def test_runs_of_an_earlier_database_do_not_use_attempts_up(
     record_run(instance, revenue, client.url, earlier, dg.DagsterRunStatus.FAILURE)
 
     assert len(evaluate(sensor, client.url, instance)) == 1
+
+
+def test_runs_for_another_database_count_for_nothing(
+    server: Server,
+    template_database: str,
+    client: Client,
+    spark: SparkSession,
+    instance: dg.DagsterInstance,
+) -> None:
+    """Ids of batches begin again in a database that is made anew; Dagster's instance remembers."""
+    sensor = build_pgque_sensor(
+        [failing], max_attempts=1, backoff=timedelta(0), on_exhausted="dead_letter"
+    )
+    publish(client, ["tried and failed"])
+    first = the_request(evaluate(sensor, client.url, instance))
+    run(failing, first, client, spark, instance)
+    administer(server, f"create database reborn template {template_database}")
+    try:
+        with Client(server.database_url("reborn")) as reborn:
+            make_queue(reborn)
+            publish(reborn, ["never tried"])
+            again = the_request(evaluate(sensor, reborn.url, instance))
+
+            assert again.tags["pgque/batch_id"] == first.tags["pgque/batch_id"]
+            assert again.tags["pgque/attempt"] == "1"
+            assert again.run_key != first.run_key
+            assert reborn.dead_letter_counts("orders") == []
+    finally:
+        administer(server, "drop database reborn with (force)")
+
+
+def test_a_new_database_registers_a_consumer_that_had_runs_for_another(
+    server: Server, template_database: str, client: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([revenue])
+    publish(client, ["a"])
+    request = the_request(evaluate(sensor, client.url, instance))
+    record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.SUCCESS)
+    administer(server, f"create database reborn template {template_database}")
+    try:
+        with Client(server.database_url("reborn")) as reborn:
+            reborn.create_queue("orders")
+
+            assert "registered at the last tick" in str(evaluate(sensor, reborn.url, instance))
+    finally:
+        administer(server, "drop database reborn with (force)")

@@ -42,7 +42,7 @@ def test_a_finished_batch_gets_one_run_for_its_asset(
     (request,) = evaluate(build_pgque_sensor([revenue]), client.url, instance)
 
     assert isinstance(request, dg.RunRequest)
-    assert request.run_key == f"orders:revenue:{batch_id}:1"
+    assert request.run_key == f"{client.lineage()}:orders:revenue:{batch_id}:1"
     assert request.asset_selection == [revenue.key]
     assert request.tags["dagster/max_retries"] == "0"
 

@@ -245,3 +245,26 @@ def test_what_is_set_aside_is_logged_with_its_share(
 
     assert "1 of 3 events of batch" in caplog.text
     assert f"event {claimed.ids[2]}: id is no int" in caplog.text
+
+
+def test_a_call_that_was_refused_does_not_count_for_the_next_one(
+    client: Client, spark: SparkSession
+) -> None:
+    good: list[Payload] = [{"new": "x"}] * 20
+    publish(client, [*good, "garbage"])
+    batch = claim(client)
+    both = SparkBatch(spark, batch, client.url)
+
+    with pytest.raises(MalformedPayload):
+        both.payload("old int not null")
+
+    assert both.payload("new string not null").count() == 20
+    assert batch.ack().dead_lettered == 1
+
+
+def test_a_policy_that_there_is_not_is_refused(client: Client, spark: SparkSession) -> None:
+    publish(client, [{"new": "x"}])
+    batch = SparkBatch(spark, claim(client), client.url)
+
+    with pytest.raises(InvalidArgument, match="on_malformed is 'ignore'"):
+        batch.payload("new string", on_malformed="ignore")  # type: ignore[arg-type]

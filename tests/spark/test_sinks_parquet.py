@@ -274,3 +274,49 @@ def test_of_two_databases_that_mark_a_directory_at_once_one_is_refused(tmp_path:
 
     assert len(folders.lineages()) == 1
     assert names(tmp_path / "table" / "_pgque") == ["lineages"]
+
+
+@pytest.mark.parametrize("name", ["batch_id", "Batch_Id"])
+def test_a_column_that_the_directory_would_hide_is_refused(
+    client: Client, spark: SparkSession, location: str, name: str
+) -> None:
+    publish(client, ["a"])
+
+    with pytest.raises(InvalidArgument, match=f"column {name} would be hidden"):
+        attempt(client, location, spark.range(1).withColumnRenamed("id", name))
+    with pytest.raises(InvalidArgument, match="column replay would be hidden"):
+        attempt(client, f"{location}/replay=x", spark.range(1).withColumnRenamed("id", "replay"))
+
+
+def test_a_table_inside_another_is_refused_whichever_is_first(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    publish(client, ["a"])
+    attempt(client, tmp_path / "sales", numbers(spark, 1)).ack()
+    attempt_at = tmp_path / "stock" / "daily"
+    publish(client, ["b"])
+    attempt(client, attempt_at, numbers(spark, 1)).ack()
+    publish(client, ["c"])
+    claimed = claim(client)
+
+    with pytest.raises(InvalidArgument, match="lie in each other"):
+        write(claimed, tmp_path / "sales" / "daily", numbers(spark, 1))
+    with pytest.raises(InvalidArgument, match="lie in each other"):
+        write(claimed, tmp_path / "stock", numbers(spark, 1))
+
+
+def test_a_location_that_spark_takes_for_a_pattern_is_refused(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    publish(client, ["a"])
+
+    with pytest.raises(InvalidArgument, match="for a pattern"):
+        attempt(client, tmp_path / "o[1]", numbers(spark, 1))
+
+
+def test_a_url_with_one_slash_is_one(client: Client, spark: SparkSession, tmp_path: Path) -> None:
+    publish(client, ["a"])
+
+    attempt(client, f"file:{tmp_path}/table", numbers(spark, 2)).ack()
+
+    assert [row.id for row in spark.read.parquet(str(tmp_path / "table")).collect()] == [0, 1]

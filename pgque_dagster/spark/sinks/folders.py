@@ -37,7 +37,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from ...client import Batch, ConnectionFailed, PgqueError
+from ...client import Batch, ConnectionFailed, InvalidArgument, PgqueError
 from .lineage import MARKER, check_epochs
 
 _PUBLISHED = re.compile(r"epoch-(\d+)")
@@ -60,7 +60,21 @@ class Folders:
         return any(path.name.startswith("batch_id=") for path in _entries(self._location))
 
     def mark(self, lineage: str, note: str) -> None:
-        """Marks it with a lineage, unless it has got another mark meanwhile."""
+        """Marks it with a lineage, unless it has got another mark meanwhile.
+
+        Raises:
+            InvalidArgument: if it lies in a table, or a table in it, whose reader would see both.
+        """
+        others = [path for path in self._location.parents if (path / MARKER).is_dir()]
+        for path in _entries(self._location):
+            if not path.name.startswith(("_", ".")):
+                others += (found.parent.parent for found in path.rglob(MARKER))
+        if others:
+            raise InvalidArgument(
+                f"{self._location} and {others[0]} lie in each other, so that readers of the one "
+                "would see the other's rows",
+                "Write to another directory; of assets, use another base_dir or key.",
+            )
         marker = self._location / MARKER
         new = marker.parent / f".new-{uuid.uuid4().hex}"
         (new / lineage).mkdir(parents=True)

@@ -1,13 +1,19 @@
 """Batches as Parquet: of each, what its last attempt stored."""
 
+import re
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ...client import InvalidArgument
 from ..batch import SparkBatch
 from .folders import Folders
 from .lineage import check_lineage
 from .object_store import ObjectStore
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+# Spark would take these in a path for a pattern.
+_PATTERN = frozenset("[]{}")
 
 
 class ParquetSink:
@@ -52,21 +58,23 @@ class ParquetSink:
 
         Args:
             batch: the batch, which may be written once under each claim.
-            frame: its rows, without a column `batch_id`.
+            frame: its rows, without a column `batch_id`, whatever its case.
 
         Returns:
             The directory of the rows.
 
         Raises:
             InvalidArgument: if the location holds batches of another lineage, or of an unknown one,
-                or this claim wrote the batch before.
+                or lies in another table's, or this claim wrote the batch before; or if a column
+                has the name of a directory.
             LeaseLost: if another owner took the batch over; nothing of this attempt counts.
             BatchNotOpen: if the batch was acked meanwhile.
         """
+        self._check(frame)
         batch.use_sink(self._location, None)
         store = (
             ObjectStore(self._location, batch.spark)
-            if "://" in self._location
+            if self._is_url
             else Folders(Path(self._location))
         )
         check_lineage(self._location, store, batch.claim.client)
@@ -74,6 +82,26 @@ class ParquetSink:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Returns all batches as one table, with the column `batch_id`."""
-        if "://" in self._location:
+        if self._is_url:
             return ObjectStore(self._location, spark).read()
         return spark.read.parquet(self._location)
+
+    @property
+    def _is_url(self) -> bool:
+        return _URL.match(self._location) is not None
+
+    def _check(self, frame: DataFrame) -> None:
+        """Refuses what readers would not see as it was written."""
+        if _PATTERN.intersection(self._location):
+            raise InvalidArgument(
+                f"Spark takes {self._location} for a pattern",
+                "Write to a directory without [ ] { } in its name.",
+            )
+        # Directories named key=value are columns to readers, and come before those in the files.
+        keys = {"batch_id", *re.findall(r"/([^/=]+)=[^/]*/?$", self._location)}
+        hidden = [name for name in frame.columns if name.lower() in keys]
+        if hidden:
+            raise InvalidArgument(
+                f"the column {hidden[0]} would be hidden by the directory {hidden[0].lower()}=…",
+                "Give it another name: withColumnRenamed().",
+            )
