@@ -12,15 +12,17 @@ def default_folder(version: int) -> Path:
 
     It is `.pgque/postgres-<version>` in the folder that the environment variable PGQUE_HOME names;
     without that in the nearest folder, from the current one up, that holds a server; without one in
-    the current folder.
+    the nearest that has a pyproject.toml, else in the current folder.
     """
     name = Path(".pgque") / f"postgres-{version}"
     home = os.environ.get("PGQUE_HOME")
     if home:
         return Path(home) / name
     here = Path.cwd()
-    holding = (folder for folder in _project_folders(here) if _holds_server(folder / name))
-    return next(holding, here) / name
+    folders = list(_project_folders(here))
+    holding = (folder for folder in folders if _holds_server(folder / name))
+    roots = (folder for folder in folders if (folder / "pyproject.toml").exists())
+    return next(holding, next(roots, here)) / name
 
 
 def starting_command(data_dir: Path) -> str:

@@ -248,7 +248,10 @@ def _way_out(each: _Open, unfinished_run_id: str | None) -> str:
     if each.state.subconsumer is not None:
         return "mend the cause and re-execute that run"
     assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)
-    return f"mend the cause and materialize {assets} by hand: dg launch --assets {assets}"
+    return (
+        f"mend the cause and materialize {assets} by hand: Materialize on its page, or, in a "
+        f"project of dg, dg launch --assets {assets}"
+    )
 
 
 def _claim(client: Client, state: ConsumerState) -> Batch | None:

@@ -6,12 +6,25 @@ would have to make is an error that says what somebody else runs.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from psycopg import sql
 
-from .client import Client, ConsumerNotFound, PermissionDenied, QueueNotFound, calls
+from .client import (
+    Client,
+    ConsumerNotFound,
+    InvalidArgument,
+    PermissionDenied,
+    QueueNotFound,
+    calls,
+)
 from .client.rights import grant
+from .client.ticks import is_new, register_at
+
+_NEW = timedelta(hours=1)
+_FIRST_TICK = 1
 
 
 def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None:
@@ -39,8 +52,26 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
         raise _denied(client, what, doing, way_out, command) from error
 
 
+def register(client: Client, queue: str, consumer: str) -> str:
+    """Registers a consumer, and says where it begins.
+
+    That is the last tick; or the first, where the queue is new: whoever sends as soon as the queue
+    is there expects the consumers that are declared with it to get the event.
+
+    Raises:
+        QueueNotFound: if there is no such queue.
+    """
+    with client.transaction():
+        # In one transaction: a consumer that was registered before stays where it is.
+        if client.register_consumer(queue, consumer) and client.run(is_new(queue, _NEW)):
+            with suppress(InvalidArgument), client.transaction():
+                client.run(register_at(queue, consumer, _FIRST_TICK))
+                return "the first tick"
+    return "the last tick"
+
+
 def ensure_consumer(client: Client, queue: str, consumer: str) -> None:
-    """Registers a consumer at the last tick, if it is not registered.
+    """Registers a consumer as `register` does, if it is not registered.
 
     Raises:
         QueueNotFound: if there is no such queue.
@@ -48,7 +79,7 @@ def ensure_consumer(client: Client, queue: str, consumer: str) -> None:
     try:
         client.lease_info(queue, consumer)
     except ConsumerNotFound:
-        client.register_consumer(queue, consumer)
+        register(client, queue, consumer)
 
 
 def ensure_scheduled(client: Client) -> None:

@@ -9,6 +9,7 @@ import dagster as dg
 from .client import Client, Limits
 from .client.shared import claim_shared, register_subconsumer
 from .client.states import ConsumerState
+from .declared import register
 from .tags import CONSUMER, LINEAGE, QUEUE
 
 _OPENING_TTL = timedelta(seconds=30)
@@ -104,5 +105,4 @@ def _register(instance: dg.DagsterInstance, client: Client, state: ConsumerState
             f"with `pgque register {state.queue} {state.consumer}`, and it goes on at the last "
             "tick; or take its asset out of this sensor."
         )
-    client.register_consumer(state.queue, state.consumer)
-    return "registered at the last tick, no batch yet"
+    return f"registered at {register(client, state.queue, state.consumer)}, no batch yet"

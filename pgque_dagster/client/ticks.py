@@ -29,6 +29,16 @@ def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
     )
 
 
+def is_new(queue: str, age: timedelta) -> Call[bool]:
+    """Whether a queue was created within a time, by the database's clock, and has not rotated."""
+    return Call(
+        "select queue_cur_table = 0 and clock_timestamp() - queue_switch_time < %s "
+        "from pgque.get_queue_info(%s)",
+        (age, queue),
+        lambda rows: bool(rows and rows[0][0]),
+    )
+
+
 def claim_ticks(
     queue: str,
     consumer: str,

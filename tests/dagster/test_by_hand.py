@@ -158,6 +158,7 @@ def test_a_run_fails_where_another_asset_of_the_code_location_has_its_consumer(
         ")\n"
     )
     publish(client, ["a"])
+    client.register_consumer("orders", "stock")  # which has nothing to do
 
     dagster = Path(sys.executable).with_name("dagster")
 

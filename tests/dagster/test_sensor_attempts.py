@@ -141,7 +141,7 @@ def test_a_held_batch_is_held_once_more_after_a_run_by_hand_that_failed(
     assert held(client)[0] == "ok"
     by_hand.release()
     assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
-    assert "materialize revenue by hand: dg launch --assets revenue" in held(client)[1]
+    assert "materialize revenue by hand: Materialize on its page" in held(client)[1]
 
 
 def test_a_held_batch_is_recorded_once_and_not_at_each_evaluation(
@@ -262,6 +262,6 @@ def test_a_new_database_registers_a_consumer_that_had_runs_for_another(
         with Client(server.database_url("reborn")) as reborn:
             reborn.create_queue("orders")
 
-            assert "registered at the last tick" in str(evaluate(sensor, reborn.url, instance))
+            assert "registered at the first tick" in str(evaluate(sensor, reborn.url, instance))
     finally:
         administer(server, "drop database reborn with (force)")

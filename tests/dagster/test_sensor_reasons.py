@@ -1,6 +1,7 @@
 """Why there is no run, in words that a person understands."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 
 import dagster as dg
@@ -90,8 +91,29 @@ def test_a_consumer_that_was_removed_is_not_registered_again_behind_ones_back(
 def test_a_new_consumer_is_registered(client: Client, instance: dg.DagsterInstance) -> None:
     client.unregister_consumer("orders", "revenue")
 
-    assert "registered at the last tick" in evaluate(SENSOR, client.url, instance)
+    assert "registered at the first tick" in evaluate(SENSOR, client.url, instance)
     assert [consumer.name for consumer in client.consumers("orders")] == ["revenue"]
+
+
+def test_what_was_sent_to_a_new_queue_before_its_consumer_was_registered_is_delivered(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    client.unregister_consumer("orders", "revenue")
+    publish(client, ["early"])
+    evaluate(SENSOR, client.url, instance)
+
+    assert [event.payload for event in claim(client).events()] == ["early"]
+
+
+def test_a_new_consumer_of_an_old_queue_begins_at_its_last_tick(
+    client: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
+) -> None:
+    client.unregister_consumer("orders", "revenue")
+    publish(client, ["before it was there"])
+    sql("update pgque.queue set queue_switch_time = now() - interval '2 hours'")
+
+    assert "registered at the last tick" in evaluate(SENSOR, client.url, instance)
+    assert client.claim("orders", "revenue", owner="a test") is None
 
 
 def test_a_connection_that_broke_between_evaluations_is_made_anew(

@@ -58,9 +58,10 @@ def check_lineage(location: str, store: Marked, client: Client) -> None:
         raise InvalidArgument(
             f"{location} holds batches of lineage {others}, and database {client.database} is of "
             f"lineage {own}: batches of one id would replace each other",
-            "Write to another directory. To go on in this one, after a restore: first remove the "
-            "batches in it that the restored database delivers again, as docs/restore.md says, "
-            f"then rename {MARKER}/{others} in it to {MARKER}/{own}.",
+            "Write to another directory; or remove this one, if its rows are not wanted any more. "
+            "To keep them, after a restore: first remove the batches in it that the restored "
+            "database delivers again, as docs/restore.md says, then rename "
+            f"{MARKER}/{others} in it to {MARKER}/{own}.",
         )
 
 
