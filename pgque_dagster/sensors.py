@@ -5,6 +5,7 @@ The batch is opened here and claimed by the run. What decides is in `batch_reque
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import NoReturn, get_args
 
 import dagster as dg
 import psycopg
@@ -61,17 +62,25 @@ def build_pgque_sensor(
         The sensor. It needs the resource `pgque`.
 
     Raises:
-        DagsterInvalidDefinitionError: if an asset consumes no queue, two share a consumer, or a
-            limit is below 1.
+        DagsterInvalidDefinitionError: if an asset consumes no queue, two share a consumer, or an
+            option is out of range.
     """
     consumers = consumers_of(assets)
     for option, value in (
+        ("max_events", max_events),
         ("max_attempts", max_attempts),
         ("max_runs", max_runs),
         ("parallel_runs", parallel_runs),
     ):
         if value is not None and value < 1:
-            raise dg.DagsterInvalidDefinitionError(f"{option} is {value}: it must be 1 or more")
+            _refuse(f"{option} is {value}: it must be 1 or more")
+    if not 0 <= min_events <= max_events:
+        _refuse(f"min_events is {min_events}: it must be from 0 to max_events, {max_events}")
+    for option, time in (("max_age", max_age), ("backoff", backoff)):
+        if time < timedelta(0):
+            _refuse(f"{option} is {time}: it must not be negative")
+    if on_exhausted not in get_args(OnExhausted):
+        _refuse(f"on_exhausted is {on_exhausted!r}: it may be {' or '.join(get_args(OnExhausted))}")
     policy = BatchPolicy(
         Limits(min_count=min_events, min_interval=max_age, max_count=max_events),
         RetryPolicy(max_attempts, backoff),
@@ -128,6 +137,10 @@ def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: i
         f"Batches of a consumer at work at a time: parallel_runs={parallel}. "
         f"Runs requested by an evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}."
     )
+
+
+def _refuse(what: str) -> NoReturn:
+    raise dg.DagsterInvalidDefinitionError(f"a sensor's {what}")
 
 
 def _result(

@@ -123,6 +123,9 @@ class AssetOptions(Options):
     timeout: Annotated[
         timedelta | None, duration("How long the work on one batch may take, before it fails.")
     ] = None
+    returns_nothing: Annotated[
+        bool, option("Whether the transform stores its results itself, as -> None says.")
+    ] = False
     name: Annotated[str | None, option("The asset's name; the transform's, if left out.")] = None
     key_prefix: Annotated[
         list[str] | None, option("Put before the name in the asset's key.", ["bank"])

@@ -39,7 +39,7 @@ from pgque_dagster.ticker_sensor import build_pgque_ticker_sensor
 NOT_IN_YAML = {
     build_pgque_sensor: {"assets", "name"},  # the component's own asset, and a name after it
     build_dead_letter_checks: {"queues"},  # the component's own queue
-    build_queue_assets: set(),
+    build_queue_assets: {"consumers"},  # those of the project's components
     build_queue_health_checks: {"queues"},
     build_consumer_lag_checks: {"assets"},
     build_pgque_observation_sensor: {"queues", "name"},

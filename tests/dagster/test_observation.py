@@ -26,7 +26,9 @@ def numbers(result: dg.SensorResult | str) -> dict[str, dict[str, object]]:
     """The metadata of the observations, by queue."""
     assert isinstance(result, dg.SensorResult)
     return {
-        event.asset_key.path[-1]: {name: each.value for name, each in event.metadata.items()}
+        str(event.metadata["pgque/queue"].value): {
+            name: each.value for name, each in event.metadata.items()
+        }
         for event in result.asset_events
     }
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 import psycopg
@@ -194,10 +195,25 @@ def test_a_run_that_still_works_on_its_last_attempt_is_not_given_up(
     assert client.dead_letter_counts("orders") == []
 
 
-@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"max_runs": 0}])
-def test_limits_below_one_are_refused_when_the_sensor_is_defined(options: dict[str, int]) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="must be 1 or more"):
-        build_pgque_sensor([revenue], **options)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_attempts": 0},
+        {"max_runs": 0},
+        {"max_events": 0},
+        {"min_events": -1},
+        {"min_events": 11, "max_events": 10},
+        {"max_age": timedelta(seconds=-1)},
+        {"backoff": timedelta(seconds=-1)},
+        {"on_exhausted": "drop"},
+    ],
+    ids=str,
+)
+def test_an_option_out_of_range_is_refused_when_the_sensor_is_defined(
+    options: dict[str, Any],
+) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="a sensor's "):
+        build_pgque_sensor([revenue], **options)
 
 
 def test_a_queue_that_stops_ticking_makes_events_wait_and_no_error(

@@ -215,7 +215,7 @@ MATRIX: dict[str, Callable[[Case], None]] = {
 # These take a batch's id, and neither read events nor count them.
 WITHOUT_EVENTS = {
     *("ack", "ack_batch", "finish_batch", "claim_batch", "claim_coop"),
-    *("release_batch", "renew_batch", "get_batch_info"),
+    *("release_batch", "renew_batch", "hold_batch", "get_batch_info"),
     "event_dead",  # its caller has the event
 }
 
