@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
     monkeypatch.chdir(project.folder)
     monkeypatch.syspath_prepend(project.folder)
     (consumer,) = (each for each in blocks("docs/components.md", "yaml") if "transform:" in each)
-    (database,) = (each for each in blocks("docs/components.md", "yaml") if "PGQUE_URL" in each)
+    (database,) = (each for each in blocks("docs/components.md", "yaml") if "requirements:" in each)
     (transform,) = (
         each for each in blocks("docs/components.md", "python") if "def revenue" in each
     )
