@@ -15,8 +15,8 @@ dev: java venv  ## Run the demo with live load and the Dagster UI until Ctrl-C
 	@$(PYTHON) -m demo --interactive
 
 .PHONY: test
-test: java venv  ## Run the tests (PG=16 or PG=18: on that PostgreSQL; ARGS=...: options of pytest)
-	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest $(ARGS)
+test: java venv  ## Run the tests, two at a time (PG=16: on that PostgreSQL; ARGS=...: options of pytest)
+	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: test-dagster-oldest
 test-dagster-oldest: java venv  ## Run the tests of Dagster on the oldest one supported, in .venv-dagster-oldest

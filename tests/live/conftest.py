@@ -10,8 +10,12 @@ from tests.support import browser as chromium
 from tests.support.live import Live, running
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is seen in a browser where there is none."""
+    """Keeps these tests on one process, and leaves out what needs a browser where there is none."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("live"))
     if chromium.PROGRAM is not None:
         return
     seen = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
