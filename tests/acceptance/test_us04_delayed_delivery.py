@@ -32,7 +32,7 @@ def test_a_reminder_comes_when_it_is_due_and_not_before(
 ) -> None:
     # Given a reminder for tomorrow and one that is due in a moment,
     producer.asks(REMIND, '{"call": "Ada"}', "1 day")
-    producer.asks(REMIND, '{"call": "Bob"}', "2 seconds")
+    producer.asks(REMIND, '{"call": "Bob"}', "4 seconds")
 
     # when the sender looks at once, there is nothing.
     assert look(operator, sender) == []

@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 
 from pgque_dagster.client import Client
+from tests.support.queues import PATIENCE_SECONDS
 
 Pgque = Callable[..., Result]
 
@@ -78,7 +79,7 @@ def test_only_one_tick_can_be_forced(pgque: Pgque, client: Client) -> None:
 
 @pytest.mark.usefixtures("ticker")
 def test_ticker_goes_on_ticking(client: Client) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while last_tick(client) < 4 and time.monotonic() < deadline:
         client.force_next_tick("orders")
         time.sleep(0.05)
@@ -92,7 +93,7 @@ def test_a_signal_ends_the_ticker_quietly(
 ) -> None:
     ticker.send_signal(number)
 
-    stdout, stderr = ticker.communicate(timeout=20)
+    stdout, stderr = ticker.communicate(timeout=PATIENCE_SECONDS)
 
     assert (ticker.returncode, stdout, stderr) == (exit_code, "", "")
 
@@ -114,12 +115,12 @@ def test_ctrl_c_ends_any_command_quietly(database_url: str) -> None:
         assert process.stdin is not None
         process.stdin.write("1\n")
         process.stdin.flush()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while client.queues()[0].new_events == 0 and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
 
-        stdout, stderr = process.communicate(timeout=20)
+        stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert (process.returncode, stdout, stderr) == (130, "", "")
 

@@ -1,6 +1,7 @@
 """A client that cannot connect says why in one line."""
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from pgque_dagster import installer
 from pgque_dagster.client import Client, ConnectionFailed, SchemaMissing, Ticker
-from tests.support.queues import connect
+from tests.support.queues import PATIENCE_SECONDS, connect, value
 
 CONNECTORS = [Client, installer.installed_version, installer.install, installer.uninstall]
 
@@ -93,5 +94,7 @@ def test_a_closed_client_closes_its_session(database_url: str) -> None:
         pass
     with connect(database_url) as db:
         sql = "select count(*) from pg_stat_activity where datname = current_database()"
-        while db.execute(sql.encode()).fetchall() != [(1,)]:
-            pass
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (sessions := value(db, sql)) > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert sessions == 1

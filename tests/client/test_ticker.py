@@ -18,7 +18,7 @@ from tests.support.queues import (
     value,
 )
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 class Running:
@@ -81,6 +81,7 @@ def test_it_survives_its_session_being_killed(queue: Connection, running: Runnin
             " and backend_type = 'client backend'",
         )
     wait_for_ticks(queue, 3)
+    assert running.thread.is_alive()
 
 
 def test_it_survives_an_error_that_passes(queue: Connection, running: Running) -> None:
@@ -89,6 +90,7 @@ def test_it_survives_an_error_that_passes(queue: Connection, running: Running) -
     time.sleep(0.1)
     queue.execute("alter table pgque.tick_away rename to tick")
     wait_for_ticks(queue, 3)
+    assert running.thread.is_alive()
 
 
 def test_it_stops(queue: Connection, running: Running) -> None:

@@ -30,8 +30,8 @@ def in_python(schema: str, **options: Any) -> dg.Definitions:
     return dg.Definitions(assets=[totals])
 
 
-def in_yaml(schema: str, **options: Any) -> dg.Definitions:
-    component = BatchConsumerComponent.from_attributes_dict(
+def component(schema: str, **options: Any) -> BatchConsumerComponent:
+    return BatchConsumerComponent.from_attributes_dict(
         attributes={
             "queue": "orders",
             "transform": f"{__name__}.totals_of",
@@ -40,7 +40,10 @@ def in_yaml(schema: str, **options: Any) -> dg.Definitions:
             "payload": {"schema": schema, **options},
         }
     )
-    return dg.build_defs_for_component(component)
+
+
+def in_yaml(schema: str, **options: Any) -> dg.Definitions:
+    return dg.build_defs_for_component(component(schema, **options))
 
 
 def totals_of(orders: DataFrame) -> list[float]:
@@ -110,7 +113,7 @@ def test_a_share_out_of_range_is_refused_when_yaml_is_loaded(share: object) -> N
 
 
 def test_a_share_may_be_a_template() -> None:
-    in_yaml(RIGHT, max_malformed="{{ 0.5 }}")
+    assert component(RIGHT, max_malformed="{{ 0.5 }}").payload.max_malformed == 0.5
 
 
 def test_a_replay_fails_as_well(client: Client, spark: SparkSession) -> None:

@@ -128,8 +128,13 @@ def test_the_health_of_a_queue_that_does_not_exist_is_an_error(client: Client) -
 def test_health_checks_of_queues_with_like_names_load_together() -> None:
     queues = ("a.b", "a-b", "a_b")
 
-    dg.Definitions(
+    definitions = dg.Definitions(
         assets=[spec for queue in queues for spec in build_queue_assets(queue)],
         asset_checks=[check for queue in queues for check in build_queue_health_checks([queue])],
         resources={"pgque": PgqueResource(url="unused")},
-    ).resolve_all_job_defs()
+    )
+    keys = definitions.resolve_asset_graph().asset_check_keys
+
+    names = {key.name for key in build_queue_health_checks(["a.b"])[0].check_keys}
+    assert definitions.resolve_all_job_defs()
+    assert len(keys) == len(queues) * len(names)

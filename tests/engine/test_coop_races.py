@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.support.queues import (
+    PATIENCE_SECONDS,
     Connection,
     drain,
     finish,
@@ -38,6 +39,7 @@ from tests.support.workers import (
 Another = Callable[[], Connection]
 
 DEAD = "40 ms"
+EVENTS = 1000
 
 
 class TestTwoAtOnce:
@@ -304,8 +306,8 @@ class Crew:
             return []
         return [text for text in texts if text not in given_back]
 
-    def run(self, seconds: float) -> Counter[str]:
-        """Returns how often each event was consumed."""
+    def run(self, events: int) -> Counter[str]:
+        """Until so many events are sent and a late ack is refused; how often each was consumed."""
         db = self.another()
         make_queue(
             db, consumers=(), rotation_period="10 ms", max_retries="1000", ticker_max_count="5",
@@ -322,8 +324,11 @@ class Crew:
                 for each, name in zip(sessions, names, strict=True)
             ]
             try:
-                end = time.monotonic() + seconds
-                while time.monotonic() < end and not any(each.done() for each in crew):
+                deadline = time.monotonic() + PATIENCE_SECONDS
+                while len(sent) < events or not self.refused:
+                    assert time.monotonic() < deadline, f"{len(sent)} sent, {self.refused} refused"
+                    if any(each.done() for each in crew):
+                        break
                     sent += self.produce(db, len(sent))
             finally:
                 self.stopped.set()
@@ -357,10 +362,10 @@ class Crew:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_crew_that_dies_at_random_consumes_each_event_once(another: Another, seed: int) -> None:
     crew = Crew(another, seed)
-    consumed = crew.run(seconds=6)
+    consumed = crew.run(events=EVENTS)
     print(f"{len(consumed)} events, {crew.zombies} late acks, {crew.refused} refused")
     assert {text: count for text, count in consumed.items() if count != 1} == {}
-    assert crew.refused > 0 and len(consumed) > 200
+    assert crew.refused > 0 and len(consumed) >= EVENTS
 
 
 def test_after_the_crew_the_consumer_is_whole(db: Connection) -> None:

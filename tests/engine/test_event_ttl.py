@@ -98,9 +98,9 @@ class TestEachReading:
     def test_stays_the_same_while_events_grow_older(
         self, db: Connection, read: Callable[[Connection, int], list[str]], skip: int
     ) -> None:
-        queue_with_old_and_new(db, ttl="1 second", skip=skip)
+        queue_with_old_and_new(db, ttl="2 seconds", skip=skip)
         batch = next_batch(db)
-        value(db, "select pg_sleep(1.1)::text")
+        value(db, "select pg_sleep(2.1)::text")
         assert read(db, batch) == NEW
 
     def test_stays_the_same_when_the_ttl_is_changed(

@@ -241,7 +241,10 @@ def test_the_uninstall_script_removes_queues_that_were_read(db: Connection) -> N
 
 def test_uninstalling_where_nothing_is_does_nothing(empty_database_url: str) -> None:
     with connect(empty_database_url) as db:
+        schemas = "select array_agg(nspname order by nspname) from pg_namespace"
+        before = value(db, schemas)
         db.execute(UNINSTALL)
+        assert value(db, schemas) == before
 
 
 def test_after_an_uninstall_one_can_install_again(empty_database_url: str) -> None:

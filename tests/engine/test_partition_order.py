@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.queues import Connection, rows, send, tick, value
+from tests.support.queues import PATIENCE_SECONDS, Connection, rows, send, tick, value
 from tests.support.slots import (
     ack,
     claim,
@@ -315,10 +315,10 @@ class TestPause:
     def test_held_events_come_when_their_time_has(self, db: Connection) -> None:
         one_slot(db)
         publish_keyed(db, ("k", "a"))
-        fail(db, "a", "0.2 seconds")
+        fail(db, "a", "2 seconds")
         ack(db, 0, 1)
         assert page_of(db) == []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (seen := page_of(db)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert seen == ["a"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import chaos
-from tests.support.queues import Connection, connect, make_queue, rows, value
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect, make_queue, rows, value
 
 ROOT = Path(__file__).parents[2]
 CAST = ["producer"] * 3 + ["ticker"] * 2 + ["maintainer"] + ["leased"] * 2 + ["plain"] * 2
@@ -50,7 +50,7 @@ def send_home(url: str, running: Sequence[subprocess.Popen[bytes]]) -> list[int]
     """Ends the work; returns how each process ended."""
     with connect(url) as db:
         db.execute("insert into stop default values")
-    return [process.wait(timeout=30) for process in running]
+    return [process.wait(timeout=PATIENCE_SECONDS) for process in running]
 
 
 def drain(url: str) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 def connect(url: str) -> Connection:
     """Opens a connection on which a test that would wait for ever fails instead."""
-    return psycopg.connect(url, autocommit=True, options="-c lock_timeout=20s")
+    return psycopg.connect(url, autocommit=True, options="-c lock_timeout=60s")
 
 
 def rows(db: Connection, sql: str, *params: object) -> list[tuple[Any, ...]]:
