@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 INSTALL_SQL = Path(__file__).parent.parent / "sql" / "pgque.sql"
 TEMPLATE = "pgque_template"
+SLOW_TEST_SECONDS = 3600
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")  # Debian's libpostgresql-jdbc-java
 
 _numbers = itertools.count(1)
@@ -40,7 +41,10 @@ def server_version() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what another server's features are needed for."""
+    """Gives slow tests more time, and leaves out what another server's features are needed for."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_TEST_SECONDS))
 
     def is_for_another(item: pytest.Item) -> bool:
         mark = item.get_closest_marker("server")
@@ -117,6 +121,8 @@ def spark() -> Iterator["SparkSession"]:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
+        # The session is short: optimizing its code costs more than it saves.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     yield session

@@ -9,6 +9,8 @@ import pytest
 from tests.support import browser as chromium
 from tests.support.live import Live, running
 
+SECONDS = 1800  # the first test also waits for Dagster to start
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -16,6 +18,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("live"))
+            item.add_marker(pytest.mark.timeout(SECONDS))
     if chromium.PROGRAM is not None:
         return
     seen = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
