@@ -1,27 +1,14 @@
 """Which columns of a DataFrame become which part of an event."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from ..client.errors import InvalidArgument
 from ..client.staging import COLUMNS
+from . import json_writer
 
 _NAMES = {
     **{name: name for name in COLUMNS},
@@ -29,7 +16,6 @@ _NAMES = {
     "payload": "ev_data",
     "partition_key": "ev_extra1",
 }
-_IN_JSON = (StringType, BooleanType, NumericType, DateType, TimestampType, TimestampNTZType)
 
 
 @dataclass(frozen=True)
@@ -65,11 +51,11 @@ class EventColumns:
                 "Leave it out, or say json to make all other columns the payload.",
             )
         sources: dict[str, str] = {}
-        others = []
+        others: list[StructField] = []
         for field in schema:
             part = _NAMES.get(field.name)
             if part is None:
-                others.append(field.name)
+                others.append(field)
                 continue
             if part in sources:
                 raise InvalidArgument(
@@ -85,13 +71,13 @@ class EventColumns:
         if payload is None:
             _check_payload(sources, others)
         else:
-            _check_json(sources, others, schema)
+            _check_json(sources, others)
         if type is not None and "ev_type" in sources:
             raise InvalidArgument(
                 f"both the option type and the column {sources['ev_type']} say the events' type",
                 "Keep one.",
             )
-        return cls(sources, type or "default", tuple(others))
+        return cls(sources, type or "default", tuple(field.name for field in others))
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -103,7 +89,8 @@ class EventColumns:
         """Returns the events' parts, columns as in `written`.
 
         Raises:
-            InvalidArgument: if an event has no type or no payload, or one that JSON cannot express.
+            InvalidArgument: if an event has no type or no payload, or a column for the payload
+                holds a value that JSON cannot express.
         """
         parts = [self._part(part, batch) for part in self.written]
         for part, values in zip(self.written, parts, strict=True):
@@ -120,20 +107,13 @@ class EventColumns:
             return batch[self.sources[part]]
         if part == "ev_type":
             return pa.repeat(self.type, batch.num_rows)
-        rows = batch.select(self.in_payload).to_pylist()
-        try:
-            return pa.array([_json(row) for row in rows], pa.large_string())
-        except ValueError as error:
-            raise InvalidArgument(
-                f"a payload is not what JSON can express: {error}",
-                "JSON has no NaN and no infinity.",
-            ) from error
+        return json_writer.write_objects(batch.select(list(self.in_payload)))
 
 
-def _check_payload(sources: Mapping[str, str], others: list[str]) -> None:
+def _check_payload(sources: Mapping[str, str], others: list[StructField]) -> None:
     if others:
         raise InvalidArgument(
-            f"an event has no column {', '.join(others)}",
+            f"an event has no column {', '.join(field.name for field in others)}",
             "It has type, data, extra1 to extra4 and partition_key. Rename or drop the others, or "
             "make them the payload with .option('payload', 'json').",
         )
@@ -144,7 +124,7 @@ def _check_payload(sources: Mapping[str, str], others: list[str]) -> None:
         )
 
 
-def _check_json(sources: Mapping[str, str], others: list[str], schema: StructType) -> None:
+def _check_json(sources: Mapping[str, str], others: list[StructField]) -> None:
     if "ev_data" in sources:
         raise InvalidArgument(
             f"column {sources['ev_data']} is the payload already",
@@ -152,35 +132,4 @@ def _check_json(sources: Mapping[str, str], others: list[str], schema: StructTyp
         )
     if not others:
         raise InvalidArgument("no column is left to make the payload of", "Add one, or data.")
-    for name in others:
-        if not _fits_json(schema[name].dataType):
-            raise InvalidArgument(
-                f"column {name} is {schema[name].dataType.simpleString()}, which payload=json does"
-                " not write",
-                "Make the payload with to_json and name it data.",
-            )
-
-
-def _fits_json(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return all(_fits_json(field.dataType) for field in kind)
-    if isinstance(kind, ArrayType):
-        return _fits_json(kind.elementType)
-    return isinstance(kind, _IN_JSON)
-
-
-def _json(row: dict[str, Any]) -> str:
-    return json.dumps(_plain(row), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """Writes values as Spark's to_json does, save that decimals are strings, to the digit."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return value
+    json_writer.check_types(StructType(others))

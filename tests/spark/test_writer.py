@@ -281,8 +281,6 @@ def test_a_text_that_postgres_cannot_hold_fails_the_write(
         ("data string", {"payload": "xml"}, "payload of format"),
         ("data string, id int", {"payload": "json"}, "data is the payload already"),
         ("type string", {"payload": "json"}, "no column is left"),
-        ("id map<string, int>", {"payload": "json"}, "id is map<string,int>"),
-        ("id array<binary>", {"payload": "json"}, "id is array<binary>"),
     ],
 )
 def test_columns_that_make_no_event_are_named(
