@@ -9,17 +9,25 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from ..client import Client
-from ..client.errors import BatchLeased
+from ..client.errors import BatchLeased, InvalidArgument
 from ..client.models import Slice
 from . import wire
 from .read_options import ReadOptions
-from .stream import PgqueStreamReader, stream_reader
+from .stream import stream_reader
 from .stream_options import StreamOptions
+from .stream_refused import RefusedStreamReader
 from .writer import PgqueWriter, WriteOptions
+
+_NO_COLUMNS = StructType()
 
 
 @dataclass
@@ -86,9 +94,12 @@ class PgqueDataSource(DataSource):
         """Returns the reader."""
         return PgqueReader(ReadOptions.parse(self.options))
 
-    def streamReader(self, schema: StructType) -> PgqueStreamReader:  # noqa: N802
-        """Returns the reader of a streaming query."""
-        return stream_reader(StreamOptions.parse(self.options))
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Returns the reader of a streaming query, which may refuse it."""
+        try:
+            return stream_reader(StreamOptions.parse(self.options))
+        except InvalidArgument as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> PgqueWriter:
         """Returns the writer, which has a place to write to."""
@@ -96,5 +107,11 @@ class PgqueDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("pgque")` known to a session. Doing it again changes nothing."""
+    """Makes `format("pgque")` known to a session. Doing it again changes nothing.
+
+    A classic session looks up what it writes to in the session that is active in the thread, so
+    this also makes `spark` the active one: call it in each thread that writes.
+    """
     spark.dataSource.register(PgqueDataSource)
+    # The one public method that makes a session active in this thread.
+    spark.createDataFrame([], _NO_COLUMNS)
