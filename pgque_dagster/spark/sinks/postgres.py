@@ -6,7 +6,7 @@ from psycopg import sql
 from pyspark.sql import DataFrame
 
 from ...client.connection import connect
-from ...client.errors import InvalidArgument
+from ...client.errors import InvalidArgument, translated
 from ..address import DatabaseAddress
 from ..batch import SparkBatch
 from .ledger import AlreadyApplied, Ledger
@@ -85,6 +85,8 @@ class PostgresSink:
             PermissionDenied: if the role may not create the stage or the ledger, or not change the
                 table; Spark has not worked then.
             StagingLost: if the server crashed meanwhile; the batch must be run again.
+            TransactionOutdated: if the merge into another database lost against another
+                transaction there; nothing was stored, and the batch must be run again.
         """
         batch.use_sink(self._table, self._address)
         if self._address is not None:
@@ -126,7 +128,7 @@ class PostgresSink:
         stage.fill(address, frame)
         with connect(url) as connection:
             try:
-                with connection.transaction():
+                with translated(), connection.transaction():
                     ledger.record(connection, batch)
                     stage.merge(connection)
             except AlreadyApplied:

@@ -12,7 +12,7 @@ from psycopg import sql
 from pyspark.sql import DataFrame
 
 from ...client.connection import connect
-from ...client.errors import InvalidArgument, StagingLost
+from ...client.errors import InvalidArgument, StagingLost, TransactionOutdated
 from ..address import DatabaseAddress
 from ..causes import clear_causes
 from ..copying import copy_batches
@@ -110,6 +110,7 @@ class Stage:
         Raises:
             StagingLost: if the server crashed since, and lost what was staged.
             InvalidArgument: if the target refuses the rows.
+            TransactionOutdated: if it lost against another transaction.
         """
         with refusals(connection, self._merge):
             self._check_complete(connection)
@@ -171,6 +172,12 @@ def refusals(connection: Connection, merge: Merge) -> Iterator[None]:
     try:
         with needing(connection, merge.rights, target, "where the rows of batches are merged"):
             yield
+    except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
+        raise TransactionOutdated(
+            f"{merge.mode} into {target}: {error.diag.message_primary or error}",
+            "Another transaction changed the same rows, and nothing was stored: run the batch "
+            "again.",
+        ) from error
     except (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError) as error:
         key = f" by the key ({', '.join(merge.key)})" if merge.key else ""
         raise InvalidArgument(
