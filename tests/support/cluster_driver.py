@@ -70,6 +70,20 @@ def lose_executors(spark: SparkSession, url: str, folder: Path) -> dict[str, Any
     return {"ids": read, "streamed": streamed}
 
 
+def lose_executors_of_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
+    """Keeps a batch in each sink, and each time an executor is killed in the middle."""
+    elsewhere = (folder / "elsewhere").read_text()
+    with _claimed(spark, url) as batch:
+        ids = batch.events(["ev_id"]).repartition(2)
+        here = _disturbed(ids, folder / "killed-here", _kill_executor)
+        PostgresSink("taken").write(batch, here)
+        there = _disturbed(ids, folder / "killed-elsewhere", _kill_executor)
+        PostgresSink("taken", url=elsewhere).write(batch, there)
+        files = _disturbed(ids, folder / "killed-files", _kill_executor)
+        ParquetSink(folder / "table").write(batch, files)
+    return {"files": _ids(ParquetSink(folder / "table").read(spark))}
+
+
 def speculate(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     """Reads and writes, and each time a task hangs, so that Spark starts it on another host."""
     with _claimed(spark, url) as batch:

@@ -14,13 +14,14 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from pgque_dagster.client import Client
-from pgque_dagster.spark import DatabaseAddress, PostgresSink, SparkBatch, register
+from pgque_dagster.spark import DatabaseAddress, ParquetSink, PostgresSink, SparkBatch, register
 from pgque_dagster.spark.causes import first_cause
 from pgque_dagster.spark.read_options import written
 from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
@@ -72,6 +73,8 @@ def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
             totals = orders.groupBy("account").sum("amount").toDF("account", "amount")
             PostgresSink("balance", key=["account"], mode="add").write(batch, totals)
             PostgresSink("balance", key=["account"], mode="add", url=address).write(batch, totals)
+            ParquetSink(folder / "tables" / way).write(batch, totals)
+            _fail_to_keep(batch, totals, address, unreachable)
             rows = orders.selectExpr("account as data")
             rows.write.format("pgque").options(**options, queue="published").mode("append").save()
             plan = written(claimed.read_plan(2).slices)
@@ -80,6 +83,24 @@ def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
     nobody = spark.read.format("pgque").options(**unreachable.options(), batch_id="1")
     _fail(nobody.load().collect)
     _fail(nobody.load(plan=plan).collect)
+
+
+def _fail_to_keep(
+    batch: SparkBatch, rows: DataFrame, address: DatabaseAddress, unreachable: DatabaseAddress
+) -> None:
+    """Fails to connect, in Spark's work, in COPY and in the merge."""
+    _fail(lambda: PostgresSink("balance", url=unreachable).write(batch, rows))
+    sink = PostgresSink("balance", url=address)
+    write = sink.foreach_batch(query="a driver")
+    for account, amount in (
+        ("string(raise_error('bad rows'))", "amount"),
+        ("'a\\0b'", "amount"),
+        ("account", "nullif(amount, amount)"),
+    ):
+        failing = rows.selectExpr(f"{account} as account", f"{amount} as amount")
+        failing.explain(mode="extended")
+        _fail(partial(write, failing, 0))
+    print(sink, batch, address)
 
 
 def _show(frame: DataFrame, *modes: str) -> None:
