@@ -110,9 +110,14 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
         frame, rows = _counted(_data_frame(context, obj))
         table = _table(context.asset_key, context.definition_metadata)
         with clear_causes():
-            PostgresSink(table, key=self.key, mode=self.mode, stage_schema=self.stage_schema).write(
-                batch, frame
-            )
+            PostgresSink(
+                table,
+                key=self.key,
+                mode=self.mode,
+                stage_schema=self.stage_schema,
+                # So that several assets of a batch can have one table.
+                name=context.asset_key.to_user_string(),
+            ).write(batch, frame)
         context.add_output_metadata({TABLE: table, ROWS: rows()})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:

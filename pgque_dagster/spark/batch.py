@@ -22,6 +22,7 @@ from .address import DatabaseAddress
 from .malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
 from .read_options import DEFAULT_SLICES, written
 from .schema import Schema, parse_schema
+from .written import Written
 
 Reader = Literal["adbc", "jdbc"]
 
@@ -60,7 +61,7 @@ class SparkBatch:
         self._address.check_shown()
         self._slices = slices
         self._persisted: list[DataFrame] = []
-        self._sinks: set[tuple[str, DatabaseAddress | None]] = set()
+        self._written = Written(f"batch {batch.batch_id}")
 
     @property
     def queue(self) -> str:
@@ -97,6 +98,11 @@ class SparkBatch:
     def address(self) -> DatabaseAddress:
         """How executors find the database."""
         return self._address
+
+    @property
+    def written(self) -> Written:
+        """The sinks that have this attempt's results."""
+        return self._written
 
     @property
     def event_count(self) -> int:
@@ -317,19 +323,6 @@ class SparkBatch:
             step: takes the connection; what it raises keeps the batch from being acked.
         """
         self._batch.before_ack(step)
-
-    def use_sink(self, name: str, address: DatabaseAddress | None) -> None:
-        """Takes note that a sink has this batch's results.
-
-        Raises:
-            InvalidArgument: if it has some already, which could not be told from another attempt's.
-        """
-        if (name, address) in self._sinks:
-            raise InvalidArgument(
-                f"batch {self.batch_id} was written to {name} before",
-                "Unite the DataFrames, and write them once.",
-            )
-        self._sinks.add((name, address))
 
     def close(self) -> None:
         """Frees what `payload` had Spark keep."""

@@ -116,16 +116,21 @@ def test_an_effect_that_fails_leaves_nothing_and_is_tried_again(
 
 def test_two_drivers_at_one_micro_batch_count_once(url: str, spark: SparkSession) -> None:
     frame = spark.range(1)
+    context = spark.sparkContext
 
     def add(frame: DataFrame, batch_id: int, connection: Connection) -> None:
         if batch_id == 0 and not done:
             done.append(True)
+            context.setLocalProperty("spark.jobGroup.id", "a run of the other driver")
             once_per_batch(url, "any", add, query="q")(frame, 0)
+            context.setLocalProperty("spark.jobGroup.id", "a run")
         connection.execute("insert into balance values (7, 7) on conflict do nothing")
         connection.execute("update balance set amount = amount + 1")
 
     done: list[bool] = []
+    context.setLocalProperty("spark.jobGroup.id", "a run")
     once_per_batch(url, "any", add, query="q")(frame, 0)
+    context.setLocalProperty("spark.jobGroup.id", None)
 
     assert balances(url) == [(7, 8)]
 

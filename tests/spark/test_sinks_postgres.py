@@ -1,6 +1,7 @@
 """Results in a Postgres table: each batch counts once, whatever fails between."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_upsert_replaces_the_values_given_and_keeps_the_others(
     with connect(client.url) as db:
         db.execute("insert into balance values ('x', 5, 'kept'), ('z', 9, 'kept')")
     batch, spark_batch = work(client, spark)
-    frame = spark.createDataFrame([("x", "1.50"), ("y", "2")], "account string, amount string")
+    frame = spark.createDataFrame([("x", Decimal("1.5")), ("y", Decimal(2))], SUM)
 
     PostgresSink("public.balance", key=["account"], mode="upsert").write(spark_batch, frame)
     batch.ack()
@@ -91,50 +92,17 @@ def test_add_sums_the_batch_and_what_is_there(client: Client, spark: SparkSessio
         db.execute("insert into balance values ('x', 5), ('n', null)")
     batch, spark_batch = work(client, spark)
     frame = spark.createDataFrame(
-        [("x", 1.25), ("x", 2.0), ("y", 7.0), ("n", 3.0)], "account string, amount double"
+        [
+            (account, Decimal(amount))
+            for account, amount in zip("xxyn", (1.25, 2, 7, 3), strict=True)
+        ],
+        SUM,
     ).repartition(3)
 
     PostgresSink("balance", key=["account"], mode="add").write(spark_batch, frame)
     batch.ack()
 
     assert [row[:2] for row in balances(client.url)] == [("n", 3.0), ("x", 8.25), ("y", 7.0)]
-
-
-def test_types_and_texts_arrive_as_they_are(client: Client, spark: SparkSession) -> None:
-    with connect(client.url) as db:
-        db.execute(
-            'create table "odd Name" ("a B" text, raw bytea, at timestamptz, naive timestamp,'
-            " day date, yes boolean, big bigint, real float8, nothing int)"
-        )
-    batch, spark_batch = work(client, spark)
-    frame = spark.sql(
-        "select 'tab\\t\\\\N\\n' as `a B`, x'00ff' as raw,"
-        " timestamp'2026-01-02 03:04:05.678901+02:00' as at,"
-        " timestamp_ntz'2026-01-02 03:04:05' as naive, date'2026-01-02' as day, true as yes,"
-        " bigint(-9223372036854775808) as big, double('NaN') as real, null as nothing"
-    )
-
-    PostgresSink('public."odd Name"').write(spark_batch, frame)
-    batch.ack()
-
-    with connect(client.url) as db:
-        db.execute("set timezone = 'UTC'")
-        ((*texts, raw),) = rows(
-            db,
-            'select "a B", at::text, naive::text, day::text, yes::text, big::text, real::text,'
-            ' nothing::text, raw from "odd Name"',
-        )
-    assert texts == [
-        "tab\t\\N\n",
-        "2026-01-02 01:04:05.678901+00",
-        "2026-01-02 03:04:05",
-        "2026-01-02",
-        "true",
-        "-9223372036854775808",
-        "NaN",
-        None,
-    ]
-    assert bytes(raw) == b"\x00\xff"
 
 
 def test_an_attempt_that_was_released_leaves_nothing_to_the_next(
@@ -257,7 +225,7 @@ def test_stages_of_dead_drivers_are_removed(
     ("table", "options", "ddl", "message"),
     [
         ("nowhere", {}, "account string", "there is no table nowhere"),
-        ("balance", {}, "account string, colour string", 'column "colour" does not exist'),
+        ("balance", {}, "account string, colour string", "has no column colour"),
         ("balance", {"mode": "upsert", "key": ["amount"]}, SUM, "primary key or unique index"),
         ("balance", {"mode": "add", "key": ["account"]}, "account string, note string", r"sum\("),
         ("balance", {"mode": "add", "key": ["account"]}, "amount int", "no column account"),
@@ -288,15 +256,6 @@ def test_two_rows_of_one_key_cannot_be_upserted(client: Client, spark: SparkSess
         batch.ack()
 
     assert balances(client.url) == []
-
-
-def test_a_batch_is_written_to_a_table_once(client: Client, spark: SparkSession) -> None:
-    _, spark_batch = work(client, spark)
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    PostgresSink("balance").write(spark_batch, frame)
-
-    with pytest.raises(InvalidArgument, match="was written to balance before"):
-        PostgresSink("balance").write(spark_batch, frame)
 
 
 @pytest.mark.parametrize(

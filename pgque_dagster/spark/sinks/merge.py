@@ -6,6 +6,8 @@ from typing import Literal
 
 from psycopg import sql
 
+from .columns import Column
+
 Mode = Literal["append", "upsert", "add"]
 
 
@@ -13,18 +15,22 @@ Mode = Literal["append", "upsert", "add"]
 class Merge:
     """How rows get into a table.
 
+    Statements have no parameters: with them, psycopg would read a % in a name as one.
+
     Attributes:
         target: the table.
         mode: `append` inserts; `upsert` replaces the values of rows with the same key; `add` adds
             to them.
         key: the columns of a unique index; empty for append.
         columns: those that the rows have.
+        null_keys: whether the index takes nulls for equal, so that they may be in the key.
     """
 
     target: sql.Identifier
     mode: Mode
     key: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
+    null_keys: bool = False
 
     @property
     def rights(self) -> str:
@@ -32,55 +38,107 @@ class Merge:
         return "insert" if self.mode == "append" else "select, insert, update"
 
     @property
-    def values(self) -> tuple[str, ...]:
-        """The columns beside the key."""
-        return tuple(column for column in self.columns if column not in self.key)
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(column.name for column in self.columns)
 
-    def statement(self, stage: sql.Identifier) -> sql.Composed:
-        """The merge; takes the transactions whose rows count, as text[].
+    @property
+    def checks(self) -> dict[str, sql.Composed]:
+        """For each column that may not hold what it is given: what is true of such a value `s.c`.
+
+        In the key, null is such a value.
+        """
+        found = {}
+        for column in self.columns:
+            in_key = column.name in self.key
+            parts = [column.sum_check if self._sums and not in_key else column.check]
+            if in_key and not self.null_keys:
+                parts.append("{c} is null")
+            given = [f"({part})" for part in parts if part]
+            if given:
+                found[column.name] = sql.SQL(" or ".join(given)).format(
+                    c=sql.Identifier("s", column.name),
+                    type=sql.SQL(column.type),
+                    staged=sql.SQL(column.staged),
+                )
+        return found
+
+    def statement(self, stage: sql.Identifier, txids: Sequence[str]) -> sql.Composed:
+        """The merge.
 
         Rows are taken in the order of the key, so that two merges at once cannot block each other
         crosswise.
+
+        Args:
+            stage: where the rows are.
+            txids: the transactions whose rows count.
         """
-        adds = self.mode == "add"
+        values = [
+            sql.SQL("{}::{}").format(sql.Identifier("s", column.name), sql.SQL(column.type))
+            for column in self.columns
+        ]
         parts = [
-            sql.SQL(
-                "insert into {} as t ({}) select {} from {} s where s.st_txid = any(%s::xid8[])"
-            ).format(
+            sql.SQL("insert into {} as t ({}) select {} from ({}) s").format(
                 self.target,
-                _names((*self.key, *self.values)),
-                sql.SQL(", ").join(
-                    [
-                        *(sql.Identifier("s", name) for name in self.key),
-                        *(
-                            sql.SQL("sum({})").format(sql.Identifier("s", name))
-                            if adds
-                            else sql.Identifier("s", name)
-                            for name in self.values
-                        ),
-                    ]
-                ),
-                stage,
+                _names(self.names),
+                sql.SQL(", ").join(values),
+                self._rows(stage, txids),
             )
         ]
-        keys = sql.SQL(", ").join(sql.Identifier("s", name) for name in self.key)
-        if adds:
-            parts.append(sql.SQL("group by {}").format(keys))
         if self.mode != "append":
+            keys = sql.SQL(", ").join(sql.Identifier("s", name) for name in self.key)
             parts.append(sql.SQL("order by {}").format(keys))
             parts.append(sql.SQL("on conflict ({}) do {}").format(_names(self.key), self._action()))
         return sql.SQL(" ").join(parts)
 
+    def misfit(
+        self, stage: sql.Identifier, txids: Sequence[str], columns: Sequence[str]
+    ) -> sql.Composed:
+        """A query for a row with a value that the target would change; its values come as text.
+
+        Args:
+            stage: where the rows are.
+            txids: the transactions whose rows count.
+            columns: which values; each has a check.
+        """
+        return sql.SQL("select {} from ({}) s where {} limit 1").format(
+            sql.SQL(", ").join(
+                sql.SQL("{}::text").format(sql.Identifier("s", name)) for name in columns
+            ),
+            self._rows(stage, txids),
+            sql.SQL(" or ").join(self.checks[name] for name in columns),
+        )
+
+    @property
+    def _sums(self) -> bool:
+        return self.mode == "add"
+
+    def _rows(self, stage: sql.Identifier, txids: Sequence[str]) -> sql.Composed:
+        """The rows as they were staged; for add, their sums by key."""
+        rows = sql.SQL("select {} from {} where st_txid = any({}::xid8[])").format(
+            sql.SQL(", ").join(self._row_value(name) for name in self.names), stage, list(txids)
+        )
+        if self._sums:
+            return rows + sql.SQL(" group by {}").format(_names(self.key))
+        return rows
+
+    def _row_value(self, name: str) -> sql.Composable:
+        column = sql.Identifier(name)
+        if self._sums and name not in self.key:
+            return sql.SQL("sum({c}) as {c}").format(c=column)
+        return column
+
     def _action(self) -> sql.Composable:
-        if not self.values:
+        values = [name for name in self.names if name not in self.key]
+        if not values:
             return sql.SQL("nothing")
         form = (
             "{c} = coalesce(t.{c} + excluded.{c}, t.{c}, excluded.{c})"
-            if self.mode == "add"
+            if self._sums
             else "{c} = excluded.{c}"
         )
         return sql.SQL("update set {}").format(
-            sql.SQL(", ").join(sql.SQL(form).format(c=sql.Identifier(name)) for name in self.values)
+            sql.SQL(", ").join(sql.SQL(form).format(c=sql.Identifier(name)) for name in values)
         )
 
 

@@ -1,15 +1,26 @@
 """A foreachBatch whose effect in Postgres happens once for each micro-batch."""
 
+import threading
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
 from ...client.connection import connect
 from ...client.errors import InvalidArgument
+from ..written import Written
 from .ledger import AlreadyApplied, Ledger
 from .rights import Connection
 
 _QUERY_ID = "sql.streaming.queryId"
+# Spark runs the jobs of a streaming query under the id of its run.
+_RUN_ID = "spark.jobGroup.id"
+_ANOTHER_NAME = (
+    "Give this effect another name. The first one keeps its own, by which it is known as done."
+)
+
+# What the last micro-batch of each run has written.
+_written: dict[str, tuple[str, Written]] = {}
+_lock = threading.Lock()
 
 
 def once_per_batch(
@@ -33,7 +44,8 @@ def once_per_batch(
     Args:
         url: the database. Where that table is missing, the role needs CREATE in the first schema of
             the search_path; else SELECT and INSERT on it.
-        name: of the effect; two of one query need two names.
+        name: of the effect; two of one query need two names, and a second effect of one name in a
+            micro-batch is refused.
         apply: takes the DataFrame, the micro-batch's number and the connection. The transaction
             begins with its first statement; the work of Spark belongs before. It must not commit.
         query: whose micro-batches these are; left out, the streaming query's own id, which lives as
@@ -45,8 +57,8 @@ def once_per_batch(
     """
 
     def once(frame: DataFrame, batch_id: int) -> None:
-        ledger = Ledger(None, name)
         batch = f"{query or query_id(frame)}/{batch_id}"
+        ledger = Ledger(None, name, written_of(frame, batch), _ANOTHER_NAME)
         with connect(url) as connection:
             if ledger.has(connection, batch):
                 return
@@ -57,6 +69,7 @@ def once_per_batch(
                 connection.commit()
             except AlreadyApplied:
                 connection.rollback()
+                ledger.has(connection, batch)
 
     return once
 
@@ -80,3 +93,26 @@ def query_id(frame: DataFrame) -> str:
             "Use this with writeStream.foreachBatch, or pass query=.",
         )
     return str(found)
+
+
+def written_of(frame: DataFrame, batch: str) -> Written:
+    """Returns what this attempt at a micro-batch has written.
+
+    A run of a query attempts a micro-batch once: it ends when that fails. Where the run cannot be
+    known, as with Spark Connect, it is the process, of which Connect starts one for each run.
+
+    Args:
+        frame: the micro-batch.
+        batch: its name; the streaming query's is in it.
+    """
+    try:
+        run = frame.sparkSession.sparkContext.getLocalProperty(_RUN_ID)
+    except Exception:
+        run = None
+    key = f"{run}/{batch.rpartition('/')[0]}"
+    with _lock:
+        last, written = _written.get(key, ("", None))
+        if written is None or last != batch:
+            written = Written(f"micro-batch {batch}")
+            _written[key] = (batch, written)
+        return written

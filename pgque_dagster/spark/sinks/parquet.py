@@ -71,7 +71,7 @@ class ParquetSink:
             BatchNotOpen: if the batch was acked meanwhile.
         """
         self._check(frame)
-        batch.use_sink(self._location, None)
+        batch.written.add(self._location)
         store = (
             ObjectStore(self._location, batch.spark)
             if self._is_url

@@ -9,11 +9,18 @@ from ...client.connection import connect
 from ...client.errors import InvalidArgument, translated
 from ..address import DatabaseAddress
 from ..batch import SparkBatch
+from ..written import Written
+from .columns import fit, takes_null_keys
 from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
-from .once import query_id
+from .once import query_id, written_of
 from .rights import Connection, needing
 from .stage import Stage
+
+_ANOTHER_NAME = (
+    "Unite the DataFrames and write them once, or give this write a name of its own: "
+    "PostgresSink(…, name=…). Leave the first one as it is: by its name it is known as done."
+)
 
 
 class PostgresSink:
@@ -36,16 +43,21 @@ class PostgresSink:
     - A stage of a driver that died is removed by the next attempt at its batch, or by any write to
       the same schema a day later. One that the server lost in a crash is noticed, and merges
       nothing.
+    - **Values** arrive as they are, or the write is refused and nothing is stored: `columns.py` and
+      docs/writing.md have the pairs of types.
 
     Args:
         table: the table, as `name` or `schema.name`; it must exist.
-        key: columns of a primary key or unique index, for `upsert` and `add`.
+        key: columns of a primary key or unique index, for `upsert` and `add`. A null in them is
+            refused, unless the index has NULLS NOT DISTINCT.
         mode: `append` inserts the rows; `upsert` replaces the values of rows with the same key;
             `add` adds the values up, those of the batch among themselves and with those in the
             table.
         url: another database than the queue's, or how driver and executors find it.
         stage_schema: where to make the stage, for a role that may not create tables beside the
             target; a schema of the same database, which must exist.
+        name: tells this write of a batch from others to the same table, of which each but one needs
+            one. A batch that was written under a name is not written under it again, so keep it.
 
     Raises:
         InvalidArgument: if mode and key do not fit each other.
@@ -59,6 +71,7 @@ class PostgresSink:
         mode: Mode = "append",
         url: str | DatabaseAddress | None = None,
         stage_schema: str | None = None,
+        name: str | None = None,
     ) -> None:
         if mode not in ("append", "upsert", "add"):
             raise InvalidArgument(f"no mode {mode!r}", "Modes are append, upsert and add.")
@@ -71,30 +84,36 @@ class PostgresSink:
         self._key = tuple(key)
         self._mode: Mode = mode
         self._stage_schema = stage_schema
+        self._name = name
         self._address = DatabaseAddress(url) if isinstance(url, str) else url
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> None:
         """Stages a batch's results now; they count with the ack, or at once in another database.
 
         Args:
-            batch: the batch, which may be written to each table once.
+            batch: the batch, which may be written to each table once under each name.
             frame: its rows; the names of its columns are the table's.
 
         Raises:
-            InvalidArgument: if the table does not exist, or cannot take these rows by this key.
+            InvalidArgument: if the table does not exist, or cannot take these rows by this key, or
+                would change a value, or the batch was written to it before.
+            MalformedPayload: if a text holds U+0000.
             PermissionDenied: if the role may not create the stage or the ledger, or not change the
                 table; Spark has not worked then.
             StagingLost: if the server crashed meanwhile; the batch must be run again.
             TransactionOutdated: if the merge into another database lost against another
                 transaction there; nothing was stored, and the batch must be run again.
         """
-        batch.use_sink(self._table, self._address)
         if self._address is not None:
-            self._write_once(self._address, batch.identity, frame)
+            self._write_once(self._address, batch.identity, frame, batch.written)
             return
         with connect(batch.url) as connection:
-            stage = self._stage(connection, batch.identity, frame)
-        stage.fill(batch.address, frame)
+            schema, table = self._resolve(connection)
+        with batch.written.adding(self._sink(schema, table), hint=_ANOTHER_NAME):
+            with connect(batch.url) as connection:
+                stage = self._stage(connection, batch.identity, frame, schema, table)
+            stage.fill(batch.address, frame)
+            stage.check(batch.url)
         batch.before_ack(stage.merge)
 
     def foreach_batch(self, *, query: str | None = None) -> Callable[[DataFrame, int], None]:
@@ -113,36 +132,52 @@ class PostgresSink:
             raise InvalidArgument("a sink for streams needs the url of its database")
 
         def write(frame: DataFrame, batch_id: int) -> None:
-            self._write_once(address, f"{query or query_id(frame)}/{batch_id}", frame)
+            name = f"{query or query_id(frame)}/{batch_id}"
+            self._write_once(address, name, frame, written_of(frame, name))
 
         return write
 
-    def _write_once(self, address: DatabaseAddress, batch: str, frame: DataFrame) -> None:
+    def _write_once(
+        self, address: DatabaseAddress, batch: str, frame: DataFrame, written: Written
+    ) -> None:
         url = address.resolve()
         with connect(url) as connection:
-            schema, name = self._resolve(connection)
-            ledger = Ledger(schema, f"{schema}.{name}")
+            schema, table = self._resolve(connection)
+            ledger = Ledger(schema, self._sink(schema, table), written, _ANOTHER_NAME)
             if ledger.has(connection, batch):
                 return
-            stage = self._stage(connection, batch, frame)
+            stage = self._stage(connection, batch, frame, schema, table)
         stage.fill(address, frame)
+        stage.check(url)
         with connect(url) as connection:
             try:
                 with translated(), connection.transaction():
                     ledger.record(connection, batch)
                     stage.merge(connection)
             except AlreadyApplied:
-                pass  # by an attempt that was thought dead
+                ledger.has(connection, batch)  # by an attempt that was thought dead
 
-    def _stage(self, connection: Connection, batch: str, frame: DataFrame) -> Stage:
-        schema, name = self._resolve(connection)
+    def _sink(self, schema: str, table: str) -> str:
+        """What a batch is written to once."""
+        return f"{schema}.{table}" + (f" as {self._name}" if self._name else "")
+
+    def _stage(
+        self, connection: Connection, batch: str, frame: DataFrame, schema: str, table: str
+    ) -> Stage:
         missing = [column for column in self._key if column not in frame.columns]
         if missing:
             raise InvalidArgument(
                 f"the DataFrame has no column {', '.join(missing)}",
                 f"Rows for {self._table} need the key; there is: {', '.join(frame.columns)}.",
             )
-        merge = Merge(sql.Identifier(schema, name), self._mode, self._key, tuple(frame.columns))
+        target = sql.Identifier(schema, table)
+        merge = Merge(
+            target,
+            self._mode,
+            self._key,
+            fit(connection, target, frame.schema),
+            takes_null_keys(connection, target, self._key),
+        )
         stage = Stage(self._stage_schema or schema, merge, batch)
         stage.create(connection)
         return stage

@@ -23,10 +23,19 @@ _PREFIX = "pgque_stage"
 # Stages of another process are what a dead attempt left; none is in use for longer than a day.
 _PROCESS = uuid.uuid4().hex[:8]
 _DAY = 86_400
+# Characters of a value in an error.
+_SHOWN = 100
+_NULL_KEY = "is part of the key and has a null"
+_NULL_KEY_HINT = (
+    "Nothing is stored. A unique index takes two nulls for different: filter the rows out and make "
+    "the column NOT NULL, or let the index have NULLS NOT DISTINCT (PostgreSQL 15 or newer)."
+)
 
 
 class Stage:
-    """An unlogged table `pgque_stage_<batch>_<process>_<time>_<random>` with the target's columns.
+    """An unlogged table `pgque_stage_<batch>_<process>_<time>_<random>` with the rows' columns.
+
+    Its types hold every value of the rows; what the target makes of them shows in the merge.
 
     Args:
         schema: where to make it; the role needs CREATE there.
@@ -61,7 +70,7 @@ class Stage:
             )
             try:
                 connection.execute(
-                    sql.SQL("explain {}").format(self._merge.statement(self._table)), ([],)
+                    sql.SQL("explain {}").format(self._merge.statement(self._table, []))
                 )
             except psycopg.Error:
                 connection.execute(sql.SQL("drop table {}").format(self._table))
@@ -70,10 +79,12 @@ class Stage:
     def _create_table(self, connection: Connection) -> None:
         schema = sql.Identifier(self._schema).as_string(connection)
         target = self._merge.target.as_string(connection)
-        statement = sql.SQL("create unlogged table {} as select {} from {} with no data").format(
+        statement = sql.SQL("create unlogged table {} ({})").format(
             self._table,
-            sql.SQL(", ").join(map(sql.Identifier, self._merge.columns)),
-            self._merge.target,
+            sql.SQL(", ").join(
+                sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.staged))
+                for column in self._merge.columns
+            ),
         )
         with needing(
             connection,
@@ -91,7 +102,7 @@ class Stage:
             address: the database, as executors find it.
             frame: the rows, with the merge's columns.
         """
-        table, columns = self._table, self._merge.columns
+        table, columns = self._table, self._merge.names
 
         def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with connect(address.resolve()) as connection:
@@ -104,6 +115,48 @@ class Stage:
         self._txids = [row["txid"] for row in written]
         self._rows = sum(row["rows"] for row in written)
 
+    def check(self, url: str) -> None:
+        """Refuses the rows, and drops the stage, if the target would change a value.
+
+        Args:
+            url: the database, as the driver reaches it.
+
+        Raises:
+            InvalidArgument: if it would, or a key is null that the index takes for no other's.
+        """
+        checked = list(self._merge.checks)
+        if not checked or not self._rows:
+            return
+        with connect(url) as connection, refusals(connection, self._merge):
+            if self._misfit(connection, checked) is None:
+                return
+            for name in checked:
+                if found := self._misfit(connection, [name]):
+                    self._drop(connection, self._table)
+                    raise self._refusal(connection, name, found)
+
+    def _misfit(self, connection: Connection, columns: list[str]) -> str | None:
+        """Says what is wrong with a value for one of the columns, or None."""
+        try:
+            with connection.transaction():
+                query = self._merge.misfit(self._table, self._txids, columns)
+                row = connection.execute(query).fetchone()
+        except psycopg.DataError as error:
+            return f"refuses a value: {error.diag.message_primary or error}"
+        if row is None:
+            return None
+        return _NULL_KEY if row[0] is None else f"does not hold {row[0][:_SHOWN]}"
+
+    def _refusal(self, connection: Connection, name: str, found: str) -> InvalidArgument:
+        target = self._merge.target.as_string(connection)
+        kind = next(column.type for column in self._merge.columns if column.name == name)
+        return InvalidArgument(
+            f"column {name} of {target}, {kind}, {found}",
+            _NULL_KEY_HINT
+            if found == _NULL_KEY
+            else "Nothing is stored. Round, cut or cast the values in Spark, or change the column.",
+        )
+
     def merge(self, connection: Connection) -> None:
         """Takes the rows into the target and drops the stage, in the caller's transaction.
 
@@ -114,13 +167,13 @@ class Stage:
         """
         with refusals(connection, self._merge):
             self._check_complete(connection)
-            connection.execute(self._merge.statement(self._table), (self._txids,))
+            connection.execute(self._merge.statement(self._table, self._txids))
             self._drop(connection, self._table)
 
     def _check_complete(self, connection: Connection) -> None:
-        query = sql.SQL("select count(*) from {} where st_txid = any(%s::xid8[])")
+        query = sql.SQL("select count(*) from {} where st_txid = any({}::xid8[])")
         try:
-            ((found,),) = connection.execute(query.format(self._table), (self._txids,)).fetchall()
+            ((found,),) = connection.execute(query.format(self._table, self._txids)).fetchall()
         except psycopg.errors.UndefinedTable as error:
             raise StagingLost(
                 "the staged rows are gone",

@@ -1,0 +1,187 @@
+"""Which Spark types a column of a Postgres table takes, so that no value changes on the way.
+
+A pair of types that is not listed here is refused before Spark works. Of a pair whose values the
+column may not hold, rows are staged as they are, and each value is compared with what the column
+would make of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+from pyspark.sql.types import DataType, StructType
+
+from ...client.errors import InvalidArgument
+from .rights import Connection
+
+# What is true of a value that the column would change or refuse. {c}: the staged value; {type}: the
+# column's type; {staged}: the staged one.
+_CHANGED = "{c}::{type}::{staged} is distinct from {c}"
+_SPELT_OTHERWISE = "format('%s', {c}::{type}) collate \"C\" <> {c}"
+_NO_UUID = "{c}::{type}::text <> lower({c})"
+# The cast itself fails.
+_UNREADABLE = "{c} is not null and {c}::{type} is null"
+
+# For each Spark type: the type that it is staged as, and the columns' types that take it. `True`:
+# one without a length, precision or scale holds every value.
+_INTEGERS = {"int4": True, "int8": True, "numeric": True, "float8": True}
+_TAKEN: dict[str, tuple[str, dict[str, bool]]] = {
+    "byte": ("smallint", {"int2": True, "float4": True, **_INTEGERS}),
+    "short": ("smallint", {"int2": True, "float4": True, **_INTEGERS}),
+    "integer": ("integer", {"int2": False, **_INTEGERS}),
+    "long": ("bigint", {"int2": False, "int4": False, "int8": True, "numeric": True}),
+    # Staged as double, so that they are added up as such.
+    "float": ("double precision", {"float4": True, "float8": True}),
+    "double": ("double precision", {"float8": True}),
+    "decimal": ("numeric", {"numeric": True}),
+    "string": ("text", {"text": True, "varchar": True, "bpchar": True}),
+    "binary": ("bytea", {"bytea": True}),
+    "boolean": ("boolean", {"bool": True}),
+    "date": ("date", {"date": True}),
+    "timestamp": ("timestamp with time zone", {"timestamptz": True}),
+    "timestamp_ntz": ("timestamp without time zone", {"timestamp": True}),
+    "time": ("time without time zone", {"time": True}),
+    "daytimeinterval": ("interval", {"interval": True}),
+}
+_TEXTS = {"uuid": _NO_UUID, "json": _UNREADABLE, "jsonb": _UNREADABLE}
+_IN_SQL = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "daytimeinterval": "interval day to second",
+}
+_NESTED = ("array", "map", "struct", "variant")
+_LISTED = frozenset(base for _, taken in _TAKEN.values() for base in taken)
+
+_QUERY = """
+with recursive part as (
+    select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier, 0 as depth
+    from pg_attribute a
+    where a.attrelid = {}::regclass and a.attnum > 0 and not a.attisdropped
+    union all
+    select p.attnum, p.attname, t.typbasetype, t.typtypmod, p.depth + 1
+    from part p
+    join pg_type t on t.oid = p.type
+    where t.typtype = 'd'
+)
+select distinct on (p.attnum)
+    p.attname::text,
+    format_type(p.type, p.modifier),
+    case when t.typnamespace = 'pg_catalog'::regnamespace then t.typname::text end,
+    t.typtype = 'e',
+    p.modifier <> -1
+from part p
+join pg_type t on t.oid = p.type
+order by p.attnum, p.depth desc
+"""
+
+# PostgreSQL 14 has no such column.
+_NULLS_NOT_DISTINCT = """
+select exists (
+    select
+    from pg_index i
+    where i.indrelid = {target}::regclass and i.indisunique
+        and i.indpred is null and i.indexprs is null
+        and (to_jsonb(i) ->> 'indnullsnotdistinct')::boolean
+        and {key}::text[] = (
+            select array_agg(a.attname::text order by a.attname::text collate "C")
+            from pg_attribute a
+            where a.attrelid = i.indrelid and a.attnum = any (i.indkey[:i.indnkeyatts - 1])
+        )
+)
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that rows have, and what becomes of it.
+
+    Attributes:
+        name: in the DataFrame and in the table.
+        type: its type in the table; of a domain the one below.
+        staged: the type that it is staged as.
+        check: is true of values that the table would change, as SQL; None where it holds all.
+        sum_check: the same for sums of values.
+    """
+
+    name: str
+    type: str
+    staged: str
+    check: str | None
+    sum_check: str | None
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A column of the table: its type in full and by name, if it is one of Postgres' own."""
+
+    type: str
+    base: str | None
+    is_enum: bool
+    has_modifier: bool
+
+
+def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> tuple[Column, ...]:
+    """Finds how the columns of a DataFrame get into a table.
+
+    Args:
+        connection: to the table's database.
+        target: the table.
+        schema: the DataFrame's.
+
+    Raises:
+        InvalidArgument: if the table has no such column, or one that takes no such type.
+    """
+    table = target.as_string(connection)
+    with connection.transaction():
+        # So that types are named with their schema.
+        connection.execute("set local search_path to pg_catalog")
+        rows = connection.execute(sql.SQL(_QUERY).format(table)).fetchall()
+    targets = {name: _Target(*rest) for name, *rest in rows}
+    missing = [name for name in schema.names if name not in targets]
+    if missing:
+        raise InvalidArgument(
+            f"table {table} has no column {', '.join(missing)}",
+            f"It has: {', '.join(targets)}. Columns are matched by name, to the letter.",
+        )
+    return tuple(_fit(field.name, field.dataType, targets[field.name], table) for field in schema)
+
+
+def _fit(name: str, kind: DataType, target: _Target, table: str) -> Column:
+    spark = kind.typeName()
+    if spark == "void":
+        return Column(name, target.type, target.type, None, None)
+    staged, taken = _TAKEN.get(spark, ("", {}))
+    if target.base in taken:
+        holds_all = taken[target.base] and not target.has_modifier
+        check = _SPELT_OTHERWISE if staged == "text" else _CHANGED
+        # A sum may be larger than each value; one of floating point is rounded by nature.
+        sums = target.base in ("int2", "int4", "int8") or not holds_all
+        return Column(
+            name, target.type, staged, None if holds_all else check, check if sums else None
+        )
+    if spark == "string" and target.base not in _LISTED:
+        check = _UNREADABLE if target.is_enum else _TEXTS.get(target.base or "", _SPELT_OTHERWISE)
+        return Column(name, target.type, staged, check, check)
+    raise InvalidArgument(
+        f"column {name} of {table} is {target.type}, which takes no {kind.simpleString()}",
+        _way_out(name, spark, target),
+    )
+
+
+def _way_out(name: str, spark: str, target: _Target) -> str:
+    takes = [kind for kind, (_, taken) in _TAKEN.items() if target.base in taken] or ["string"]
+    if "string" in takes and spark in _NESTED:
+        return f"Make it text with to_json({name})."
+    names = [_IN_SQL.get(kind, kind) for kind in takes]
+    return f"It takes {', '.join(names)}. Cast {name} in Spark, or change the table's column."
+
+
+def takes_null_keys(connection: Connection, target: sql.Identifier, key: Sequence[str]) -> bool:
+    """Says whether a unique index on the key takes nulls for equal."""
+    query = sql.SQL(_NULLS_NOT_DISTINCT).format(
+        target=target.as_string(connection), key=sorted(key)
+    )
+    ((found,),) = connection.execute(query).fetchall()
+    return bool(found)
