@@ -56,11 +56,12 @@ _LISTED = frozenset(base for _, taken in _TAKEN.values() for base in taken)
 
 _QUERY = """
 with recursive part as (
-    select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier, 0 as depth
+    select a.attnum, a.attname, a.attnotnull, a.atttypid as type, a.atttypmod as modifier,
+        0 as depth
     from pg_attribute a
     where a.attrelid = {}::regclass and a.attnum > 0 and not a.attisdropped
     union all
-    select p.attnum, p.attname, t.typbasetype, t.typtypmod, p.depth + 1
+    select p.attnum, p.attname, p.attnotnull, t.typbasetype, t.typtypmod, p.depth + 1
     from part p
     join pg_type t on t.oid = p.type
     where t.typtype = 'd'
@@ -70,7 +71,8 @@ select distinct on (p.attnum)
     format_type(p.type, p.modifier),
     case when t.typnamespace = 'pg_catalog'::regnamespace then t.typname::text end,
     t.typtype = 'e',
-    p.modifier <> -1
+    p.modifier <> -1,
+    not p.attnotnull
 from part p
 join pg_type t on t.oid = p.type
 order by p.attnum, p.depth desc
@@ -102,14 +104,14 @@ class Column:
         type: its type in the table; of a domain the one below.
         staged: the type that it is staged as.
         check: is true of values that the table would change, as SQL; None where it holds all.
-        sum_check: the same for sums of values.
+        nullable: whether the table lets null in.
     """
 
     name: str
     type: str
     staged: str
     check: str | None
-    sum_check: str | None
+    nullable: bool
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class _Target:
     base: str | None
     is_enum: bool
     has_modifier: bool
+    nullable: bool
 
 
 def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> tuple[Column, ...]:
@@ -151,19 +154,17 @@ def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> t
 def _fit(name: str, kind: DataType, target: _Target, table: str) -> Column:
     spark = kind.typeName()
     if spark == "void":
-        return Column(name, target.type, target.type, None, None)
+        return Column(name, target.type, target.type, None, target.nullable)
     staged, taken = _TAKEN.get(spark, ("", {}))
+    check: str | None
     if target.base in taken:
-        holds_all = taken[target.base] and not target.has_modifier
         check = _SPELT_OTHERWISE if staged == "text" else _CHANGED
-        # A sum may be larger than each value; one of floating point is rounded by nature.
-        sums = target.base in ("int2", "int4", "int8") or not holds_all
-        return Column(
-            name, target.type, staged, None if holds_all else check, check if sums else None
-        )
+        if taken[target.base] and not target.has_modifier:
+            check = None
+        return Column(name, target.type, staged, check, target.nullable)
     if spark == "string" and target.base not in _LISTED:
         check = _UNREADABLE if target.is_enum else _TEXTS.get(target.base or "", _SPELT_OTHERWISE)
-        return Column(name, target.type, staged, check, check)
+        return Column(name, target.type, staged, check, target.nullable)
     raise InvalidArgument(
         f"column {name} of {table} is {target.type}, which takes no {kind.simpleString()}",
         _way_out(name, spark, target),

@@ -46,13 +46,12 @@ class Merge:
     def checks(self) -> dict[str, sql.Composed]:
         """For each column that may not hold what it is given: what is true of such a value `s.c`.
 
-        In the key, null is such a value.
+        In the key, null is such a value; a column that is NOT NULL refuses it itself.
         """
         found = {}
         for column in self.columns:
-            in_key = column.name in self.key
-            parts = [column.sum_check if self._sums and not in_key else column.check]
-            if in_key and not self.null_keys:
+            parts = [column.check]
+            if column.name in self.key and column.nullable and not self.null_keys:
                 parts.append("{c} is null")
             given = [f"({part})" for part in parts if part]
             if given:

@@ -123,6 +123,7 @@ class Stage:
 
         Raises:
             InvalidArgument: if it would, or a key is null that the index takes for no other's.
+            StagingLost: if another attempt replaced the rows.
         """
         checked = list(self._merge.checks)
         if not checked or not self._rows:
@@ -138,7 +139,7 @@ class Stage:
     def _misfit(self, connection: Connection, columns: list[str]) -> str | None:
         """Says what is wrong with a value for one of the columns, or None."""
         try:
-            with connection.transaction():
+            with _replaced(), connection.transaction():
                 query = self._merge.misfit(self._table, self._txids, columns)
                 row = connection.execute(query).fetchone()
         except psycopg.DataError as error:
@@ -172,13 +173,8 @@ class Stage:
 
     def _check_complete(self, connection: Connection) -> None:
         query = sql.SQL("select count(*) from {} where st_txid = any({}::xid8[])")
-        try:
+        with _replaced():
             ((found,),) = connection.execute(query.format(self._table, self._txids)).fetchall()
-        except psycopg.errors.UndefinedTable as error:
-            raise StagingLost(
-                "the staged rows are gone",
-                "Another attempt at the batch replaced them; run it again.",
-            ) from error
         if found != self._rows:
             raise StagingLost(
                 f"the stage holds {found} of {self._rows} rows",
@@ -216,6 +212,18 @@ class Stage:
             psycopg.errors.UndefinedTable,
         ):
             pass
+
+
+@contextmanager
+def _replaced() -> Iterator[None]:
+    """Says what became of a stage that is gone."""
+    try:
+        yield
+    except psycopg.errors.UndefinedTable as error:
+        raise StagingLost(
+            "the staged rows are gone",
+            "Another attempt at the batch replaced them; run it again.",
+        ) from error
 
 
 @contextmanager
