@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TESTS = {"dagster": "tests/dagster", "pyspark": "tests/spark"}
+# What is tested in its oldest version beside them.
+BESIDE = {"pyspark": ("msgspec",)}
 # What the oldest version wants older than constraints.txt has it.
 UNPINNED = {"dagster": ("gql", "tomlkit", "typer")}
 
@@ -53,13 +55,14 @@ def make_environment(package: str) -> Path:
 
 
 def constraints(package: str) -> str:
-    """Returns constraints.txt with the package, and what is named after it, at its lower bound."""
+    """Returns constraints.txt with the lower bounds of the package and what goes with it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = [each for group in project["optional-dependencies"].values() for each in group]
-    bounds = (re.match(rf"({package}[\w-]*)>=([\d.]+)", each) for each in requirements)
-    oldest = [f"{bound[1]}=={bound[2]}" for bound in bounds if bound]
+    packages = (package, *BESIDE.get(package, ()))
+    bound = re.compile(rf"((?:{'|'.join(packages)})[\w-]*)>=([\d.]+)")
+    oldest = [f"{found[1]}=={found[2]}" for found in map(bound.match, requirements) if found]
     pinned = (ROOT / "constraints.txt").read_text().splitlines()
-    left_out = (package, *UNPINNED.get(package, ()))
+    left_out = (*packages, *UNPINNED.get(package, ()))
     others = [line for line in pinned if not line.startswith(left_out)]
     return "\n".join([*oldest, *others, ""])
 
