@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 import psycopg
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from ..client import Batch
 from ..client.errors import InvalidArgument
@@ -115,7 +114,7 @@ class SparkBatch:
 
     @cached_property
     def _malformed(self) -> MalformedEvents:
-        return MalformedEvents(self._batch, self.event_count)
+        return MalformedEvents(self.spark, self._batch, self.event_count)
 
     def events(self, columns: Sequence[str] | None = None, *, reader: Reader = "adbc") -> DataFrame:
         """Returns the batch's events, in no particular order.
@@ -193,12 +192,22 @@ class SparkBatch:
         check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
-        parsed = self._parsed(fields, kept)
+        columns = list(dict.fromkeys(("ev_id", "ev_data", *kept)))
+        if self.event_count <= DRIVER_SIDE_EVENTS:
+            read = payload.parse_table(self._read_here(columns), fields, keep=kept)
+            rows = read.rows
+            if on_malformed != "keep":
+                self._malformed.settle(read.malformed, on_malformed, retry_after, max_malformed)
+                rows = read.fitting
+            return self.spark.createDataFrame(rows, schema=payload.table_schema(fields, kept))
+        parsed = payload.parse(self.events(columns), fields, keep=kept)
+        # Read once: for the malformed ones here, and for the caller.
+        self._persisted.append(parsed.persist())
         if on_malformed != "keep":
-            explained = payload.explain(parsed.where(parsed[payload.MALFORMED]))
+            explained = payload.explain(parsed)
             self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
             parsed = parsed.where(~parsed[payload.MALFORMED])
-        return parsed.select(*kept, *(payload.quoted(field.name) for field in fields))
+        return parsed.select(*kept, *map(payload.quoted, fields.names))
 
     def changes(
         self,
@@ -332,21 +341,6 @@ class SparkBatch:
     def _read_here(self, columns: Sequence[str]) -> pa.Table:
         return wire.read_table(self._url, self._plan.slices, columns)
 
-    def _parsed(self, fields: StructType, kept: Sequence[str]) -> DataFrame:
-        """Parses a small batch here, a large one where executors are."""
-        columns = list(dict.fromkeys(("ev_id", "ev_data", *kept)))
-        if self.event_count <= DRIVER_SIDE_EVENTS:
-            events = self._read_here(columns)
-            return payload.parse_table(self.spark, events, fields, keep=kept)
-        parsed = payload.parse(self.events(columns), fields, keep=kept)
-        return self._persisted_if_large(parsed)
-
-    def _persisted_if_large(self, parsed: DataFrame) -> DataFrame:
-        """Has it read once: for the malformed ones here, and for the caller."""
-        if self.event_count > DRIVER_SIDE_EVENTS:
-            self._persisted.append(parsed.persist())
-        return parsed
-
     def _settled(
         self,
         parsed: DataFrame,
@@ -355,7 +349,9 @@ class SparkBatch:
         max_malformed: float,
     ) -> DataFrame:
         """Returns what is not malformed, where the rows say themselves why they are."""
-        parsed = self._persisted_if_large(parsed)
+        if self.event_count > DRIVER_SIDE_EVENTS:
+            # Read once: for the malformed ones here, and for the caller.
+            self._persisted.append(parsed.persist())
         if policy == "keep":
             return parsed
         explained = parsed.where(parsed[payload.MALFORMED])

@@ -34,7 +34,7 @@ def collect(
     if isinstance(events, DataFrame):
         if isinstance(reason, Column):
             return with_reasons(events, reason)
-        return _ids(events.select(_id_column(events)).toArrow().column("id").unique()), reason
+        return ids_of(events.select(_id_column(events)).toArrow().column("id").unique()), reason
     if isinstance(reason, Column):
         raise InvalidArgument(
             "the reason is a column, but the events are no DataFrame", "Pass a text."
@@ -48,13 +48,23 @@ def with_reasons(events: DataFrame, reason: Column) -> tuple["array[int]", list[
     Raises:
         InvalidArgument: if the DataFrame has no column of ids or nulls in it.
     """
-    table = events.select(_id_column(events), reason.cast("string").alias("reason")).toArrow()
+    return from_table(
+        events.select(_id_column(events), reason.cast("string").alias("reason")).toArrow()
+    )
+
+
+def from_table(table: pa.Table) -> tuple["array[int]", list[str | None]]:
+    """Takes ids, each once, and the reason of each from the columns id and reason of a table.
+
+    Raises:
+        InvalidArgument: if there are nulls among the ids.
+    """
     ids = table.column("id")
     if pc.count_distinct(ids).as_py() < len(ids):
         # One thread: which of several reasons is the first shall not depend on the weather.
         table = table.group_by("id", use_threads=False).aggregate([("reason", "first")])
         table = table.rename_columns({"reason_first": "reason"})
-    return _ids(table.column("id")), _texts(table.column("reason"))
+    return ids_of(table.column("id")), _texts(table.column("reason"))
 
 
 def _id_column(events: DataFrame) -> Column:
@@ -75,7 +85,12 @@ def _id_column(events: DataFrame) -> Column:
     return f.col(name).cast("bigint").alias("id")
 
 
-def _ids(column: pa.Array | pa.ChunkedArray) -> "array[int]":
+def ids_of(column: pa.Array | pa.ChunkedArray) -> "array[int]":
+    """Returns a column of ids, eight bytes each.
+
+    Raises:
+        InvalidArgument: if there are nulls in it.
+    """
     if column.null_count:
         raise InvalidArgument(
             "the DataFrame has rows without an id",

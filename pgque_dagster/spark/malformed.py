@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ..client import Batch
@@ -66,18 +66,20 @@ class MalformedEvents:
     """The malformed events of one batch.
 
     Args:
+        spark: the session.
         batch: the claim.
         events: how many events the batch has.
     """
 
-    def __init__(self, batch: Batch, events: int) -> None:
+    def __init__(self, spark: SparkSession, batch: Batch, events: int) -> None:
+        self._spark = spark
         self._batch = batch
         self._events = events
         self._counted = array("q")
 
     def settle(
         self,
-        explained: DataFrame,
+        explained: DataFrame | pa.Table,
         policy: OnMalformed,
         retry_after: timedelta,
         max_malformed: float,
@@ -85,7 +87,8 @@ class MalformedEvents:
         """Sets events aside at the ack, unless there are too many.
 
         Args:
-            explained: all malformed events of one way of reading: ev_id, `REASON` and `TEXT`.
+            explained: all malformed events of one way of reading: ev_id, `REASON` and `TEXT`. A
+                table if they are known here; a DataFrame is collected.
             policy: `dead_letter`, `retry` or `fail`.
             retry_after: when, for `retry`.
             max_malformed: the share of the batch's events to be set aside, here and in earlier
@@ -95,17 +98,17 @@ class MalformedEvents:
             MalformedPayload: under `fail`, or if there are too many.
         """
         # The ids first: how many there are decides whether all the reasons are wanted.
-        ids, _ = failed.collect(explained, None)
+        ids = _ids(explained)
         if not ids:
             return
         if policy == "fail":
             raise MalformedPayload(
-                f"{self._how_many(len(ids))}: {_samples(explained, ids)}",
+                f"{self._how_many(len(ids))}: {self._samples(explained, ids)}",
                 "Correct the schema, or pass another on_malformed.",
             )
         if max_malformed < 1:
             self._check(explained, ids, max_malformed)
-        ids, reasons = failed.with_reasons(explained, f.col(REASON))
+        ids, reasons = _reasons(explained)
         first, why = min(zip(ids, reasons, strict=True))
         _log.warning(f"{self._how_many(len(ids))}: event {first}: {_plain(why)}")
         if policy == "dead_letter":
@@ -113,13 +116,15 @@ class MalformedEvents:
         else:
             self._batch.nack(ids, retry_after=retry_after, reason=reasons)
 
-    def _check(self, explained: DataFrame, ids: Sequence[int], max_malformed: float) -> None:
+    def _check(
+        self, explained: DataFrame | pa.Table, ids: Sequence[int], max_malformed: float
+    ) -> None:
         counted = self._counted + array("q", ids)
         count: int = pc.count_distinct(pa.array(counted, pa.int64())).as_py()
         is_beyond = count >= MIN_MALFORMED and count / self._events > max_malformed
         if is_beyond or count == self._events:
             raise MalformedPayload(
-                f"{self._how_many(count)}: {_samples(explained, ids)}",
+                f"{self._how_many(count)}: {self._samples(explained, ids)}",
                 "No event is acked or set aside. Correct the schema and materialize again, or raise"
                 f" max_malformed, which is {max_malformed:g} (1 allows all).",
             )
@@ -133,20 +138,36 @@ class MalformedEvents:
             f" {batch.queue}/{batch.consumer} are malformed"
         )
 
+    def _samples(self, explained: DataFrame | pa.Table, ids: Sequence[int]) -> str:
+        """Returns the first events with their reasons and what helps to correct the schema.
 
-def _samples(explained: DataFrame, ids: Sequence[int]) -> str:
-    """Returns the first events with their reasons and what helps to correct the schema.
+        That is the names and types of a payload's fields, or the beginning of one that is no
+        object: values of objects may be secret.
+        """
+        first = sorted(ids)[:_SAMPLES]
+        if isinstance(explained, DataFrame):
+            few = explained.where(f.col("ev_id").isin(first))
+        else:
+            is_first = pc.is_in(explained["ev_id"], pa.array(first))
+            few = self._spark.createDataFrame(explained.filter(is_first))
+        found = f.expr(f"schema_of_variant(try_parse_json({TEXT}))").alias("found")
+        rows = few.select("ev_id", REASON, TEXT, found).orderBy("ev_id").collect()
+        return "; ".join(
+            f"event {row.ev_id}: {_cut(_plain(row[REASON]))} ({_described(row[TEXT], row.found)})"
+            for row in rows
+        )
 
-    That is the names and types of a payload's fields, or the beginning of one that is no object:
-    values of objects may be secret.
-    """
-    first = f.col("ev_id").isin(sorted(ids)[:_SAMPLES])
-    found = f.expr(f"schema_of_variant(try_parse_json({TEXT}))").alias("found")
-    rows = explained.where(first).select("ev_id", REASON, TEXT, found).orderBy("ev_id").collect()
-    return "; ".join(
-        f"event {row.ev_id}: {_cut(_plain(row[REASON]))} ({_described(row[TEXT], row.found)})"
-        for row in rows
-    )
+
+def _ids(explained: DataFrame | pa.Table) -> Sequence[int]:
+    if isinstance(explained, DataFrame):
+        return failed.collect(explained, None)[0]
+    return failed.ids_of(explained.column("ev_id").unique())
+
+
+def _reasons(explained: DataFrame | pa.Table) -> tuple[Sequence[int], list[str | None]]:
+    if isinstance(explained, DataFrame):
+        return failed.with_reasons(explained, f.col(REASON))
+    return failed.from_table(explained.select(["ev_id", REASON]).rename_columns(["id", "reason"]))
 
 
 def _plain(reason: str | None) -> str:

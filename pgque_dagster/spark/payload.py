@@ -5,11 +5,12 @@ What fits, docs/payloads.md says; `json_parser` reads it, on the driver or where
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
@@ -40,33 +41,78 @@ def parse(events: DataFrame, fields: t.StructType, *, keep: Sequence[str]) -> Da
         InvalidArgument: if the schema cannot be used.
     """
     PayloadParser(fields)
-    parse_there = partial(_parse_batches, fields=fields.json(), keep=tuple(keep))
-    return events.mapInArrow(parse_there, _schema(fields, keep))
+    parse_there = partial(_explained, fields=fields.json(), keep=tuple(keep))
+    schema = t.StructType(
+        [
+            *_kept(events, keep),
+            t.StructField(ID, t.LongType()),
+            *_nullable(fields),
+            t.StructField(MALFORMED, t.BooleanType()),
+            t.StructField(REASON, t.StringType()),
+            t.StructField(TEXT, t.StringType()),
+        ]
+    )
+    return events.mapInArrow(parse_there, schema)
 
 
-def parse_table(
-    spark: SparkSession, events: pa.Table, fields: t.StructType, *, keep: Sequence[str]
-) -> DataFrame:
-    """Does the same for a few events, here.
+def explain(parsed: DataFrame) -> DataFrame:
+    """Returns ev_id, `REASON` and `TEXT` of what is malformed of a DataFrame of `parse`."""
+    malformed = parsed.where(parsed[MALFORMED])
+    return malformed.select(f.col(ID).alias("ev_id"), REASON, TEXT)
+
+
+@dataclass(frozen=True)
+class ParsedTable:
+    """A few events that were parsed on the driver.
+
+    Attributes:
+        rows: the kept columns and the fields of each event.
+        fitting: those of the events that fit.
+        malformed: ev_id, `REASON` and `TEXT` of the others.
+    """
+
+    rows: pa.Table
+    fitting: pa.Table
+    malformed: pa.Table
+
+
+def parse_table(events: pa.Table, fields: t.StructType, *, keep: Sequence[str]) -> ParsedTable:
+    """Parses a few events, here.
+
+    Args:
+        events: a table with ev_id, ev_data and the columns to keep.
+        fields: as for `parse`.
+        keep: as for `parse`.
 
     Raises:
         InvalidArgument: if the schema cannot be used.
     """
-    parser = PayloadParser(fields)
-    columns = [column.combine_chunks() for column in events.columns]
-    batch = pa.RecordBatch.from_arrays(columns, schema=events.schema)
-    parsed = pa.Table.from_batches([_parsed(parser, batch, fields.names, keep)])
-    return spark.createDataFrame(parsed, schema=_schema(fields, keep))
+    texts = events.column("ev_data").combine_chunks()
+    parsed = PayloadParser(fields).parse(texts)
+    columns = {name: events.column(name) for name in keep}
+    columns |= zip(fields.names, parsed.columns, strict=True)
+    rows = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+    why = {"ev_id": events.column("ev_id"), REASON: explained(parsed.reasons), TEXT: texts}
+    return ParsedTable(
+        rows=rows,
+        fitting=rows.filter(parsed.reasons.is_null()),
+        malformed=pa.table(why).filter(parsed.reasons.is_valid()),
+    )
 
 
-def explain(malformed: DataFrame) -> DataFrame:
-    """Returns ev_id, `REASON` and `TEXT` of what is malformed of a DataFrame of `parse`."""
-    return malformed.select(f.col(ID).alias("ev_id"), REASON, TEXT)
+def table_schema(fields: t.StructType, keep: Sequence[str]) -> t.StructType:
+    """Returns the Spark schema of the rows of `parse_table`."""
+    return t.StructType([*wire.spark_schema(keep), *_nullable(fields)])
 
 
 def reason(why: Column) -> Column:
     """Returns `REASON` from a text."""
     return f.concat(f.lit(REASON_PREFIX), why).alias(REASON)
+
+
+def explained(reasons: pa.Array) -> pa.Array:
+    """Returns `REASON` from the reasons of the parser."""
+    return pc.binary_join_element_wise(REASON_PREFIX, reasons, "")
 
 
 def quoted(name: str) -> str:
@@ -75,47 +121,33 @@ def quoted(name: str) -> str:
     return f"`{escaped}`"
 
 
-def _parse_batches(
+def _explained(
     batches: Iterator[pa.RecordBatch], fields: str, keep: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
+    """Parses for `parse`."""
     schema = t.StructType.fromJson(json.loads(fields))
     parser = PayloadParser(schema)
     for batch in batches:
-        yield _parsed(parser, batch, schema.names, keep)
+        texts = batch.column("ev_data")
+        parsed = parser.parse(texts)
+        is_malformed = parsed.reasons.is_valid()
+        columns = {
+            **{name: batch.column(name) for name in keep},
+            ID: batch.column("ev_id"),
+            **dict(zip(schema.names, parsed.columns, strict=True)),
+            MALFORMED: is_malformed,
+            REASON: explained(parsed.reasons),
+            TEXT: pc.if_else(is_malformed, texts, None),
+        }
+        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _parsed(
-    parser: PayloadParser, events: pa.RecordBatch, names: Sequence[str], keep: Sequence[str]
-) -> pa.RecordBatch:
-    texts = events.column("ev_data")
-    parsed = parser.parse(texts)
-    is_malformed = parsed.reasons.is_valid()
-    columns = {
-        **{name: events.column(name) for name in keep},
-        ID: events.column("ev_id"),
-        **dict(zip(names, parsed.columns, strict=True)),
-        MALFORMED: is_malformed,
-        REASON: pc.binary_join_element_wise(REASON_PREFIX, parsed.reasons, ""),
-        TEXT: pc.if_else(is_malformed, texts, None),
-    }
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _schema(fields: t.StructType, keep: Sequence[str]) -> t.StructType:
-    """Returns what `parse` returns: of a malformed payload, what must not be null is."""
-    return t.StructType(
-        [
-            *wire.spark_schema(keep),
-            t.StructField(ID, t.LongType()),
-            *_nullable(fields),
-            t.StructField(MALFORMED, t.BooleanType()),
-            t.StructField(REASON, t.StringType()),
-            t.StructField(TEXT, t.StringType()),
-        ]
-    )
+def _kept(events: DataFrame, keep: Sequence[str]) -> list[t.StructField]:
+    return [events.schema[name] for name in keep]
 
 
 def _nullable(data_type: t.StructType) -> t.StructType:
+    """Returns the type of what is read: of a malformed payload, what must not be null is."""
     return t.StructType([t.StructField(x.name, _with_nulls(x.dataType)) for x in data_type])
 
 

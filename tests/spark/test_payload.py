@@ -1,5 +1,6 @@
 """Typed payloads: what fits becomes columns, and each that does not fit keeps its reason."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -91,6 +92,34 @@ def test_each_malformed_payload_becomes_a_dead_letter_with_its_reason_at_the_ack
     assert acked(client, claimed) == {
         text: f"malformed payload: {reason}" for text, reason in REASONS.items()
     }
+
+
+def test_malformed_payloads_of_a_small_batch_are_known_without_a_spark_job(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    publish(client, [{"id": 1}, "{"])
+    claimed = claim(client)
+    batch = SparkBatch(spark, claimed, database_url)
+    spark.sparkContext.setJobGroup("malformed", "what payload() runs")
+
+    good = batch.payload(ORDER)
+
+    assert jobs_of(spark, "malformed") == []
+    assert [row.id for row in good.collect()] == [1]
+    assert acked(client, claimed) == {"{": "malformed payload: no JSON"}
+
+
+def jobs_of(spark: SparkSession, group: str) -> list[int]:
+    """The jobs that Spark has run for a group."""
+    tracker = spark.sparkContext.statusTracker()
+    # Spark tells of jobs in their order, and later than it runs them: this one is the last.
+    spark.sparkContext.setJobGroup("last", "")
+    assert spark.sparkContext.parallelize([1]).count() == 1
+    deadline = time.monotonic() + 60
+    while not tracker.getJobIdsForGroup("last"):
+        assert time.monotonic() < deadline, "Spark does not tell of its jobs"
+        time.sleep(0.05)
+    return list(tracker.getJobIdsForGroup(group))
 
 
 def test_what_is_not_null_inside_structs_lists_and_maps_must_be_there(
