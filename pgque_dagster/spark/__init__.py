@@ -5,6 +5,7 @@ from .batch import SparkBatch
 from .causes import PackageMissing, clear_causes
 from .java import JavaMissing, check_java
 from .jdbc import JdbcDriverMissing
+from .payload import parse_payloads
 from .shipping import ship
 from .sinks import ParquetSink, PostgresSink, once_per_batch
 from .source import PgqueDataSource, register
@@ -21,6 +22,7 @@ __all__ = [
     "check_java",
     "clear_causes",
     "once_per_batch",
+    "parse_payloads",
     "register",
     "ship",
 ]

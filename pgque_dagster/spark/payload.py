@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,8 +16,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from ..client.errors import InvalidArgument, MalformedPayload
 from . import wire
 from .json_parser import PayloadParser
+from .schema import Schema, parse_schema
+
+OnMalformedEvent = Literal["fail", "keep"]
+
+# The column of `parse_payloads` that says why an event is malformed.
+WHY = "ev_malformed"
 
 # An event's id; whether it does not fit; its payload, where it does not; and why.
 ID = "_pgque_id"
@@ -23,6 +32,66 @@ MALFORMED = "_pgque_malformed"
 TEXT = "_pgque_text"
 REASON = "_pgque_reason"
 REASON_PREFIX = "malformed payload: "
+
+_SAMPLES = 3
+_SAMPLE_LENGTH = 200
+
+
+def parse_payloads(
+    events: DataFrame,
+    schema: Schema,
+    *,
+    keep: Sequence[str] = (),
+    on_malformed: OnMalformedEvent = "fail",
+) -> DataFrame:
+    """Returns the JSON payloads of any DataFrame of events as columns; of a stream, too.
+
+    What is read as which type, and what is malformed, is docs/payloads.md, as for
+    `SparkBatch.payload`. Here is no ack that could set malformed events aside.
+
+    Args:
+        events: a DataFrame, streaming or not, with the columns ev_id and ev_data.
+        schema: fields to read from the payload, as for `SparkBatch.payload`.
+        keep: columns of `events` to put before them.
+        on_malformed: `fail` has whatever reads a malformed event fail; `keep` returns such events
+            with the fields that could be read, and adds the column ev_malformed: the reason, or
+            null for an event that fits.
+
+    Returns:
+        A DataFrame of the `keep` columns, the schema's fields and, under `keep`, ev_malformed.
+        Under `fail`, what Spark raises has `MalformedPayload` as its cause: see `clear_causes`.
+
+    Raises:
+        InvalidArgument: if the schema or a column cannot be used, or there is no such policy.
+    """
+    if on_malformed not in get_args(OnMalformedEvent):
+        raise InvalidArgument(
+            f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
+            "It may be fail or keep; SparkBatch.payload knows dead_letter and retry.",
+        )
+    fields = parse_schema(events.sparkSession, schema)
+    PayloadParser(fields)
+    needed = list(dict.fromkeys(("ev_id", "ev_data", *keep)))
+    if missing := [name for name in needed if name not in events.columns]:
+        raise InvalidArgument(
+            f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
+            "Read it: the option columns of format('pgque') says which columns there are.",
+        )
+    added = [WHY] if on_malformed == "keep" else []
+    # As Spark compares names.
+    taken = {name.lower() for name in (*keep, *added)}
+    if clash := [name for name in fields.names if name.lower() in taken]:
+        raise InvalidArgument(
+            f"{clash[0]} is both a payload field and another column of the result",
+            "Leave it out of the schema or of keep, or rename the column of the events.",
+        )
+    result = t.StructType([*_kept(events, keep), *_nullable(fields)])
+    for name in added:
+        result = result.add(name, t.StringType())
+    parse_there = partial(
+        _payloads, fields=fields.json(), names=result.names, fails=on_malformed == "fail"
+    )
+    return events.select(*map(quoted, needed)).mapInArrow(parse_there, result)
 
 
 def parse(events: DataFrame, fields: t.StructType, *, keep: Sequence[str]) -> DataFrame:
@@ -119,6 +188,31 @@ def quoted(name: str) -> str:
     """Returns a column's name as Spark takes it literally."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+def _payloads(
+    batches: Iterator[pa.RecordBatch], fields: str, names: Sequence[str], fails: bool
+) -> Iterator[pa.RecordBatch]:
+    """Parses for `parse_payloads`."""
+    schema = t.StructType.fromJson(json.loads(fields))
+    parser = PayloadParser(schema)
+    for batch in batches:
+        parsed = parser.parse(batch.column("ev_data"))
+        if fails and parsed.reasons.null_count < batch.num_rows:
+            raise _malformed(batch.column("ev_id"), parsed.reasons)
+        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        read = dict(zip(schema.names, parsed.columns, strict=True))
+        columns = {**given, WHY: parsed.reasons, **read}
+        yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
+
+
+def _malformed(ids: pa.Array, reasons: pa.Array) -> MalformedPayload:
+    found = [(n, why) for n, why in zip(ids.to_pylist(), reasons.to_pylist(), strict=True) if why]
+    samples = "; ".join(f"event {n}: {why[:_SAMPLE_LENGTH]}" for n, why in islice(found, _SAMPLES))
+    return MalformedPayload(
+        f"{len(found)} of {len(ids)} events that were read together are malformed: {samples}",
+        f"Correct the schema, or pass on_malformed='keep' and handle the rows with {WHY}.",
+    )
 
 
 def _explained(

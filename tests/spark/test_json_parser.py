@@ -3,7 +3,6 @@
 import json
 from base64 import b64encode
 from collections.abc import Sequence
-from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from pyspark.sql import types as t
 from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark.json_parser import PayloadParser
 from tests.spark import payload_values as values
+from tests.spark.payload_batches import shown
 from tests.spark.payload_corpus import Case, cases
 from tests.spark.payload_oracle import read
 
@@ -32,11 +32,6 @@ def parsed(schema: t.StructType, payloads: Sequence[str | None]) -> list[tuple[A
         (None, reason) if reason else ({k: v.as_py() for k, v in row.items()}, None)
         for row, reason in zip(rows, read.reasons.to_pylist(), strict=True)
     ]
-
-
-def shown(result: object) -> str:
-    """Tells 0.0 from -0.0, and 1 from 1.0 and True."""
-    return repr(result).replace("zoneinfo.ZoneInfo(key='UTC')", repr(UTC))
 
 
 def name(case: Case) -> str:

@@ -64,7 +64,7 @@ class Stream:
 
     def __init__(self, spark: SparkSession, url: str, checkpoint: Path, **options: str) -> None:
         register(spark)
-        self._spark = spark
+        self.spark = spark
         self._checkpoint = str(checkpoint)
         self.options = {
             "url": url,
@@ -74,9 +74,12 @@ class Stream:
             **options,
         }
 
-    def writer(self) -> DataStreamWriter:
-        events = self._spark.readStream.format("pgque").options(**self.options).load()
-        return events.writeStream.option("checkpointLocation", self._checkpoint)
+    def events(self) -> DataFrame:
+        return self.spark.readStream.format("pgque").options(**self.options).load()
+
+    def writer(self, rows: DataFrame | None = None) -> DataStreamWriter:
+        rows = self.events() if rows is None else rows
+        return rows.writeStream.option("checkpointLocation", self._checkpoint)
 
     def start(self, sink: Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
         """Starts it; it polls all the time unless a trigger is given."""
