@@ -140,17 +140,7 @@ class SparkBatch:
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
         if reader == "jdbc":
             return jdbc.read_slices(self.spark, self._url, self._plan.slices, wanted)
-        source.register(self.spark)
-        return (
-            self.spark.read.format("pgque")
-            .options(
-                **self._address.options(),
-                batch_id=str(self.batch_id),
-                columns=",".join(wanted),
-                plan=written(self._plan.slices),
-            )
-            .load()
-        )
+        return self._from_source(columns=",".join(wanted))
 
     def payload(
         self,
@@ -192,15 +182,15 @@ class SparkBatch:
         check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
-        columns = list(dict.fromkeys(("ev_id", "ev_data", *kept)))
         if self.event_count <= DRIVER_SIDE_EVENTS:
+            columns = payload.needed_columns(kept)
             read = payload.parse_table(self._read_here(columns), fields, keep=kept)
             rows = read.rows
             if on_malformed != "keep":
                 self._malformed.settle(read.malformed, on_malformed, retry_after, max_malformed)
                 rows = read.fitting
             return self.spark.createDataFrame(rows, schema=payload.table_schema(fields, kept))
-        parsed = payload.parse(self.events(columns), fields, keep=kept)
+        parsed = self._from_source(**payload.PayloadRead(fields, kept).options())
         # Read once: for the malformed ones here, and for the caller.
         self._persisted.append(parsed.persist())
         if on_malformed != "keep":
@@ -337,6 +327,19 @@ class SparkBatch:
         """Frees what `payload` had Spark keep."""
         while self._persisted:
             self._persisted.pop().unpersist()
+
+    def _from_source(self, **options: str) -> DataFrame:
+        source.register(self.spark)
+        return (
+            self.spark.read.format("pgque")
+            .options(
+                **self._address.options(),
+                batch_id=str(self.batch_id),
+                plan=written(self._plan.slices),
+                **options,
+            )
+            .load()
+        )
 
     def _read_here(self, columns: Sequence[str]) -> pa.Table:
         return wire.read_table(self._url, self._plan.slices, columns)

@@ -4,7 +4,7 @@ What fits, docs/payloads.md says; `json_parser` reads it, on the driver or where
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -71,7 +71,7 @@ def parse_payloads(
         )
     fields = parse_schema(events.sparkSession, schema)
     PayloadParser(fields)
-    needed = list(dict.fromkeys(("ev_id", "ev_data", *keep)))
+    needed = needed_columns(keep)
     if missing := [name for name in needed if name not in events.columns]:
         raise InvalidArgument(
             f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
@@ -85,7 +85,7 @@ def parse_payloads(
             f"{clash[0]} is both a payload field and another column of the result",
             "Leave it out of the schema or of keep, or rename the column of the events.",
         )
-    result = t.StructType([*_kept(events, keep), *_nullable(fields)])
+    result = t.StructType([*(events.schema[name] for name in keep), *_nullable(fields)])
     for name in added:
         result = result.add(name, t.StringType())
     parse_there = partial(
@@ -94,38 +94,80 @@ def parse_payloads(
     return events.select(*map(quoted, needed)).mapInArrow(parse_there, result)
 
 
-def parse(events: DataFrame, fields: t.StructType, *, keep: Sequence[str]) -> DataFrame:
-    """Parses the column ev_data where the events are.
+@dataclass(frozen=True)
+class PayloadRead:
+    """What a read of the data source parses on the executor that reads it, before Spark has it.
 
-    Args:
-        events: a DataFrame with ev_id, ev_data and the columns to keep.
+    Attributes:
         fields: the fields to read; those that are not nullable must be there, at any depth.
-        keep: columns to keep.
-
-    Returns:
-        A DataFrame of the kept columns, `ID`, the fields, `MALFORMED`, and `REASON` and `TEXT`
-        where that is true.
-
-    Raises:
-        InvalidArgument: if the schema cannot be used.
+        keep: event columns to keep.
     """
-    PayloadParser(fields)
-    parse_there = partial(_explained, fields=fields.json(), keep=tuple(keep))
-    schema = t.StructType(
-        [
-            *_kept(events, keep),
-            t.StructField(ID, t.LongType()),
-            *_nullable(fields),
-            t.StructField(MALFORMED, t.BooleanType()),
-            t.StructField(REASON, t.StringType()),
-            t.StructField(TEXT, t.StringType()),
-        ]
-    )
-    return events.mapInArrow(parse_there, schema)
+
+    fields: t.StructType
+    keep: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "PayloadRead | None":
+        """Reads the data source's options; None where payloads are not parsed."""
+        fields = options.get("payload_fields")
+        if not fields:
+            return None
+        keep = options.get("payload_keep")
+        return cls(
+            t.StructType.fromJson(json.loads(fields)), tuple(keep.split(",") if keep else ())
+        )
+
+    def options(self) -> dict[str, str]:
+        """Returns the data source's options.
+
+        Raises:
+            InvalidArgument: if the fields cannot be read.
+        """
+        PayloadParser(self.fields)
+        return {
+            "columns": ",".join(needed_columns(self.keep)),
+            "payload_fields": self.fields.json(),
+            "payload_keep": ",".join(self.keep),
+        }
+
+    def schema(self) -> t.StructType:
+        """Returns the kept columns, `ID`, the fields, `MALFORMED`, `REASON` and `TEXT`."""
+        return t.StructType(
+            [
+                *wire.spark_schema(self.keep),
+                t.StructField(ID, t.LongType()),
+                *_nullable(self.fields),
+                t.StructField(MALFORMED, t.BooleanType()),
+                t.StructField(REASON, t.StringType()),
+                t.StructField(TEXT, t.StringType()),
+            ]
+        )
+
+    def batches(self, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Parses events of `needed_columns`; of one that fits, `REASON` and `TEXT` are null."""
+        parser = PayloadParser(self.fields)
+        for batch in events:
+            texts = batch.column("ev_data")
+            parsed = parser.parse(texts)
+            is_malformed = parsed.reasons.is_valid()
+            columns = {
+                **{name: batch.column(name) for name in self.keep},
+                ID: batch.column("ev_id"),
+                **dict(zip(self.fields.names, parsed.columns, strict=True)),
+                MALFORMED: is_malformed,
+                REASON: explained(parsed.reasons),
+                TEXT: pc.if_else(is_malformed, texts, None),
+            }
+            yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def needed_columns(keep: Sequence[str]) -> list[str]:
+    """Returns the columns that parsing needs, and those to keep."""
+    return list(dict.fromkeys(("ev_id", "ev_data", *keep)))
 
 
 def explain(parsed: DataFrame) -> DataFrame:
-    """Returns ev_id, `REASON` and `TEXT` of what is malformed of a DataFrame of `parse`."""
+    """Returns ev_id, `REASON` and `TEXT` of what is malformed, given a read with `PayloadRead`."""
     malformed = parsed.where(parsed[MALFORMED])
     return malformed.select(f.col(ID).alias("ev_id"), REASON, TEXT)
 
@@ -150,8 +192,8 @@ def parse_table(events: pa.Table, fields: t.StructType, *, keep: Sequence[str]) 
 
     Args:
         events: a table with ev_id, ev_data and the columns to keep.
-        fields: as for `parse`.
-        keep: as for `parse`.
+        fields: as for `PayloadRead`.
+        keep: as for `PayloadRead`.
 
     Raises:
         InvalidArgument: if the schema cannot be used.
@@ -213,31 +255,6 @@ def _malformed(ids: pa.Array, reasons: pa.Array) -> MalformedPayload:
         f"{len(found)} of {len(ids)} events that were read together are malformed: {samples}",
         f"Correct the schema, or pass on_malformed='keep' and handle the rows with {WHY}.",
     )
-
-
-def _explained(
-    batches: Iterator[pa.RecordBatch], fields: str, keep: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Parses for `parse`."""
-    schema = t.StructType.fromJson(json.loads(fields))
-    parser = PayloadParser(schema)
-    for batch in batches:
-        texts = batch.column("ev_data")
-        parsed = parser.parse(texts)
-        is_malformed = parsed.reasons.is_valid()
-        columns = {
-            **{name: batch.column(name) for name in keep},
-            ID: batch.column("ev_id"),
-            **dict(zip(schema.names, parsed.columns, strict=True)),
-            MALFORMED: is_malformed,
-            REASON: explained(parsed.reasons),
-            TEXT: pc.if_else(is_malformed, texts, None),
-        }
-        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _kept(events: DataFrame, keep: Sequence[str]) -> list[t.StructField]:
-    return [events.schema[name] for name in keep]
 
 
 def _nullable(data_type: t.StructType) -> t.StructType:

@@ -21,6 +21,7 @@ from ..client import Client
 from ..client.errors import BatchLeased, InvalidArgument
 from ..client.models import Slice
 from . import wire
+from .payload import PayloadRead
 from .read_options import ReadOptions
 from .stream import stream_reader
 from .stream_options import StreamOptions
@@ -40,8 +41,9 @@ class SlicePartition(InputPartition):
 class PgqueReader(DataSourceReader):
     """Plans on the driver, reads on the executors. Only picklable facts cross."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, payloads: PayloadRead | None) -> None:
         self._options = options
+        self._payloads = payloads
 
     def partitions(self) -> list[SlicePartition]:
         """Returns one partition a slice.
@@ -63,7 +65,8 @@ class PgqueReader(DataSourceReader):
         if not isinstance(partition, SlicePartition) or partition.part is None:
             return iter(())
         url = self._options.address.resolve()
-        return wire.read_slice(url, partition.part, self._options.columns)
+        events = wire.read_slice(url, partition.part, self._options.columns)
+        return events if self._payloads is None else self._payloads.batches(events)
 
 
 def _check_lease(client: Client, options: ReadOptions) -> None:
@@ -87,12 +90,14 @@ class PgqueDataSource(DataSource):
         return "pgque"
 
     def schema(self) -> StructType:
-        """Returns the columns asked for."""
+        """Returns the columns asked for, or those of parsed payloads."""
+        if payloads := PayloadRead.parse(self.options):
+            return payloads.schema()
         return wire.spark_schema(wire.parse_columns(self.options.get("columns")))
 
     def reader(self, schema: StructType) -> PgqueReader:
         """Returns the reader."""
-        return PgqueReader(ReadOptions.parse(self.options))
+        return PgqueReader(ReadOptions.parse(self.options), PayloadRead.parse(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Returns the reader of a streaming query, which may refuse it."""

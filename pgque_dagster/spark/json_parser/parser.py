@@ -68,13 +68,15 @@ class PayloadParser:
 
     def _decoded(self, texts: list[bytes | None]) -> tuple[list[Any], list[int]]:
         """Returns what msgspec decodes of them, and where it refuses."""
-        decoded, refused = [], []
-        decode = self._decode
-        for n, text in enumerate(texts):
+        decoded: list[Any] = []
+        refused: list[int] = []
+        left = iter(texts)
+        while len(decoded) + len(refused) < len(texts):
             try:
-                decoded.append(decode(text))  # type: ignore[arg-type]
+                # Without a loop in Python. What was decoded before one is refused stays.
+                decoded.extend(map(self._decode, left))  # type: ignore[arg-type]
             except (msgspec.DecodeError, RecursionError, TypeError):
-                refused.append(n)
+                refused.append(len(decoded) + len(refused))
         return decoded, refused
 
     def _exact(self, text: bytes | None) -> tuple[dict[str, Any], str | None]:
