@@ -20,6 +20,7 @@ from . import changes, failed, jdbc, payload, source, wire
 from .address import DatabaseAddress
 from .malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
 from .read_options import DEFAULT_SLICES, written
+from .row_parser import MissingColumns
 from .schema import Schema, parse_schema
 from .written import Written
 
@@ -205,19 +206,25 @@ class SparkBatch:
         *,
         key: Sequence[str],
         keep: Sequence[str] = (),
+        missing_columns: MissingColumns = "malformed",
         on_malformed: OnMalformed = "dead_letter",
         retry_after: timedelta = timedelta(minutes=1),
         max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
         """Returns what jsontriga and logutriga published: changes of a table, one a row.
 
-        Values are read as PostgreSQL prints them, whichever trigger it was. Events are in no
-        particular order: keep ev_id to know the last change of a row.
+        Values are read as PostgreSQL prints them, exactly or not at all, whichever trigger it was:
+        docs/triggers.md. Events are in no particular order: keep ev_id to know the last change of a
+        row.
 
         Args:
             schema: the table's columns to read, as for `payload`.
-            key: those of them that identify a row.
+            key: those of them that identify a row, as the trigger has it: the primary key, or its
+                argument pkey.
             keep: event columns to put before.
+            missing_columns: an insert or update that lacks a column of the schema, renamed or
+                dropped since, is `malformed`. With `null` it has null there, like a row with
+                null in that column, unless the column is of the key or NOT NULL.
             on_malformed: what becomes of other events, as for `payload`.
             retry_after: when, for `retry`.
             max_malformed: how many of them are too many, as for `payload`.
@@ -233,10 +240,14 @@ class SparkBatch:
         """
         check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
-        changes.check(fields, key)
+        rows = changes.RowSchema(fields, key, missing_columns)
         kept = _check_kept(keep, ())
-        events = self.events(list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept))))
-        parsed = changes.parse(events, fields, key=key, keep=_with_id(kept))
+        columns = list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept)))
+        if self.event_count <= DRIVER_SIDE_EVENTS:
+            events = self._read_here(columns)
+            parsed = rows.parse_table(self.spark, events, keep=_with_id(kept))
+        else:
+            parsed = rows.parse(self.events(columns), keep=_with_id(kept))
         settled = self._settled(parsed, on_malformed, retry_after, max_malformed)
         return settled.select(*kept, *changes.COLUMNS)
 

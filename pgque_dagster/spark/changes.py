@@ -1,112 +1,102 @@
 """Changes of a table, as jsontriga, logutriga and sqltriga publish them, as columns.
 
-Formats: docs/triggers.md. Events say themselves which of the first two made them. A fragment of
-SQL, as sqltriga makes it, stays text: an update shows only what changed, and only PostgreSQL reads
-its literals rightly.
+Formats, and what is read as which type: docs/triggers.md. Events say themselves which of the first
+two made them, and `row_parser` reads them, on the driver or where executors are. A fragment of SQL,
+as sqltriga makes it, stays text: an update shows only what changed, and only PostgreSQL reads its
+literals rightly.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, get_args
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as t
 
 from ..client.errors import InvalidArgument
-from .payload import MALFORMED, TEXT, reason
+from . import wire
+from .payload import MALFORMED, REASON, REASON_PREFIX, TEXT, reason
+from .row_parser import ChangeParser, MissingColumns
+from .row_parser.documents import LETTERS, TRUNCATE
 
 COLUMNS = ("operation", "table", "key", "row")
 FRAGMENT_COLUMNS = ("operation", "table", "fragment")
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
 
-_TRUNCATE = "truncate"
-_LETTERS = {"I": "insert", "U": "update", "D": "delete", "R": _TRUNCATE}
-_WORDS = {word.upper(): word for word in _LETTERS.values()}
-_VALUES = "_pgque_values"
-_OPERATION = "_pgque_operation"
 
-
-def check(fields: StructType, key: Sequence[str]) -> None:
-    """Looks whether rows can be read so.
-
-    Raises:
-        InvalidArgument: if there is no key, a column of it is not in the schema, or a type of the
-            schema is none that the text of a value can be cast to.
-    """
-    for field in fields:
-        if isinstance(field.dataType, StructType | ArrayType | MapType):
-            raise InvalidArgument(
-                f"{field.name} is of type {field.dataType.simpleString()}, but triggers publish"
-                " such values as text",
-                "Read it as string, and JSON from it with from_json.",
-            )
-    unknown = [name for name in key if name not in fields.names]
-    if isinstance(key, str) or unknown or not key:
-        raise InvalidArgument(
-            f"the key is {key!r}, but the schema has {', '.join(fields.names)}",
-            "List columns of the schema: key=['id'].",
-        )
-
-
-def parse(
-    events: DataFrame, fields: StructType, *, key: Sequence[str], keep: Sequence[str]
-) -> DataFrame:
-    """Parses events of jsontriga and logutriga.
+class RowSchema:
+    """How the rows of a table are read.
 
     Args:
-        events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
-        fields: the table's columns to read; those that are not nullable must be there.
+        fields: the table's columns to read.
         key: those that identify a row.
-        keep: event columns to keep.
+        missing_columns: what an insert or update is that lacks a column which may be null:
+            `malformed`, or it has `null` there.
 
-    Returns:
-        A DataFrame of the kept columns, `COLUMNS`, `MALFORMED`, `REASON` and `TEXT`. A truncate
-        has neither key nor row.
+    Raises:
+        InvalidArgument: if there is no key, a column of it is not in the schema, no value is read
+            as a type of the schema, or there is no such `missing_columns`.
     """
-    is_json = f.startswith(f.col("ev_type"), f.lit("{"))
-    head = f.from_json("ev_type", "op string, `table` array<string>")
-    letter = f.regexp_extract("ev_type", "^([IUD]:|R$)", 1).substr(1, 1)
-    read = events.select(
-        *keep,
-        f.when(is_json, _named(head["op"], _WORDS))
-        .otherwise(_named(letter, _LETTERS))
-        .alias(_OPERATION),
-        f.coalesce(f.col("ev_extra1"), f.concat_ws(".", head["table"])).alias("table"),
-        f.when(is_json, _json_values(f.col("ev_data")))
-        .otherwise(_url_values(f.col("ev_data")))
-        .alias(_VALUES),
-        f.col("ev_data").alias(TEXT),
-    )
-    operation, values = f.col(_OPERATION), f.col(_VALUES)
-    columns = {x.name: _typed(values[x.name], x.dataType) for x in fields}
-    why = (
-        f.when(operation.isNull(), f.lit("ev_type is none of jsontriga or logutriga"))
-        .when(operation == _TRUNCATE, f.lit(""))
-        .when(values.isNull(), f.lit("ev_data is no row"))
-        .otherwise(
-            f.concat_ws(
-                ", ", *(_problem(x, values, columns[x.name], x.name in key) for x in fields)
+
+    def __init__(
+        self, fields: t.StructType, key: Sequence[str], missing_columns: MissingColumns
+    ) -> None:
+        choices = get_args(MissingColumns)
+        if missing_columns not in choices:
+            raise InvalidArgument(
+                f"missing_columns is {missing_columns!r}", f"It may be {', '.join(choices)}."
             )
+        unknown = [name for name in key if name not in fields.names]
+        if isinstance(key, str) or unknown or not key or len(set(key)) < len(key):
+            raise InvalidArgument(
+                f"the key is {key!r}, but the schema has {', '.join(fields.names)}",
+                "List columns of the schema, each once: key=['id'].",
+            )
+        self._facts = (fields.json(), tuple(key), missing_columns)
+        # Of a malformed event, what must not be null is.
+        row = t.StructType([t.StructField(x.name, x.dataType) for x in fields])
+        self._spark = t.StructType(
+            [
+                t.StructField("operation", t.StringType()),
+                t.StructField("table", t.StringType()),
+                t.StructField("key", t.StructType([row[name] for name in key])),
+                t.StructField("row", row),
+                t.StructField(MALFORMED, t.BooleanType()),
+                t.StructField(REASON, t.StringType()),
+                t.StructField(TEXT, t.StringType()),
+            ]
         )
-    )
-    has_row = operation != _TRUNCATE
-    return read.select(
-        *keep,
-        operation.alias("operation"),
-        "table",
-        f.when(has_row, f.struct(*(columns[name].alias(name) for name in key))).alias("key"),
-        f.when(has_row, f.struct(*(c.alias(name) for name, c in columns.items()))).alias("row"),
-        (why != "").alias(MALFORMED),
-        reason(why),
-        TEXT,
-    )
+        ChangeParser(fields, key, missing_columns)
+
+    def parse(self, events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
+        """Parses events of jsontriga and logutriga where they are.
+
+        Args:
+            events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
+            keep: event columns to keep.
+
+        Returns:
+            A DataFrame of the kept columns, `COLUMNS`, `MALFORMED`, and `REASON` and `TEXT` where
+            that is true. A truncate has neither key nor row.
+        """
+        parse_there = partial(_parse_batches, facts=self._facts, keep=tuple(keep))
+        return events.mapInArrow(parse_there, self._schema(keep))
+
+    def parse_table(
+        self, spark: SparkSession, events: pa.Table, *, keep: Sequence[str]
+    ) -> DataFrame:
+        """Does the same for a few events, here."""
+        columns = [column.combine_chunks() for column in events.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=events.schema)
+        parsed = _parsed(_parser(*self._facts), batch, keep)
+        return spark.createDataFrame(pa.Table.from_batches([parsed]), schema=self._schema(keep))
+
+    def _schema(self, keep: Sequence[str]) -> t.StructType:
+        return t.StructType([*wire.spark_schema(keep), *self._spark])
 
 
 def fragments(events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
@@ -119,12 +109,12 @@ def fragments(events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
     Returns:
         A DataFrame of the kept columns, `FRAGMENT_COLUMNS`, `MALFORMED`, `REASON` and `TEXT`.
     """
-    operation = _named(f.col("ev_type"), _LETTERS)
+    operation = _named(f.col("ev_type"), LETTERS)
     return events.select(
         *keep,
         operation.alias("operation"),
         f.col("ev_extra1").alias("table"),
-        f.when(operation != _TRUNCATE, f.col("ev_data")).alias("fragment"),
+        f.when(operation != TRUNCATE, f.col("ev_data")).alias("fragment"),
         operation.isNull().alias(MALFORMED),
         reason(f.lit("ev_type is none of sqltriga")),
         f.col("ev_data").alias(TEXT),
@@ -135,38 +125,30 @@ def _named(value: Column, names: dict[str, str]) -> Column:
     return f.coalesce(*(f.when(value == given, f.lit(name)) for given, name in names.items()))
 
 
-def _json_values(text: Column) -> Column:
-    return f.from_json(text, MapType(StringType(), StringType()))
+def _parse_batches(
+    batches: Iterator[pa.RecordBatch], facts: tuple[Any, ...], keep: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    parser = _parser(*facts)
+    for batch in batches:
+        yield _parsed(parser, batch, keep)
 
 
-def _url_values(text: Column) -> Column:
-    """Returns name=value&… as a map, or null where it is something else: repeated names, say."""
-    pairs = f.split(text, "&")
-    names = f.transform(pairs, lambda pair: f.try_url_decode(f.substring_index(pair, "=", 1)))
-    values = f.transform(
-        pairs,
-        lambda pair: f.when(
-            f.contains(pair, f.lit("=")), f.try_url_decode(f.substring_index(pair, "=", -1))
-        ),
-    )
-    is_map = ~f.exists(names, lambda name: name.isNull()) & (
-        f.size(f.array_distinct(names)) == f.size(names)
-    )
-    return f.when(is_map, f.map_from_arrays(names, values))
+def _parser(fields: str, key: Sequence[str], missing_columns: MissingColumns) -> ChangeParser:
+    return ChangeParser(t.StructType.fromJson(json.loads(fields)), key, missing_columns)
 
 
-def _typed(text: Column, data_type: DataType) -> Column:
-    """Reads a value as PostgreSQL prints it; null where it is none of that type."""
-    if isinstance(data_type, BinaryType):
-        return f.when(f.startswith(text, f.lit("\\x")), f.unhex(f.substring(text, 3, 2**31 - 1)))
-    return text if isinstance(data_type, StringType) else text.try_cast(data_type)
-
-
-def _problem(field: StructField, values: Column, typed: Column, is_key: bool) -> Column:
-    is_misfit = values[field.name].isNotNull() & typed.isNull()
-    result = f.when(is_misfit, f.lit(f"{field.name} is no {field.dataType.simpleString()}"))
-    if is_key or not field.nullable:
-        is_there = f.map_contains_key(values, f.lit(field.name))
-        result = result.when(~is_there, f.lit(f"{field.name} is missing"))
-        result = result.when(typed.isNull(), f.lit(f"{field.name} is null"))
-    return result
+def _parsed(parser: ChangeParser, events: pa.RecordBatch, keep: Sequence[str]) -> pa.RecordBatch:
+    rows = events.column("ev_data")
+    parsed = parser.parse(events.column("ev_type"), rows, events.column("ev_extra1"))
+    is_malformed = parsed.reasons.is_valid()
+    columns = {
+        **{name: events.column(name) for name in keep},
+        "operation": parsed.operations,
+        "table": parsed.tables,
+        "key": parsed.keys,
+        "row": parsed.rows,
+        MALFORMED: is_malformed,
+        REASON: pc.binary_join_element_wise(REASON_PREFIX, parsed.reasons, ""),
+        TEXT: pc.if_else(is_malformed, rows, None),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

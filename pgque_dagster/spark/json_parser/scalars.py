@@ -83,7 +83,8 @@ def take_float(value: Any) -> float:
         if abs(double) > _FLOAT_BORDER or abs(Decimal(value)) >= Decimal(_FLOAT_BORDER):
             raise Misfit
         return math.copysign(_LARGEST_FLOAT, double)
-    other = np.nextafter(near, np.float32(math.copysign(math.inf, double - float(near))))
+    with np.errstate(over="ignore"):
+        other = np.nextafter(near, np.float32(math.copysign(math.inf, double - float(near))))
     if float(other) - double == double - float(near):
         # The double is half-way between two floats: which is nearer depends on the text.
         exact, half_way = Decimal(value), Decimal(double)

@@ -26,9 +26,9 @@ _INTEGERS: dict[type[t.DataType], tuple[int, pa.DataType]] = {
 }
 # Arrow reads fractions of six digits at most.
 _CLOCK = scalars.CLOCK.replace("0*", "")
-_LOCAL = f"{scalars.DATE}[T ]{_CLOCK}"
+LOCAL = f"{scalars.DATE}[T ]{_CLOCK}"
 # Without the years in which an offset may lead out of the years 1 to 9999.
-_INSTANT = (
+INSTANT = (
     "(?:000[2-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])"
     f"{scalars.DAY_OF_YEAR}[T ]{_CLOCK}{scalars.ZONE}"
 )
@@ -89,10 +89,10 @@ def _scalar_reader(data_type: t.DataType, name: str, nullable: bool, path: str) 
         return TextReader(name, nullable, pa.date32(), scalars.take_date, scalars.DATE)
     if kind is t.TimestampType:
         take_instant = partial(scalars.take_timestamp, zoned=True)
-        return TextReader(name, nullable, pa.timestamp("us", "UTC"), take_instant, _INSTANT)
+        return TextReader(name, nullable, pa.timestamp("us", "UTC"), take_instant, INSTANT)
     if kind is t.TimestampNTZType:
         take_local = partial(scalars.take_timestamp, zoned=False)
-        return TextReader(name, nullable, pa.timestamp("us"), take_local, _LOCAL)
+        return TextReader(name, nullable, pa.timestamp("us"), take_local, LOCAL)
     raise InvalidArgument(
         f"{path} is of type {name}, and no JSON value is read as one",
         "docs/payloads.md has the types; keep ev_data, and read this field from it with Spark.",

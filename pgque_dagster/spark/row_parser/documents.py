@@ -1,0 +1,156 @@
+"""What jsontriga and logutriga write into ev_type and ev_data, decoded."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from ..json_parser.text import NotJson, Number, parse_json
+
+# A column that is not in the row.
+MISSING = msgspec.UNSET
+
+TRUNCATE, DELETE = "truncate", "delete"
+LETTERS = {"I": "insert", "U": "update", "D": DELETE, "R": TRUNCATE}
+_WORDS = {word.upper(): word for word in LETTERS.values()}
+
+_ENCODED = "(?:[A-Za-z0-9_.+-]|%[0-9a-fA-F]{2})"
+_URL_ROW = re.compile(f"(?:{_ENCODED}+(?:={_ENCODED}*)?(?:&(?!$)|$))*+")
+
+_Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Value = str | _Integer | bool | msgspec.UnsetType | None
+
+
+class NotARow(ValueError):
+    """A text that is no row of a table, with the reason."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What ev_type says of a change.
+
+    Args:
+        operation: insert, update, delete or truncate.
+        table: with its schema; None where ev_type does not say.
+        key: the columns that identify a row, with commas between; "" for none.
+        is_json: whether the row is JSON.
+    """
+
+    operation: str
+    table: str | None
+    key: str
+    is_json: bool
+
+
+class Nested:
+    """An object or array in the place of a value."""
+
+
+@lru_cache(1024)
+def parse_head(ev_type: str | None) -> Head | None:
+    """Reads an event's type; None if it is none of jsontriga or logutriga."""
+    if ev_type is None:
+        return None
+    if ev_type.startswith("{"):
+        return _json_head(ev_type)
+    letter, colon, key = ev_type.partition(":")
+    operation = LETTERS.get(letter)
+    if operation is None or (operation == TRUNCATE) == bool(colon):
+        return None
+    return Head(operation, None, key, is_json=False)
+
+
+class RowDecoder:
+    """Takes the wanted columns from rows.
+
+    Args:
+        names: the columns.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._decode_json: Callable[[str], Any] | None = None
+        # msgspec takes no other names.
+        if not any(c in '"\\' or c < " " for name in names for c in name):
+            columns = {f"c{n}": name for n, name in enumerate(names)}
+            row = msgspec.defstruct(
+                "Row", [(column, _Value, MISSING) for column in columns], rename=columns, gc=False
+            )
+            self._decode_json = msgspec.json.Decoder(row).decode
+
+    def decode(self, text: str | None, *, is_json: bool) -> Sequence[Any]:
+        """Returns the columns' values, each as PostgreSQL prints it, or None for null.
+
+        A column that is not there is `MISSING`, and an object or array is a `Nested`.
+
+        Raises:
+            NotARow: if the text is no row.
+        """
+        if not is_json:
+            return self._from_url(text)
+        if self._decode_json is not None:
+            try:
+                row = self._decode_json(text)  # type: ignore[arg-type]
+                return [_printed(value) for value in msgspec.structs.astuple(row)]
+            except (msgspec.DecodeError, RecursionError, TypeError):
+                pass
+        try:
+            found = parse_json(text or "")
+        except NotJson as error:
+            raise NotARow(str(error)) from error
+        if not isinstance(found, dict):
+            raise NotARow("JSON, but no object")
+        return [_printed(found.get(name, MISSING)) for name in self._names]
+
+    def _from_url(self, text: str | None) -> Sequence[Any]:
+        if text is None or not _URL_ROW.fullmatch(text):
+            raise NotARow("no url-encoded row")
+        found: dict[str, str | None] = {}
+        pairs = text.split("&") if text else []
+        try:
+            for pair in pairs:
+                name, is_value, value = pair.partition("=")
+                found[_unquoted(name)] = _unquoted(value) if is_value else None
+        except UnicodeDecodeError as error:
+            raise NotARow("no url-encoded row") from error
+        if len(found) < len(pairs):
+            raise NotARow("a column is there twice")
+        return [found.get(name, MISSING) for name in self._names]
+
+
+def _json_head(ev_type: str) -> Head | None:
+    try:
+        head = parse_json(ev_type)
+    except NotJson:
+        return None
+    operation, table, key = (head.get(name, []) for name in ("op", "table", "pkey"))
+    if type(operation) is not str or operation not in _WORDS:
+        return None
+    if not all(isinstance(x, list) and all(type(y) is str for y in x) for x in (table, key)):
+        return None
+    return Head(_WORDS[operation], ".".join(table) or None, ",".join(key), is_json=True)
+
+
+def _printed(value: Any) -> Any:
+    """Returns a JSON value as PostgreSQL prints the value that it stands for."""
+    kind = type(value)
+    if kind is str or value is None or value is MISSING:
+        return value
+    if kind is bool:
+        return "t" if value else "f"
+    if kind is int:
+        return str(value)
+    if kind is Number:
+        # A JSON number is an integer's, which has no negative zero.
+        return "0" if value == "-0" else str(value)
+    return Nested()
+
+
+def _unquoted(text: str) -> str:
+    if "%" not in text and "+" not in text:
+        return text
+    return unquote_to_bytes(text.replace("+", " ")).decode()
