@@ -9,7 +9,7 @@ literals rightly.
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,11 +17,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ..client.errors import InvalidArgument
+from ..client.errors import InvalidArgument, MalformedPayload
 from . import wire
 from .payload import MALFORMED, REASON, REASON_PREFIX, TEXT, reason
 from .row_parser import ChangeParser, MissingColumns
 from .row_parser.documents import LETTERS, TRUNCATE
+from .schema import Schema, parse_schema
 
 COLUMNS = ("operation", "table", "key", "row")
 FRAGMENT_COLUMNS = ("operation", "table", "fragment")
@@ -72,18 +73,23 @@ class RowSchema:
         )
         ChangeParser(fields, key, missing_columns)
 
-    def parse(self, events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
+    def parse(
+        self, events: DataFrame, *, keep: Sequence[str], is_strict: bool = False
+    ) -> DataFrame:
         """Parses events of jsontriga and logutriga where they are.
 
         Args:
             events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
             keep: event columns to keep.
+            is_strict: whether a task fails at a malformed event.
 
         Returns:
             A DataFrame of the kept columns, `COLUMNS`, `MALFORMED`, and `REASON` and `TEXT` where
             that is true. A truncate has neither key nor row.
         """
-        parse_there = partial(_parse_batches, facts=self._facts, keep=tuple(keep))
+        parse_there = partial(
+            _parse_batches, facts=self._facts, keep=tuple(keep), is_strict=is_strict
+        )
         return events.mapInArrow(parse_there, self._schema(keep))
 
     def parse_table(
@@ -97,6 +103,56 @@ class RowSchema:
 
     def _schema(self, keep: Sequence[str]) -> t.StructType:
         return t.StructType([*wire.spark_schema(keep), *self._spark])
+
+
+def read_changes(
+    events: DataFrame,
+    schema: Schema,
+    *,
+    key: Sequence[str],
+    keep: Sequence[str] = (),
+    missing_columns: MissingColumns = "malformed",
+    on_malformed: Literal["fail", "keep"] = "fail",
+) -> DataFrame:
+    """Returns changes of a table from any DataFrame of events, such as a stream's.
+
+    What is read, and what is malformed, is as for `SparkBatch.changes`. There is no ack here that
+    could set events aside.
+
+    Args:
+        events: a DataFrame of format("pgque") with at least the columns ev_id, ev_type, ev_data and
+            ev_extra1.
+        schema: as for `SparkBatch.changes`.
+        key: as for `SparkBatch.changes`.
+        keep: event columns to put before.
+        missing_columns: as for `SparkBatch.changes`.
+        on_malformed: `fail` has the query fail at a malformed event, so that nothing of its
+            micro-batch is committed; `keep` returns it with the values that could be read.
+
+    Returns:
+        A DataFrame of the `keep` columns, operation, table, key and row, and under `keep` the
+        column malformed: the reason, null for an event that fits.
+
+    Raises:
+        InvalidArgument: if the schema, the key, a column or an option cannot be used, or a column
+            of the events is missing.
+    """
+    if on_malformed not in ("fail", "keep"):
+        raise InvalidArgument(
+            f"on_malformed is {on_malformed!r}", "It may be fail or keep: nothing is acked here."
+        )
+    kept = wire.check_columns(keep) if keep else ()
+    missing = [name for name in (*EVENT_COLUMNS, *kept) if name not in events.columns]
+    if missing:
+        raise InvalidArgument(
+            f"the events have no column {', '.join(missing)}",
+            "Add it to the option columns of format('pgque'), or leave the option out.",
+        )
+    rows = RowSchema(parse_schema(events.sparkSession, schema), key, missing_columns)
+    parsed = rows.parse(events, keep=kept, is_strict=on_malformed == "fail")
+    if on_malformed == "fail":
+        return parsed.select(*kept, *COLUMNS)
+    return parsed.select(*kept, *COLUMNS, f.col(REASON).alias("malformed"))
 
 
 def fragments(events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
@@ -126,11 +182,24 @@ def _named(value: Column, names: dict[str, str]) -> Column:
 
 
 def _parse_batches(
-    batches: Iterator[pa.RecordBatch], facts: tuple[Any, ...], keep: Sequence[str]
+    batches: Iterator[pa.RecordBatch], facts: tuple[Any, ...], keep: Sequence[str], is_strict: bool
 ) -> Iterator[pa.RecordBatch]:
     parser = _parser(*facts)
     for batch in batches:
-        yield _parsed(parser, batch, keep)
+        parsed = _parsed(parser, batch, keep)
+        if is_strict:
+            _check(batch.column("ev_id"), parsed.column(MALFORMED), parsed.column(REASON))
+        yield parsed
+
+
+def _check(ids: pa.Array, is_malformed: pa.Array, reasons: pa.Array) -> None:
+    if pc.any(is_malformed).as_py():
+        nr = pc.index(is_malformed, True).as_py()
+        raise MalformedPayload(
+            f"event {ids[nr]}: {reasons[nr]}",
+            "Correct the schema, or read with on_malformed='keep' and store what the column"
+            " malformed explains elsewhere.",
+        )
 
 
 def _parser(fields: str, key: Sequence[str], missing_columns: MissingColumns) -> ChangeParser:

@@ -126,6 +126,26 @@ def test_a_key_column_must_be_there(
         batch.changes("number int", key=["number"], on_malformed="fail")
 
 
+@pytest.mark.parametrize("function", ["jsontriga", "logutriga"])
+def test_an_update_after_a_column_was_renamed_is_no_null(
+    client: Client, db: Connection, database_url: str, spark: SparkSession, function: str
+) -> None:
+    attach(db, function, queue="orders")
+    db.execute("insert into t (id, note) values (1, 'kept')")
+    db.execute("alter table t rename note to remark")
+    db.execute("update t set paid = true")
+    tick(client)
+    batch = SparkBatch(spark, claim(client), database_url)
+
+    with pytest.raises(MalformedPayload, match="1 of 2 events .* note is missing"):
+        batch.changes("id int, note string", key=["id"], on_malformed="fail")
+    rows = batch.changes("id int, note string", key=["id"], missing_columns="null").collect()
+    assert sorted((row.operation, row.row.note) for row in rows) == [
+        ("insert", "kept"),
+        ("update", None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("data", "reason"), [("a=1&a=2", "a column is there twice"), ("%zz=1", "no url-encoded row")]
 )
@@ -182,3 +202,13 @@ def test_a_key_or_schema_that_cannot_be_used_is_named(
 
     with pytest.raises(InvalidArgument, match=words):
         batch.changes(schema, key=key)
+
+
+def test_an_unknown_choice_of_missing_columns_is_named(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    publish(client, ["x"])
+    batch = SparkBatch(spark, claim(client), database_url)
+
+    with pytest.raises(InvalidArgument, match="missing_columns is 'keep'.*malformed, null"):
+        batch.changes("id int", key=["id"], missing_columns="keep")  # type: ignore[arg-type]
