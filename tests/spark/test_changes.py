@@ -137,7 +137,7 @@ def test_an_update_after_a_column_was_renamed_is_no_null(
     tick(client)
     batch = SparkBatch(spark, claim(client), database_url)
 
-    with pytest.raises(MalformedPayload, match="1 of 2 events .* note is missing"):
+    with pytest.raises(MalformedPayload, match=r"1 of 2 events .* note is missing"):
         batch.changes("id int, note string", key=["id"], on_malformed="fail")
     rows = batch.changes("id int, note string", key=["id"], missing_columns="null").collect()
     assert sorted((row.operation, row.row.note) for row in rows) == [
@@ -210,5 +210,5 @@ def test_an_unknown_choice_of_missing_columns_is_named(
     publish(client, ["x"])
     batch = SparkBatch(spark, claim(client), database_url)
 
-    with pytest.raises(InvalidArgument, match="missing_columns is 'keep'.*malformed, null"):
+    with pytest.raises(InvalidArgument, match=r"missing_columns is 'keep'.*malformed, null"):
         batch.changes("id int", key=["id"], missing_columns="keep")  # type: ignore[arg-type]

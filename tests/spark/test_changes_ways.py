@@ -26,6 +26,7 @@ VALUES = [
     (kind.simpleString(), text, value) for kind, some in TAKEN for text, value in some.items()
 ]
 MISFITS = [(kind.simpleString(), text) for kind, some in REFUSED for text in some]
+_, WHOLE_ROW = as_event("url", "insert", {"id": "-3", **dict.fromkeys(TYPES)})
 OTHERS = {
     ("D:id", "id=-1&int=7"): ({"id": -1, "int": 7}, None),
     ("D:id", "int=7"): (None, "id is missing"),
@@ -33,7 +34,7 @@ OTHERS = {
         None,
         ", ".join(f"{name} is missing" for name in TYPES if name != "int"),
     ),
-    ("I:number", "&".join(["id=-3", *TYPES])): (None, "the event's key is number"),
+    ("I:number", WHOLE_ROW): (None, "the event's key is number"),
     ("R", ""): (None, None),
     ("I:id", "%"): (None, "no url-encoded row"),
     ('{"op":"INSERT"}', "{'id':1}"): (None, "no JSON"),
