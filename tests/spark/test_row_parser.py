@@ -6,13 +6,16 @@ from urllib.parse import quote_plus
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark.row_parser import ChangeParser, MissingColumns
+from pgque_dagster.spark.row_parser.values import value_reader
 from tests.spark.payload_values import BOOLEAN, DATE, INSTANT, INT32, LOCAL, STRING, fields
 from tests.spark.row_values import REFUSED, TAKEN
-from tests.spark.test_json_parser import shown
+from tests.spark.test_json_parser import DATES, NUMBERS, TIMES, shown
 
 FORMATS = ["json", "url"]
 JSON_TYPE = '{{"op":"{}","table":["public","t"],"pkey":["id"]}}'.format
@@ -263,3 +266,28 @@ def test_no_events_are_no_rows() -> None:
 def test_a_schema_that_no_value_is_read_as_is_refused(schema: t.StructType, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         ChangeParser(schema, ["id"], "malformed")
+
+
+TEXTS = st.one_of(
+    NUMBERS,
+    NUMBERS.map("0{}".format),
+    DATES,
+    TIMES,
+    TIMES.map("{}:07".format),
+    st.text("tf-0.9eN\\xa", max_size=6),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=8))
+def test_what_arrow_is_sure_of_is_read_alike_one_by_one(texts: list[str]) -> None:
+    for data_type, _ in TAKEN:
+        reader = value_reader(data_type, True, "v")
+        column, doubts = reader.column(texts)
+        for n, value in enumerate(column.to_pylist()):
+            problems: dict[str, None] = {}
+            exact = reader.exact(texts[n], "v", problems)
+            alone = pa.array([exact], column.type).to_pylist()[0]
+            if doubts is None or not doubts[n]:
+                assert not problems, (data_type, texts[n])
+                assert shown(value) == shown(alone), (data_type, texts[n])
