@@ -3,7 +3,7 @@
 from .address import DatabaseAddress
 from .batch import SparkBatch
 from .causes import PackageMissing, clear_causes
-from .changes import read_changes
+from .changes import parse_changes
 from .java import JavaMissing, check_java
 from .jdbc import JdbcDriverMissing
 from .payload import parse_payloads
@@ -23,8 +23,8 @@ __all__ = [
     "check_java",
     "clear_causes",
     "once_per_batch",
+    "parse_changes",
     "parse_payloads",
-    "read_changes",
     "register",
     "ship",
 ]

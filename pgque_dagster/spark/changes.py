@@ -19,13 +19,15 @@ from pyspark.sql import types as t
 
 from ..client.errors import InvalidArgument, MalformedPayload
 from . import wire
-from .payload import MALFORMED, REASON, REASON_PREFIX, TEXT, reason
+from .payload import MALFORMED, REASON, REASON_PREFIX, TEXT, quoted, reason
 from .row_parser import ChangeParser, MissingColumns
 from .row_parser.documents import LETTERS, TRUNCATE
 from .schema import Schema, parse_schema
 
 COLUMNS = ("operation", "table", "key", "row")
 FRAGMENT_COLUMNS = ("operation", "table", "fragment")
+# The column of `parse_changes` that says why an event is malformed.
+WHY = "ev_malformed"
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
 
 
@@ -73,24 +75,23 @@ class RowSchema:
         )
         ChangeParser(fields, key, missing_columns)
 
-    def parse(
-        self, events: DataFrame, *, keep: Sequence[str], is_strict: bool = False
-    ) -> DataFrame:
+    def parse(self, events: DataFrame, *, keep: Sequence[str], fails: bool = False) -> DataFrame:
         """Parses events of jsontriga and logutriga where they are.
 
         Args:
             events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
             keep: event columns to keep.
-            is_strict: whether a task fails at a malformed event.
+            fails: whether a task fails at a malformed event.
 
         Returns:
             A DataFrame of the kept columns, `COLUMNS`, `MALFORMED`, and `REASON` and `TEXT` where
             that is true. A truncate has neither key nor row.
         """
-        parse_there = partial(
-            _parse_batches, facts=self._facts, keep=tuple(keep), is_strict=is_strict
-        )
-        return events.mapInArrow(parse_there, self._schema(keep))
+        parse_there = partial(_parse_batches, facts=self._facts, keep=tuple(keep), fails=fails)
+        columns = list(map(quoted, dict.fromkeys((*EVENT_COLUMNS, *keep))))
+        kept = [events.schema[name] for name in keep]
+        schema = t.StructType([*kept, *self._spark])
+        return events.select(*columns).mapInArrow(parse_there, schema)
 
     def parse_table(
         self, spark: SparkSession, events: pa.Table, *, keep: Sequence[str]
@@ -99,13 +100,11 @@ class RowSchema:
         columns = [column.combine_chunks() for column in events.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=events.schema)
         parsed = _parsed(_parser(*self._facts), batch, keep)
-        return spark.createDataFrame(pa.Table.from_batches([parsed]), schema=self._schema(keep))
-
-    def _schema(self, keep: Sequence[str]) -> t.StructType:
-        return t.StructType([*wire.spark_schema(keep), *self._spark])
+        schema = t.StructType([*wire.spark_schema(keep), *self._spark])
+        return spark.createDataFrame(pa.Table.from_batches([parsed]), schema=schema)
 
 
-def read_changes(
+def parse_changes(
     events: DataFrame,
     schema: Schema,
     *,
@@ -114,45 +113,54 @@ def read_changes(
     missing_columns: MissingColumns = "malformed",
     on_malformed: Literal["fail", "keep"] = "fail",
 ) -> DataFrame:
-    """Returns changes of a table from any DataFrame of events, such as a stream's.
+    """Returns changes of a table from any DataFrame of events; of a stream, too.
 
-    What is read, and what is malformed, is as for `SparkBatch.changes`. There is no ack here that
-    could set events aside.
+    What is read, and what is malformed, is docs/triggers.md, as for `SparkBatch.changes`. Here is
+    no ack that could set malformed events aside.
 
     Args:
-        events: a DataFrame of format("pgque") with at least the columns ev_id, ev_type, ev_data and
+        events: a DataFrame, streaming or not, with the columns ev_id, ev_type, ev_data and
             ev_extra1.
         schema: as for `SparkBatch.changes`.
         key: as for `SparkBatch.changes`.
-        keep: event columns to put before.
+        keep: columns of `events` to put before.
         missing_columns: as for `SparkBatch.changes`.
-        on_malformed: `fail` has the query fail at a malformed event, so that nothing of its
-            micro-batch is committed; `keep` returns it with the values that could be read.
+        on_malformed: `fail` has whatever reads a malformed event fail; `keep` returns such events
+            with the values that could be read, and adds the column ev_malformed: the reason, or
+            null for an event that fits.
 
     Returns:
-        A DataFrame of the `keep` columns, operation, table, key and row, and under `keep` the
-        column malformed: the reason, null for an event that fits.
+        A DataFrame of the `keep` columns, operation, table, key and row and, under `keep`,
+        ev_malformed. Under `fail`, what Spark raises has `MalformedPayload` as its cause: see
+        `clear_causes`.
 
     Raises:
-        InvalidArgument: if the schema, the key, a column or an option cannot be used, or a column
-            of the events is missing.
+        InvalidArgument: if the schema, the key or a column cannot be used, or there is no such
+            policy.
     """
     if on_malformed not in ("fail", "keep"):
         raise InvalidArgument(
-            f"on_malformed is {on_malformed!r}", "It may be fail or keep: nothing is acked here."
+            f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
+            "It may be fail or keep; SparkBatch.changes knows dead_letter and retry.",
         )
-    kept = wire.check_columns(keep) if keep else ()
-    missing = [name for name in (*EVENT_COLUMNS, *kept) if name not in events.columns]
-    if missing:
+    if missing := [name for name in (*EVENT_COLUMNS, *keep) if name not in events.columns]:
         raise InvalidArgument(
-            f"the events have no column {', '.join(missing)}",
-            "Add it to the option columns of format('pgque'), or leave the option out.",
+            f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
+            "Read it: the option columns of format('pgque') says which columns there are.",
+        )
+    # As Spark compares names.
+    if clash := [name for name in keep if name.lower() in (*COLUMNS, WHY)]:
+        raise InvalidArgument(
+            f"{clash[0]} is both a column to keep and another column of the result",
+            "Leave it out of keep, or rename the column of the events.",
         )
     rows = RowSchema(parse_schema(events.sparkSession, schema), key, missing_columns)
-    parsed = rows.parse(events, keep=kept, is_strict=on_malformed == "fail")
+    parsed = rows.parse(events, keep=keep, fails=on_malformed == "fail")
+    columns = [*map(quoted, keep), *COLUMNS]
     if on_malformed == "fail":
-        return parsed.select(*kept, *COLUMNS)
-    return parsed.select(*kept, *COLUMNS, f.col(REASON).alias("malformed"))
+        return parsed.select(*columns)
+    why = f.substr(REASON, f.lit(len(REASON_PREFIX) + 1))
+    return parsed.select(*columns, why.alias(WHY))
 
 
 def fragments(events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
@@ -182,12 +190,12 @@ def _named(value: Column, names: dict[str, str]) -> Column:
 
 
 def _parse_batches(
-    batches: Iterator[pa.RecordBatch], facts: tuple[Any, ...], keep: Sequence[str], is_strict: bool
+    batches: Iterator[pa.RecordBatch], facts: tuple[Any, ...], keep: Sequence[str], fails: bool
 ) -> Iterator[pa.RecordBatch]:
     parser = _parser(*facts)
     for batch in batches:
         parsed = _parsed(parser, batch, keep)
-        if is_strict:
+        if fails:
             _check(batch.column("ev_id"), parsed.column(MALFORMED), parsed.column(REASON))
         yield parsed
 
@@ -197,8 +205,7 @@ def _check(ids: pa.Array, is_malformed: pa.Array, reasons: pa.Array) -> None:
         nr = pc.index(is_malformed, True).as_py()
         raise MalformedPayload(
             f"event {ids[nr]}: {reasons[nr]}",
-            "Correct the schema, or read with on_malformed='keep' and store what the column"
-            " malformed explains elsewhere.",
+            f"Correct the schema, or pass on_malformed='keep' and handle the rows with {WHY}.",
         )
 
 

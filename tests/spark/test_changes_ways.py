@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
-from pgque_dagster.spark import SparkBatch, read_changes
+from pgque_dagster.spark import SparkBatch, parse_changes
 from pgque_dagster.spark.causes import first_cause
 from tests.spark.payload_values import fields
 from tests.spark.row_values import REFUSED, TAKEN
@@ -98,14 +98,14 @@ def test_a_stream_is_read_as_the_texts_say(
     stored: dict[int, tuple[Any, str | None]] = {}
 
     def store(events: DataFrame, _: int) -> None:
-        changes = read_changes(events, SCHEMA, key=["id"], keep=["ev_id"], on_malformed="keep")
+        changes = parse_changes(events, SCHEMA, key=["id"], keep=["ev_id"], on_malformed="keep")
         for row in changes.toArrow().to_pylist():
-            why = row["malformed"]
+            why = row["ev_malformed"]
             stored[row["ev_id"]] = (None if why else row["row"], why)
 
     Stream(spark, client.url, tmp_path / "checkpoint").drain(store)
 
-    reasons = {n: why and f"malformed payload: {why}" for n, (_, why) in wanted.items()}
+    reasons = {n: why for n, (_, why) in wanted.items()}
     assert {n: why for n, (_, why) in stored.items()} == reasons
     assert shown({n: stored[n][0] for n in wanted}) == shown({n: x for n, (x, _) in wanted.items()})
 
@@ -122,7 +122,7 @@ def test_a_stream_fails_at_a_malformed_change_and_stores_nothing(
         .options(url=client.url, queue="orders", consumer="revenue", lease_seconds="2")
         .load()
     )
-    changes = read_changes(events, "id int", key=["id"])
+    changes = parse_changes(events, "id int", key=["id"])
     output = tmp_path / "output"
     writer = changes.select("operation", "row.id").writeStream.format("parquet")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(output))
@@ -140,6 +140,11 @@ def test_what_a_stream_of_changes_cannot_do_is_named(spark: SparkSession) -> Non
     events = spark.createDataFrame([], "ev_id bigint, ev_type string, ev_data string")
 
     with pytest.raises(InvalidArgument, match="the events have no column ev_extra1"):
-        read_changes(events, "id int", key=["id"])
+        parse_changes(events, "id int", key=["id"])
+    clashing = spark.createDataFrame(
+        [], "ev_id bigint, ev_type string, ev_data string, ev_extra1 string, row int"
+    )
+    with pytest.raises(InvalidArgument, match="row is both a column to keep"):
+        parse_changes(clashing, "id int", key=["id"], keep=["row"])
     with pytest.raises(InvalidArgument, match="on_malformed is 'dead_letter'"):
-        read_changes(events, "id int", key=["id"], on_malformed="dead_letter")  # type: ignore[arg-type]
+        parse_changes(events, "id int", key=["id"], on_malformed="dead_letter")  # type: ignore[arg-type]
