@@ -25,9 +25,10 @@ from benchmarks.servers import connect, value
 from pgque_dagster import installer
 from pgque_dagster.client import Batch, Client
 from pgque_dagster.client.models import Slice
-from pgque_dagster.spark import SparkBatch, jdbc, register, wire
+from pgque_dagster.spark import SparkBatch, register
 from pgque_dagster.spark.batch import DRIVER_SIDE_EVENTS
-from pgque_dagster.spark.read_options import written
+from pgque_dagster.spark.reading import arrow, jdbc
+from pgque_dagster.spark.reading.options import written
 from tests.support.debian import DebianPostgres
 
 EVENTS = 2_000_000
@@ -147,7 +148,7 @@ def reads(
             Contender(
                 f"jdbc {count}",
                 lambda s=slices: timed(
-                    lambda: drain(jdbc.read_slices(spark, url, s, wire.EVENT_COLUMNS))
+                    lambda: drain(jdbc.read_slices(spark, url, s, arrow.EVENT_COLUMNS))
                 ),
             ),
         )

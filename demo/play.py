@@ -12,7 +12,7 @@ import psycopg
 from pgque_dagster import installer
 from pgque_dagster.client import Client, PgqueError, Ticker
 from pgque_dagster.embedded import EmbeddedPostgres
-from pgque_dagster.spark.java import check_java
+from pgque_dagster.spark.cluster.java import check_java
 
 from .bank import MALFORMED, QUEUE, SCALE, Load, load, open_bank
 from .books import LEDGERS, Comparison, booked_accounts, compare, derived_accounts

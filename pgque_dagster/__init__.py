@@ -10,29 +10,32 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .alerts import Alert, build_pgque_alerts
-    from .assets import pgque_asset, pgque_multi_asset
+    from .assets import (
+        ParquetBatchIOManager,
+        PostgresBatchIOManager,
+        pgque_asset,
+        pgque_multi_asset,
+        pgque_replay_asset,
+    )
     from .checks import (
+        Alert,
         build_consumer_lag_checks,
         build_dead_letter_checks,
+        build_pgque_alerts,
         build_queue_health_checks,
     )
     from .components import BatchConsumerComponent, PgqueComponent, QueueComponent
     from .embedded import EmbeddedPostgres
-    from .io_managers import ParquetBatchIOManager, PostgresBatchIOManager
     from .jobs import build_pgque_jobs
-    from .lineage import (
-        build_queue_assets,
-        dead_letters_key,
-        lag_freshness_policy,
-        queue_key,
+    from .keys import dead_letters_key, queue_key
+    from .lineage import build_queue_assets, lag_freshness_policy
+    from .resource import PgqueResource
+    from .sensors import (
+        build_pgque_observation_sensor,
+        build_pgque_sensor,
+        build_pgque_ticker_sensor,
     )
-    from .observation import build_pgque_observation_sensor
-    from .replays import pgque_replay_asset
-    from .resources import PgqueResource
-    from .sensors import build_pgque_sensor
     from .spark import SparkBatch
-    from .ticker_sensor import build_pgque_ticker_sensor
 
 # Found on first use, too: an executor that the package was shipped to has no record of it.
 __version__: str
@@ -66,30 +69,30 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Alert": "alerts",
+    "Alert": "checks",
     "BatchConsumerComponent": "components",
     "EmbeddedPostgres": "embedded",
-    "ParquetBatchIOManager": "io_managers",
+    "ParquetBatchIOManager": "assets",
     "PgqueComponent": "components",
-    "PgqueResource": "resources",
-    "PostgresBatchIOManager": "io_managers",
+    "PgqueResource": "resource",
+    "PostgresBatchIOManager": "assets",
     "QueueComponent": "components",
     "SparkBatch": "spark",
     "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
-    "build_pgque_alerts": "alerts",
+    "build_pgque_alerts": "checks",
     "build_pgque_jobs": "jobs",
-    "build_pgque_observation_sensor": "observation",
+    "build_pgque_observation_sensor": "sensors",
     "build_pgque_sensor": "sensors",
-    "build_pgque_ticker_sensor": "ticker_sensor",
+    "build_pgque_ticker_sensor": "sensors",
     "build_queue_assets": "lineage",
     "build_queue_health_checks": "checks",
-    "dead_letters_key": "lineage",
+    "dead_letters_key": "keys",
     "lag_freshness_policy": "lineage",
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
-    "pgque_replay_asset": "replays",
-    "queue_key": "lineage",
+    "pgque_replay_asset": "assets",
+    "queue_key": "keys",
 }
 
 

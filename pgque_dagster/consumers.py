@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from .tags import CONSUMER, QUEUE
+from .keys import CONSUMER, QUEUE
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def installed_version(url: str) -> str | None:
     Raises:
         ConnectionFailed: if the database cannot be reached.
     """
-    call = calls.version()
+    call = calls.maintenance.version()
     with connect(url) as connection, asking(connection, call.sql):
         if connection.execute("select to_regnamespace('pgque')").fetchall()[0][0] is None:
             return None

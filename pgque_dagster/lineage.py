@@ -5,21 +5,10 @@ from datetime import timedelta
 
 import dagster as dg
 
-from .tags import QUEUE
+from .keys import QUEUE, dead_letters_key, queue_key
 
 # Dagster looks at freshness no more often.
 _SHORTEST_WINDOW = timedelta(minutes=1)
-
-
-def queue_key(queue: str) -> dg.AssetKey:
-    """Returns the key of the external asset that stands for a queue."""
-    # Dagster's graph shows the last part only, and 18 signs of it: it has to tell queue from table.
-    return dg.AssetKey(["pgque", f"{queue}_queue"])
-
-
-def dead_letters_key(queue: str) -> dg.AssetKey:
-    """Returns the key of the external asset that stands for a queue's dead letters."""
-    return dg.AssetKey(["pgque", f"{queue}_dlq"])
 
 
 def build_queue_assets(

@@ -7,9 +7,9 @@ import dagster as dg
 
 from ..client import HealthCheck
 from ..consumers import consumers_of_location
-from ..lineage import queue_key
-from ..observation import consumer_lag
-from ..resources import PgqueResource
+from ..keys import queue_key
+from ..resource import PgqueResource
+from ..sensors.observation import consumer_lag
 from .naming import identifier
 from .orphans import CHECK as CONSUMER_ASSETS
 from .orphans import consumers_without_asset

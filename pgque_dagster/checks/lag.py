@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ..attempts import name_batch
 from ..client import Client, ConsumerInfo, LeaseInfo, Limits
-from ..client.states import ConsumerState, consumer_states
+from ..client.calls.states import ConsumerState, consumer_states
 from ..consumers import Consumer, consumers_of
-from ..lineage import queue_key
-from ..observation import consumer_lag
-from ..resources import PgqueResource
+from ..keys import queue_key
+from ..resource import PgqueResource
+from ..sensors.attempts import name_batch
+from ..sensors.observation import consumer_lag
 from .naming import identifier
 
 

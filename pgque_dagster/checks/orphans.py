@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
+from ..assets.replay import REPLAY_CONSUMER
 from ..client import ConsumerInfo, HealthCheck
 from ..consumers import Consumer
-from ..replays import REPLAY_CONSUMER
 
 CHECK = "consumer_assets"
 

@@ -2,9 +2,8 @@
 
 import click
 
-from pgque_dagster import __version__
-
-from . import dead_letters, queues, running, scheduled, schema, sending, watching
+from .. import __version__
+from .commands import dead_letters, queues, running, scheduled, schema, sending, watching
 from .database import Database
 from .errors import OneLineErrorGroup
 

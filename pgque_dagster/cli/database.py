@@ -5,10 +5,9 @@ from contextlib import contextmanager
 
 import click
 
-from pgque_dagster import installer
-from pgque_dagster.client import Client
-from pgque_dagster.embedded import EmbeddedPostgres
-
+from .. import installer
+from ..client import Client
+from ..embedded import EmbeddedPostgres
 from .waiting import told_if_slow
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from pgque_dagster.client import (
+from ..client import (
     ConsumerNotFound,
     PgqueError,
     QueueInUse,
@@ -15,7 +15,6 @@ from pgque_dagster.client import (
     SchemaMissing,
     UnreadEvents,
 )
-from pgque_dagster.embedded import EmbeddedPostgresError
 
 _INTERRUPTED = 130  # What a shell reports for a program that Ctrl-C ended.
 _BROKEN_PIPE = 141
@@ -55,7 +54,7 @@ class OneLineErrorGroup(click.Group):
             ctx.exit(_INTERRUPTED)
         except BrokenPipeError:
             ctx.exit(_BROKEN_PIPE)
-        except (PgqueError, EmbeddedPostgresError, psycopg.Error, OSError) as error:
+        except (PgqueError, psycopg.Error, OSError) as error:
             raise CommandFailed(without_passwords(_one_line(error))) from error
 
 

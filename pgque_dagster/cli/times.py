@@ -1,12 +1,11 @@
 """Durations and points in time as users write them."""
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+from ..durations import UNITS, parse_duration
 
 
 class Age(click.ParamType[timedelta]):
@@ -18,10 +17,10 @@ class Age(click.ParamType[timedelta]):
         """Reads the text."""
         if isinstance(value, timedelta):
             return value
-        found = re.fullmatch(r"(\d{1,9})([smhd])", value.strip())
-        if found is None:
-            self.fail(f"{value!r} is no age; write 90s, 15m, 12h or 30d", param, ctx)
-        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+        try:
+            return parse_duration(value.strip())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Moment(click.ParamType[datetime]):
@@ -35,7 +34,7 @@ class Moment(click.ParamType[datetime]):
             return value
         text = value.strip()
         try:
-            if text[-1:] in _UNITS:
+            if text[-1:] in UNITS:
                 return datetime.now(UTC) + Age().convert(text, param, ctx)
             return datetime.fromisoformat(text).astimezone()
         except (ValueError, OverflowError) as error:

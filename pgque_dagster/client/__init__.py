@@ -9,6 +9,7 @@ from .errors import (
     ConnectionFailed,
     ConsumerInUse,
     ConsumerNotFound,
+    DatabaseError,
     DeadLetterNotFound,
     EventNotInBatch,
     InvalidArgument,
@@ -48,13 +49,11 @@ from .models import (
     Metric,
     QueueInfo,
     QueueStats,
-    ReadPlan,
     ScheduledEvent,
     Sent,
-    Slice,
     Status,
 )
-from .slots import PartitionedConsumer, Slot
+from .partitions import PartitionedConsumer, Slot
 from .ticker import Ticker
 
 __all__ = [
@@ -69,6 +68,7 @@ __all__ = [
     "ConsumerInUse",
     "ConsumerInfo",
     "ConsumerNotFound",
+    "DatabaseError",
     "DeadLetter",
     "DeadLetterCount",
     "DeadLetterNotFound",
@@ -94,12 +94,10 @@ __all__ = [
     "QueueInfo",
     "QueueNotFound",
     "QueueStats",
-    "ReadPlan",
     "ScheduledEvent",
     "SchedulerMissing",
     "SchemaMissing",
     "Sent",
-    "Slice",
     "Slot",
     "StagingLost",
     "StaleReadPlan",

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from . import calls
-from .failures import Failures, Reason
+from .calls.failures import Failures, Reason
 from .lease import LeaseKeeper
 from .models import BatchInfo, Lease, Message, ReadPlan
-
-if TYPE_CHECKING:
-    from .client import Client
+from .session import Session
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,12 @@ class Batch:
     """
 
     def __init__(
-        self, client: "Client", queue: str, consumer: str, lease: Lease, ttl: timedelta
+        self, session: Session, queue: str, consumer: str, lease: Lease, ttl: timedelta
     ) -> None:
         self.queue = queue
         self.consumer = consumer
         self.lease = lease
-        self._client = client
+        self._session = session
         self._ttl = ttl
         self._nacked: list[Failures] = []
         self._dead_lettered: list[Failures] = []
@@ -57,21 +55,21 @@ class Batch:
         return self.lease.batch_id
 
     @property
-    def client(self) -> "Client":
+    def session(self) -> Session:
         """The database that the batch is of."""
-        return self._client
+        return self._session
 
     def info(self) -> BatchInfo:
         """Returns what the batch spans."""
-        return self._client.batch_info(self.batch_id)
+        return self._session.run(calls.batches.batch_info(self.batch_id))
 
     def events(self) -> list[Message]:
         """Returns all events in order of id."""
-        return self._client.batch_events(self.batch_id)
+        return self._session.run(calls.batches.batch_events(self.batch_id))
 
     def read_plan(self, max_slices: int) -> ReadPlan:
         """Splits the batch for reading side by side."""
-        return self._client.read_plan(self.batch_id, max_slices)
+        return self._session.run(calls.plans.read_plan(self.batch_id, max_slices))
 
     def nack(
         self,
@@ -109,7 +107,7 @@ class Batch:
         self._dead_lettered.append(Failures.of(msg_ids, reason, None))
 
     @property
-    def asked(self) -> AckResult:
+    def requested(self) -> AckResult:
         """How many events `nack` and `dead_letter` were told of; the ack says what came of it."""
         given_up = {msg_id for some in self._dead_lettered for msg_id in some.msg_ids}
         nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
@@ -131,17 +129,17 @@ class Batch:
             LeaseLost: if the lease ran out and another owner took the batch over.
             BatchNotOpen: if the batch was acked before.
         """
-        with self._client.transaction() as connection:
+        with self._session.transaction() as connection:
             for step in self._steps:
                 step(connection)
             # Given up first: what is a dead letter is not delivered again.
             dead_lettered = self._settle(self._dead_lettered)
             result = AckResult(self._settle(self._nacked), dead_lettered)
-            self._client.run(calls.ack(self.lease))
+            self._session.run(calls.batches.ack(self.lease))
         return result
 
     def _settle(self, failures: list[Failures]) -> int:
-        return sum(self._client.run(call) for some in failures for call in some.calls(self.lease))
+        return sum(self._session.run(call) for some in failures for call in some.calls(self.lease))
 
     def renew(self) -> None:
         """Prolongs the lease, by the time that it was claimed for.
@@ -150,18 +148,18 @@ class Batch:
             LeaseLost: if the lease ran out and another owner took the batch over.
             BatchNotOpen: if the batch was acked.
         """
-        self._client.run(calls.renew(self.lease, self._ttl))
+        self._session.run(calls.batches.renew(self.lease, self._ttl))
 
     def release(self) -> None:
         """Gives the claim back: the batch stays open and anybody may claim it at once."""
-        self._client.run(calls.release(self.lease))
+        self._session.run(calls.batches.release(self.lease))
 
     @contextmanager
-    def kept(self) -> Iterator[LeaseKeeper]:
+    def keep_alive(self) -> Iterator[LeaseKeeper]:
         """Renews the lease in the background while the block runs.
 
         Yields:
             The keeper, whose `check()` raises once the lease is lost.
         """
-        with LeaseKeeper(self._client.url, self.lease, self._ttl) as keeper:
+        with LeaseKeeper(self._session.url, self.lease, self._ttl) as keeper:
             yield keeper

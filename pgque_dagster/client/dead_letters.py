@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from .calls import Call
+from .calls.call import Call
 
 if TYPE_CHECKING:
     from .client import Client

@@ -32,6 +32,13 @@ class ConnectionFailed(PgqueError):
     """The database cannot be reached, or the connection broke."""
 
 
+class DatabaseError(PgqueError):
+    """The database refused a statement for a reason that no other class names.
+
+    `__cause__` is psycopg's own error.
+    """
+
+
 class SchemaMissing(PgqueError):
     """The database has no pgque schema."""
 
@@ -175,14 +182,14 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 }
 
 
-def error_from(error: psycopg.Error) -> PgqueError | None:
+def error_from(error: psycopg.Error) -> PgqueError:
     """Finds the error of this package that a database error stands for.
 
     Args:
         error: as psycopg raised it.
 
     Returns:
-        The error to raise in its place, or None where the database error says it best itself.
+        The error to raise in its place.
     """
     message = error.diag.message_primary or str(error)
     hint = error.diag.message_hint or ""
@@ -204,7 +211,7 @@ def error_from(error: psycopg.Error) -> PgqueError | None:
         return ConnectionFailed(
             message, "Check that the server runs and the connection string names it."
         )
-    return None
+    return DatabaseError(message, hint)
 
 
 def _is_about_connection(sqlstate: str | None) -> bool:
@@ -224,7 +231,4 @@ def translated() -> Iterator[None]:
     except UnicodeEncodeError as error:
         raise MalformedPayload(f"a text is not valid Unicode: {error}") from error
     except psycopg.Error as error:
-        mapped = error_from(error)
-        if mapped is None:
-            raise
-        raise mapped from error
+        raise error_from(error) from error

@@ -5,8 +5,6 @@ import time
 from datetime import timedelta
 from typing import Self
 
-import psycopg
-
 from . import calls
 from .connection import connect
 from .errors import BatchNotOpen, LeaseLost, PgqueError, translated
@@ -70,13 +68,13 @@ class LeaseKeeper:
             except (LeaseLost, BatchNotOpen) as error:
                 self._lost = error
                 return
-            except (PgqueError, psycopg.Error):
+            except PgqueError:
                 # A database that is away for a moment may be back before the lease ends.
                 wait = min(1.0, period)
 
     def _renew(self) -> None:
         asked_at = time.monotonic()
-        call = calls.renew(self._lease, self._ttl)
+        call = calls.batches.renew(self._lease, self._ttl)
         with connect(self._url) as connection, translated():
             connection.execute(call.sql, call.params)
         self._valid_until = asked_at + self._ttl.total_seconds()

@@ -9,9 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psycopg
-
-from .calls import Call
+from .calls.call import Call
 from .client import Client
 from .errors import PgqueError
 
@@ -80,6 +78,6 @@ def _is_usable(client: Client) -> bool:
     """Whether the connection still is one; undoes settings that its last user made."""
     try:
         client.run(_RESET)
-    except (PgqueError, psycopg.Error):
+    except PgqueError:
         return False
     return True

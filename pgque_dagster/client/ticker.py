@@ -5,11 +5,9 @@ import threading
 import time
 from datetime import timedelta
 
-import psycopg
-
 from . import calls
 from .client import Client
-from .errors import ConnectionFailed, TransactionOutdated
+from .errors import ConnectionFailed, DatabaseError, TransactionOutdated
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +47,13 @@ class Ticker:
                 with Client(self._url) as client:
                     wait = 0.1
                     self._tick(client)
-            except (ConnectionFailed, TransactionOutdated, psycopg.Error) as error:
+            except (ConnectionFailed, TransactionOutdated, DatabaseError) as error:
                 logger.warning("%s Trying again in %.1f s.", error, wait)
                 self._stopped.wait(wait)
                 wait = min(wait * 2, _LONGEST_WAIT)
 
     def _tick(self, client: Client) -> None:
-        period = client.run(calls.tick_period()).total_seconds()
+        period = client.run(calls.maintenance.tick_period()).total_seconds()
         next_tick = time.monotonic()
         next_maint = next_tick
         while not self._stopped.is_set():

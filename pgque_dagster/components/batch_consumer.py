@@ -8,14 +8,14 @@ from typing import Annotated, Any, Self
 import dagster as dg
 from pydantic import Field, field_validator, model_validator
 
-from ..assets import pgque_asset
-from ..batch_requests import OnExhausted
+from ..assets.decorators import pgque_asset
+from ..assets.replay import pgque_replay_asset
 from ..checks import build_consumer_lag_checks
 from ..client.errors import InvalidArgument
-from ..replays import pgque_replay_asset
-from ..sensors import build_pgque_sensor
+from ..sensors.batch_sensor import build_pgque_sensor
+from ..sensors.run_requests import OnExhausted
 from ..spark import SparkBatch
-from ..spark.malformed import DEFAULT_MAX_MALFORMED, OnMalformed, check_share
+from ..spark.payload.malformed import DEFAULT_MAX_MALFORMED, OnMalformed, check_share
 from .options import Options, condition, duration, option, share
 from .scaffolding import BatchConsumerScaffolder
 from .sinks import Sink, sink_option

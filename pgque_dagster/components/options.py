@@ -1,6 +1,5 @@
 """What the attributes of all components share: strict schemas, and durations."""
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
@@ -9,10 +8,10 @@ from typing import Annotated, Any, ClassVar
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..durations import PATTERN, parse_duration
+
 _Schema = dict[str, Any]
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_DURATION = r"^\d{1,9}[smhd]$"
 _TEMPLATE = r"\{\{"
 _TEXT = {"type": "string"}
 _NULL = {"type": "null"}
@@ -100,14 +99,12 @@ def read_duration(value: float | str) -> timedelta:
     """
     if not isinstance(value, str):
         return timedelta(seconds=value)
-    if not re.search(_DURATION, value):
-        raise ValueError(f"{value!r} is no duration: write seconds, or 90s, 15m, 12h or 30d")
-    return timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
+    return parse_duration(value)
 
 
 def duration(description: str) -> dg.Resolver:
     """Returns the resolver of an attribute that is a timedelta in Python."""
-    seconds_or_text: Any = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=_DURATION)]
+    seconds_or_text: Any = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=PATTERN)]
     return dg.Resolver(
         lambda context, value: None if value is None else read_duration(value),
         model_field_type=seconds_or_text,

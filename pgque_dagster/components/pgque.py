@@ -10,10 +10,10 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from ..alerts import Alert, build_pgque_alerts
-from ..jobs import build_pgque_jobs
-from ..resources import InstallPolicy, PgqueResource, TickingPolicy
-from ..ticker_sensor import build_pgque_ticker_sensor
+from ..checks.alerts import Alert, build_pgque_alerts
+from ..jobs.queue_jobs import build_pgque_jobs
+from ..resource import InstallPolicy, PgqueResource, TickingPolicy
+from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
 from .options import Options, duration, option
 from .queue import QueueComponent

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from ..io_managers import ParquetBatchIOManager, PostgresBatchIOManager
+from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..spark.sinks.merge import Mode
 from .options import Options, option
 
 
-class ParquetSink(Options):
+class ParquetSinkOptions(Options):
     """Options of `ParquetBatchIOManager`."""
 
     type: Annotated[Literal["parquet"], option("A directory a batch, replaced as a whole.")] = (
@@ -26,7 +26,7 @@ class ParquetSink(Options):
         return ParquetBatchIOManager(base_dir=self.base_dir)
 
 
-class PostgresSink(Options):
+class PostgresSinkOptions(Options):
     """Options of `PostgresBatchIOManager`; its database is the queue's."""
 
     type: Annotated[
@@ -59,18 +59,22 @@ class PostgresSink(Options):
         return postgres
 
 
-Sink = ParquetSink | PostgresSink
+Sink = ParquetSinkOptions | PostgresSinkOptions
 
 
 def _resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Sink | None:
     if model is None:
         return None
-    kind = PostgresSink if isinstance(model, PostgresSink.model()) else ParquetSink
+    kind = (
+        PostgresSinkOptions
+        if isinstance(model, PostgresSinkOptions.model())
+        else ParquetSinkOptions
+    )
     resolved: Sink = kind.resolve_from_model(context, model)
     return resolved
 
 
 def sink_option(description: str) -> dg.Resolver:
     """Returns the resolver of an attribute that is a sink, of the kind that its `type` names."""
-    kinds: Any = ParquetSink.model() | PostgresSink.model() | None
+    kinds: Any = ParquetSinkOptions.model() | PostgresSinkOptions.model() | None
     return dg.Resolver(_resolve, model_field_type=kinds, description=description)

@@ -2,12 +2,12 @@
 
 from .address import DatabaseAddress
 from .batch import SparkBatch
-from .causes import PackageMissing, clear_causes
-from .changes import parse_changes
-from .java import JavaMissing, check_java
-from .jdbc import JdbcDriverMissing
-from .payload import parse_payloads
-from .shipping import ship
+from .cluster.executor_errors import PackageMissing, clear_executor_errors
+from .cluster.java import JavaMissing
+from .cluster.shipping import ship
+from .payload.changes import parse_changes
+from .payload.parsing import parse_payloads
+from .reading.jdbc import JdbcDriverMissing
 from .sinks import ParquetSink, PostgresSink, once_per_batch
 from .source import PgqueDataSource, register
 
@@ -20,8 +20,7 @@ __all__ = [
     "PgqueDataSource",
     "PostgresSink",
     "SparkBatch",
-    "check_java",
-    "clear_causes",
+    "clear_executor_errors",
     "once_per_batch",
     "parse_changes",
     "parse_payloads",

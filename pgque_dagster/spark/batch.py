@@ -16,12 +16,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from ..client import Batch
 from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
-from . import changes, failed, jdbc, payload, source, wire
+from . import failed_events, source
 from .address import DatabaseAddress
-from .malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
-from .read_options import DEFAULT_SLICES, written
-from .row_parser import MissingColumns
-from .schema import Schema, parse_schema
+from .payload import changes, parsing
+from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
+from .payload.row_parser import MissingColumns
+from .payload.schema import Schema, parse_schema
+from .reading import arrow, jdbc
+from .reading.options import DEFAULT_SLICES, written
 from .written import Written
 
 Reader = Literal["adbc", "jdbc"]
@@ -135,9 +137,9 @@ class SparkBatch:
         """
         if reader not in get_args(Reader):
             raise InvalidArgument(f"there is no reader {reader!r}", "Readers are: adbc, jdbc.")
-        wanted = wire.check_columns(columns)
+        wanted = arrow.check_columns(columns)
         if self.event_count <= DRIVER_SIDE_EVENTS:
-            schema = wire.spark_schema(wanted)
+            schema = arrow.spark_schema(wanted)
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
         if reader == "jdbc":
             return jdbc.read_slices(self.spark, self._url, self._plan.slices, wanted)
@@ -184,21 +186,21 @@ class SparkBatch:
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
         if self.event_count <= DRIVER_SIDE_EVENTS:
-            columns = payload.needed_columns(kept)
-            read = payload.parse_table(self._read_here(columns), fields, keep=kept)
+            columns = parsing.needed_columns(kept)
+            read = parsing.parse_table(self._read_here(columns), fields, keep=kept)
             rows = read.rows
             if on_malformed != "keep":
                 self._malformed.settle(read.malformed, on_malformed, retry_after, max_malformed)
                 rows = read.fitting
-            return self.spark.createDataFrame(rows, schema=payload.table_schema(fields, kept))
-        parsed = self._from_source(**payload.PayloadRead(fields, kept).options())
+            return self.spark.createDataFrame(rows, schema=parsing.table_schema(fields, kept))
+        parsed = self._from_source(**parsing.PayloadRead(fields, kept).options())
         # Read once: for the malformed ones here, and for the caller.
         self._persisted.append(parsed.persist())
         if on_malformed != "keep":
-            explained = payload.explain(parsed)
+            explained = parsing.explain(parsed)
             self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
-            parsed = parsed.where(~parsed[payload.MALFORMED])
-        return parsed.select(*kept, *map(payload.quoted, fields.names))
+            parsed = parsed.where(~parsed[parsing.MALFORMED])
+        return parsed.select(*kept, *map(parsing.quoted, fields.names))
 
     def changes(
         self,
@@ -306,7 +308,7 @@ class SparkBatch:
         Raises:
             InvalidArgument: if the DataFrame has no column of ids, or nulls in it.
         """
-        msg_ids, why = failed.collect(events, reason)
+        msg_ids, why = failed_events.collect(events, reason)
         self._batch.nack(msg_ids, retry_after=retry_after, reason=why)
 
     def dead_letter(
@@ -323,7 +325,7 @@ class SparkBatch:
         Raises:
             InvalidArgument: if the DataFrame has no column of ids, or nulls in it.
         """
-        msg_ids, why = failed.collect(events, reason)
+        msg_ids, why = failed_events.collect(events, reason)
         self._batch.dead_letter(msg_ids, reason=why)
 
     def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
@@ -353,7 +355,7 @@ class SparkBatch:
         )
 
     def _read_here(self, columns: Sequence[str]) -> pa.Table:
-        return wire.read_table(self._url, self._plan.slices, columns)
+        return arrow.read_table(self._url, self._plan.slices, columns)
 
     def _settled(
         self,
@@ -368,13 +370,13 @@ class SparkBatch:
             self._persisted.append(parsed.persist())
         if policy == "keep":
             return parsed
-        explained = parsed.where(parsed[payload.MALFORMED])
+        explained = parsed.where(parsed[parsing.MALFORMED])
         self._malformed.settle(explained, policy, retry_after, max_malformed)
-        return parsed.where(~parsed[payload.MALFORMED])
+        return parsed.where(~parsed[parsing.MALFORMED])
 
 
 def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:
-    kept = wire.check_columns(keep) if keep else ()
+    kept = arrow.check_columns(keep) if keep else ()
     # As Spark compares names.
     clash = [name for name in fields if name.lower() in kept]
     if clash:

@@ -20,13 +20,13 @@ from pyspark.sql.types import StructType
 from ..client import Client
 from ..client.errors import BatchLeased, InvalidArgument
 from ..client.models import Slice
-from . import wire
-from .payload import PayloadRead
-from .read_options import ReadOptions
-from .stream import stream_reader
-from .stream_options import StreamOptions
-from .stream_refused import RefusedStreamReader
-from .writer import PgqueWriter, WriteOptions
+from .payload.parsing import PayloadRead
+from .reading import arrow
+from .reading.options import ReadOptions
+from .streaming.factory import stream_reader
+from .streaming.options import StreamOptions
+from .streaming.refused_reader import RefusedStreamReader
+from .writing.writer import PgqueWriter, WriteOptions
 
 _NO_COLUMNS = StructType()
 
@@ -65,7 +65,7 @@ class PgqueReader(DataSourceReader):
         if not isinstance(partition, SlicePartition) or partition.part is None:
             return iter(())
         url = self._options.address.resolve()
-        events = wire.read_slice(url, partition.part, self._options.columns)
+        events = arrow.read_slice(url, partition.part, self._options.columns)
         return events if self._payloads is None else self._payloads.batches(events)
 
 
@@ -93,7 +93,7 @@ class PgqueDataSource(DataSource):
         """Returns the columns asked for, or those of parsed payloads."""
         if payloads := PayloadRead.parse(self.options):
             return payloads.schema()
-        return wire.spark_schema(wire.parse_columns(self.options.get("columns")))
+        return arrow.spark_schema(arrow.parse_columns(self.options.get("columns")))
 
     def reader(self, schema: StructType) -> PgqueReader:
         """Returns the reader."""

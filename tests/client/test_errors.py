@@ -40,9 +40,9 @@ from pgque_dagster.client import (
     WrongConsumerRole,
     WrongIsolation,
     errors,
-    staging,
 )
-from pgque_dagster.client.ticks import next_tick
+from pgque_dagster.client.calls import staging
+from pgque_dagster.client.calls.ticks import next_tick
 from tests.support.queues import (
     Connection,
     compact_positions,

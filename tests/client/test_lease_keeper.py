@@ -37,7 +37,7 @@ def is_live(db: Connection) -> bool:
 
 @pytest.mark.parametrize("ttl", [KEPT])
 def test_a_kept_lease_outlives_its_time(batch: Batch, db: Connection) -> None:
-    with batch.kept() as keeper:
+    with batch.keep_alive() as keeper:
         time.sleep(1.5 * KEPT.total_seconds())
         keeper.check()
         assert is_live(db)
@@ -45,14 +45,14 @@ def test_a_kept_lease_outlives_its_time(batch: Batch, db: Connection) -> None:
 
 
 def test_a_lease_that_nobody_keeps_runs_out(batch: Batch, db: Connection) -> None:
-    with batch.kept():
+    with batch.keep_alive():
         pass
     time.sleep(1.5 * SHORT.total_seconds())
     assert not is_live(db)
 
 
 def test_a_lease_taken_over_is_reported(batch: Batch, db: Connection) -> None:
-    with batch.kept() as keeper:
+    with batch.keep_alive() as keeper:
         value(db, "select batch_id from pgque.claim_batch('q', 'c', 'me', '1 hour')")
         with pytest.raises(LeaseLost):
             check_until_lost(keeper.check)
@@ -61,7 +61,7 @@ def test_a_lease_taken_over_is_reported(batch: Batch, db: Connection) -> None:
 def test_a_renewal_that_cannot_get_through_is_reported_when_time_is_over(
     batch: Batch, db: Connection
 ) -> None:
-    with batch.kept() as keeper, db.transaction():
+    with batch.keep_alive() as keeper, db.transaction():
         db.execute("lock table pgque.position_log in access exclusive mode")
         with pytest.raises(LeaseLost, match="in time"):
             check_until_lost(keeper.check)
@@ -71,7 +71,7 @@ def test_a_renewal_that_cannot_get_through_is_reported_when_time_is_over(
 def test_a_session_killed_between_renewals_does_not_end_the_lease(
     batch: Batch, db: Connection
 ) -> None:
-    with batch.kept() as keeper:
+    with batch.keep_alive() as keeper:
         deadline = time.monotonic() + 1.5 * KEPT.total_seconds()
         while time.monotonic() < deadline:
             value(
@@ -88,7 +88,7 @@ def test_leaving_the_block_does_not_wait_for_an_ack_that_is_not_committed(
     batch: Batch, client: Client
 ) -> None:
     def work() -> None:
-        with client.transaction(), batch.kept():
+        with client.transaction(), batch.keep_alive():
             batch.ack()
             time.sleep(SHORT.total_seconds())  # a renewal begins, and waits for the ack
 

@@ -53,7 +53,7 @@ def test_a_refused_call_says_to_whom_which_role_is_granted(reader: Client) -> No
 
 def test_a_refusal_within_a_transaction_says_it_too(reader: Client) -> None:
     with pytest.raises(PermissionDenied, match="grant pgque_admin"), reader.transaction():
-        reader.run(calls.maint())
+        reader.run(calls.maintenance.maint())
 
 
 def test_a_user_without_a_role_is_told_of_the_one_that_the_call_needs(database_url: str) -> None:

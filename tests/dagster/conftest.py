@@ -35,10 +35,10 @@ def sql(database_url: str) -> Iterator[Callable[[str], None]]:
 @pytest.fixture
 def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a run that catches up take a tick at a time, as behind a large backlog."""
-    from pgque_dagster import claiming
+    from pgque_dagster.assets import claims
     from pgque_dagster.client import Limits
 
-    monkeypatch.setattr(claiming, "_AT_ONCE", Limits(max_count=1))
+    monkeypatch.setattr(claims, "_AT_ONCE", Limits(max_count=1))
 
 
 @pytest.fixture

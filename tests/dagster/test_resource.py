@@ -21,7 +21,7 @@ from pgque_dagster.client import (
     SchedulerMissing,
 )
 from pgque_dagster.client.pool import ClientPool
-from pgque_dagster.ticker_sensor import build_pgque_ticker_sensor
+from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
 from tests.support.databases import empty_database
 
 SECRET = "s3cr3t-Pa55"

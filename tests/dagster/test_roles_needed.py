@@ -25,13 +25,13 @@ from pgque_dagster import (
     pgque_multi_asset,
     pgque_replay_asset,
 )
-from pgque_dagster.attempts import RetryPolicy
-from pgque_dagster.batch_requests import BatchPolicy
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client, Limits
 from pgque_dagster.consumers import consumers_of
+from pgque_dagster.sensors.attempts import AttemptPolicy
+from pgque_dagster.sensors.run_requests import BatchPolicy
 from pgque_dagster.spark import register
-from pgque_dagster.worker import Worker
+from pgque_dagster.worker.worker import Worker
 from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.dead_letters import give_up
 from tests.support.events import publish
@@ -180,7 +180,7 @@ class Shop:
                 consumers_of([revenue]),
                 instance,
                 self._resource(url),
-                BatchPolicy(Limits(), RetryPolicy(1, timedelta(seconds=1))),
+                BatchPolicy(Limits(), AttemptPolicy(1, timedelta(seconds=1))),
             )
             stop.append(worker.stop)
             worker.run()

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from demo.bank import MALFORMED, QUEUE
 from demo.books import LEDGERS
+from demo.definitions import defs
 from pgque_dagster.client import Client
-from pgque_dagster.definitions import defs
 from tests.support.events import publish
 
 

@@ -15,13 +15,7 @@ from tests.support.queues import (
     tick,
     value,
 )
-from tests.support.workers import (
-    age_worker,
-    next_of,
-    queue_with_ticks,
-    register,
-    work_off,
-)
+from tests.support.workers import age_worker, next_of, queue_with_ticks, register, work_off
 
 
 class TestSharing:

@@ -7,16 +7,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    drain,
-    last_tick,
-    make_queue,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, drain, last_tick, make_queue, rows, send, tick, value
 
 Another = Callable[[], Connection]
 DUE = {"ticker_idle_period": "0"}

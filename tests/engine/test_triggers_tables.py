@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    drain,
-    make_queue,
-    refused,
-    rows,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, drain, make_queue, refused, rows, tick, value
 from tests.support.triggers import TRIGGERS, Event, attach, take_events
 
 NASTY_NAMES = [

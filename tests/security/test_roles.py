@@ -9,16 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.catalog import (
-    GENERATED,
-    TYPED_VALUES,
-    Function,
-    functions,
-    sample_values,
-)
+from tests.security.decisions import DECISIONS, TRIGGERS
+from tests.support.catalog import GENERATED, TYPED_VALUES, Function, functions, sample_values
 from tests.support.queues import Connection, connect, refused, rows, value
-
-from .decisions import DECISIONS, TRIGGERS
 
 # The admin is a member of both others.
 MAY = {

@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pgque_dagster.client import Batch, Client, EventNotInBatch, InvalidArgument, failures
+from pgque_dagster.client import Batch, Client, EventNotInBatch, InvalidArgument
+from pgque_dagster.client.calls import failures
 from pgque_dagster.spark import SparkBatch
 from tests.support.events import claim, publish
 

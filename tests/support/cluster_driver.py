@@ -28,7 +28,7 @@ from pgque_dagster.spark import (
     ParquetSink,
     PostgresSink,
     SparkBatch,
-    clear_causes,
+    clear_executor_errors,
     register,
     ship,
 )
@@ -113,7 +113,7 @@ def count(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     told = None
     with _claimed(spark, url) as batch:
         try:
-            with clear_causes():
+            with clear_executor_errors():
                 events = batch.events(["ev_id"]).count()
         except PgqueError as error:
             told = f"{type(error).__name__}: {error}"
@@ -128,7 +128,7 @@ def _claimed(spark: SparkSession, url: str) -> Iterator[SparkBatch]:
     with Client(url) as client:
         claimed = client.claim("orders", "revenue", owner="a driver", ttl=timedelta(seconds=3))
         assert claimed is not None
-        with claimed.kept():
+        with claimed.keep_alive():
             yield SparkBatch(spark, claimed, url)
             claimed.ack()
 

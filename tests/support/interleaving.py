@@ -14,15 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.support.interleaving_model import (
-    BUSY,
-    MAX_RETRIES,
-    QUEUES,
-    Consumer,
-    Holder,
-    Stage,
-    now,
-)
+from tests.support.interleaving_model import BUSY, MAX_RETRIES, QUEUES, Consumer, Holder, Stage, now
 from tests.support.interleaving_producers import few, pick, which
 from tests.support.interleaving_slots import Partitioned
 from tests.support.queues import bloat_positions, bloat_ticks, make_queue, refused, rows, value

@@ -22,7 +22,7 @@ from pgque_dagster import (
     build_queue_assets,
     pgque_asset,
 )
-from pgque_dagster.at_work import batch_of
+from pgque_dagster.assets.current_batch import current_batch
 from tests.support.live_points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE, Points
 
 QUEUE = "orders"
@@ -53,7 +53,7 @@ class Stopping(dg.ConfigurableIOManager):
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         super().handle_output(context, obj)  # type: ignore[safe-super]
         reach(self.consumer, AFTER_WRITE)
-        batch_of(context).before_ack(lambda connection: reach(self.consumer, BEFORE_ACK))
+        current_batch(context).before_ack(lambda connection: reach(self.consumer, BEFORE_ACK))
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         reach(self.consumer, AFTER_ACK)

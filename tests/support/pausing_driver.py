@@ -42,7 +42,7 @@ def store(spark: SparkSession, url: str, folder: str, at: At = lambda point: Non
             "orders", "revenue", owner=f"{os.getpid()}", ttl=timedelta(seconds=1)
         )
         assert claimed is not None
-        with claimed.kept():
+        with claimed.keep_alive():
             batch = SparkBatch(spark, claimed, url)
             ParquetSink(folder).write(batch, reaching(numbers(batch), at))
             claimed.ack()

@@ -35,7 +35,7 @@ def store(spark: SparkSession, url: str, elsewhere: str, at: At = lambda point: 
     with Client(url) as client:
         claimed = client.claim("orders", "revenue", owner="driver", ttl=timedelta(seconds=1))
         assert claimed is not None
-        with claimed.kept():
+        with claimed.keep_alive():
             batch = SparkBatch(spark, claimed, url)
             frame = batch.payload("account string, amount bigint")
             PostgresSink("balance", key=["account"], mode="add").write(

@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch, parse_payloads, register
 from pgque_dagster.spark import batch as batch_module
-from tests.spark.payload_batches import SCHEMA_NAMES, SCHEMAS, read_batch, wrong
+from tests.spark.payload.payload_batches import SCHEMA_NAMES, SCHEMAS, read_batch, wrong
 from tests.support.cluster_driver import PATIENCE_SECONDS, open_session, store_stream
 from tests.support.events import claim
 

@@ -22,8 +22,8 @@ from pyspark.sql.utils import is_remote
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DatabaseAddress, ParquetSink, PostgresSink, SparkBatch, register
-from pgque_dagster.spark.causes import first_cause
-from pgque_dagster.spark.read_options import written
+from pgque_dagster.spark.cluster.executor_errors import executor_error
+from pgque_dagster.spark.reading.options import written
 from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
 
 _PAGES = ("environment/", "executors/", "jobs/", "stages/", "SQL/", "StreamingQuery/")
@@ -60,7 +60,7 @@ def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
     with Client(address.resolve()) as client:
         claimed = client.claim("orders", way, owner="a driver")
         assert claimed is not None
-        with claimed.kept():
+        with claimed.keep_alive():
             batch = SparkBatch(spark, claimed, client.url, address=address)
             if is_remote():
                 _fail(lambda: SparkBatch(spark, claimed, client.url))
@@ -120,7 +120,7 @@ def _fail(act: Callable[[], object]) -> None:
     try:
         act()
     except Exception as error:
-        print(error, first_cause(error))
+        print(error, executor_error(error))
     else:
         raise AssertionError("it did not fail")
 

@@ -34,7 +34,7 @@ def consume(
         claimed = client.claim("orders", "revenue", owner="driver", ttl=timedelta(seconds=1))
         if claimed is None:
             return False
-        with claimed.kept():
+        with claimed.keep_alive():
             batch = SparkBatch(spark, claimed, url)
             frame = batch.payload("account string, amount bigint")
             at("before the write")

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ...client import Batch, Client, InvalidArgument
+from ...client import Batch, InvalidArgument, calls
+from ...client.session import Session
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
 MARKER = "_pgque/lineages"
@@ -31,13 +32,13 @@ class Marked(Protocol):
         ...
 
 
-def check_lineage(location: str, store: Marked, client: Client) -> None:
+def check_lineage(location: str, store: Marked, session: Session) -> None:
     """Marks a new location with the database's lineage.
 
     Raises:
         InvalidArgument: if it holds batches that are not of this lineage.
     """
-    own = str(client.lineage())
+    own = str(session.run(calls.maintenance.lineage()))
     found = store.lineages()
     if not found:
         # Looked for first: who is at the same location now marks it before it stores a batch.
@@ -46,17 +47,17 @@ def check_lineage(location: str, store: Marked, client: Client) -> None:
         if has_batches and not found:
             raise InvalidArgument(
                 f"{location} holds batches (batch_id=…) of an unknown database",
-                f"Write to another directory. If they are all of database {client.database}, which "
-                f"has them no more in its queue, mark them as its own: create "
-                f"{location}/{MARKER}/{own}/ with a file in it that is not empty.",
+                "Write to another directory. If they are all of database "
+                f"{session.database}, which has them no more in its queue, mark them as its own: "
+                f"create {location}/{MARKER}/{own}/ with a file in it that is not empty.",
             )
         if not found:
-            store.mark(own, _note(own, client))
+            store.mark(own, _note(own, session))
             found = store.lineages()
     if found != {own}:
         others = ", ".join(sorted(found - {own}))
         raise InvalidArgument(
-            f"{location} holds batches of lineage {others}, and database {client.database} is of "
+            f"{location} holds batches of lineage {others}, and database {session.database} is of "
             f"lineage {own}: batches of one id would replace each other",
             "Write to another directory; or remove this one, if its rows are not wanted any more. "
             "To keep them, after a restore: first remove the batches in it that the restored "
@@ -82,6 +83,6 @@ def check_epochs(claim: Batch, folder: str, published: Iterable[int]) -> None:
         )
 
 
-def _note(lineage: str, client: Client) -> str:
+def _note(lineage: str, session: Session) -> str:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return json.dumps({"lineage": lineage, "database": client.database, "first_written_at": now})
+    return json.dumps({"lineage": lineage, "database": session.database, "first_written_at": now})

@@ -77,7 +77,7 @@ class ParquetSink:
             if self._is_url
             else Folders(Path(self._location))
         )
-        check_lineage(self._location, store, batch.claim.client)
+        check_lineage(self._location, store, batch.claim.session)
         return store.publish(batch.claim, frame)
 
     def read(self, spark: SparkSession) -> DataFrame:

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from ...client.connection import connect
 from ...client.errors import InvalidArgument, StagingLost, TransactionOutdated
 from ..address import DatabaseAddress
-from ..causes import clear_causes
-from ..copying import copy_batches
+from ..cluster.executor_errors import clear_executor_errors
+from ..writing.copying import copy_batches
 from .merge import Merge
 from .rights import Connection, needing
 
@@ -110,7 +110,7 @@ class Stage:
             yield pa.RecordBatch.from_pydict({"txid": [copied.txid], "rows": [copied.rows]})
 
         # Results of the attempts that count; the rows of the others stay behind.
-        with clear_causes():
+        with clear_executor_errors():
             written = frame.mapInArrow(copy, "txid string, rows bigint").collect()
         self._txids = [row["txid"] for row in written]
         self._rows = sum(row["rows"] for row in written)

@@ -1,0 +1,17 @@
+"""The code location of this project: whatever `defs/` declares."""
+
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+_PROJECT = Path(__file__).parent.parent
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Loads the folder `defs` of the project that this module belongs to."""
+    # A workspace's working_directory does it for Dagster, but nothing does for `dg`.
+    if str(_PROJECT) not in sys.path:
+        sys.path.append(str(_PROJECT))
+    return dg.load_from_defs_folder(path_within_project=_PROJECT)

@@ -1,0 +1,13 @@
+"""What an asset does with a batch: claim, compute, store, check, ack."""
+
+from .decorators import pgque_asset, pgque_multi_asset
+from .io_managers import ParquetBatchIOManager, PostgresBatchIOManager
+from .replay import pgque_replay_asset
+
+__all__ = [
+    "ParquetBatchIOManager",
+    "PostgresBatchIOManager",
+    "pgque_asset",
+    "pgque_multi_asset",
+    "pgque_replay_asset",
+]

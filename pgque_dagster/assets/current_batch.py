@@ -1,0 +1,41 @@
+"""Which batch a step works on, for the IO manager that stores what it makes.
+
+Dagster hands an IO manager the output and its metadata; a sink needs the claim itself.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from ..client import InvalidArgument
+from ..spark import SparkBatch
+
+_current: dict[tuple[str, dg.AssetKey], SparkBatch] = {}
+
+
+@contextmanager
+def working_on(run_id: str, keys: Iterable[dg.AssetKey], batch: SparkBatch) -> Iterator[None]:
+    """Lets IO managers find the batch that assets are made of, while the block runs."""
+    places = [(run_id, key) for key in keys]
+    _current.update(dict.fromkeys(places, batch))
+    try:
+        yield
+    finally:
+        for place in places:
+            _current.pop(place, None)
+
+
+def current_batch(context: dg.OutputContext) -> SparkBatch:
+    """Returns the batch that an output is made of.
+
+    Raises:
+        InvalidArgument: if it is made of none.
+    """
+    batch = _current.get((context.run_id, context.asset_key))
+    if batch is None:
+        raise InvalidArgument(
+            f"{context.asset_key.to_user_string()} is not made of a batch",
+            "Use this IO manager for assets made with @pgque_asset.",
+        )
+    return batch

@@ -1,0 +1,160 @@
+"""Stores what an asset makes of a batch so that doing it again changes nothing.
+
+How, and what a crash can do, is told in `spark/sinks/`; these managers only call it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+from adbc_driver_postgresql import dbapi
+from psycopg import sql
+from pydantic import Field
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from ..client import InvalidArgument
+from ..keys import REPLAY, ROWS, TABLE
+from ..resource import PgqueResource
+from ..spark import ParquetSink, PostgresSink, clear_executor_errors
+from ..spark.sinks.merge import Mode
+from ..step_errors import logs_errors_first
+from .current_batch import current_batch
+
+
+class ParquetBatchIOManager(dg.ConfigurableIOManager):
+    """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>`.
+
+    A reader of that directory sees one table, with the column batch_id. What a
+    `@pgque_replay_asset` makes has a directory more, and the column replay, for each replay. What
+    is kept when an attempt is killed or stopped is told with `ParquetSink`.
+    """
+
+    base_dir: str = Field(
+        description="A directory that driver and executors share, or a URL that Spark can write to."
+    )
+
+    @logs_errors_first
+    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
+        """Stores a batch's DataFrame in the place of what an earlier attempt stored.
+
+        Raises:
+            InvalidArgument: if the output is no DataFrame, or is not of a batch, or the directory
+                holds batches of another database.
+        """
+        batch = current_batch(context)
+        frame, rows = _counted(_data_frame(context, obj))
+        with clear_executor_errors():
+            directory = self._directory(context.asset_key)
+            if (context.definition_metadata or {}).get(REPLAY):
+                directory = f"{directory}/replay={batch.consumer}"
+            path = ParquetSink(directory).write(batch, frame)
+        context.add_output_metadata({"path": dg.MetadataValue.path(path), ROWS: rows()})
+
+    def load_input(self, context: dg.InputContext) -> DataFrame:
+        """Returns all batches stored so far as one DataFrame."""
+        spark = SparkSession.builder.getOrCreate()
+        return ParquetSink(self._directory(context.asset_key)).read(spark)
+
+    def _directory(self, key: dg.AssetKey) -> str:
+        return "/".join((self.base_dir.rstrip("/"), *key.path))
+
+
+class PostgresBatchIOManager(dg.ConfigurableIOManager):
+    """Takes DataFrames of `@pgque_asset` into tables of the queue's database, exactly once.
+
+    What is stored here is staged; it gets into the table in the transaction of the batch's ack. So
+    a run that dies, whenever, leaves either both or neither. Assets downstream, in the same run,
+    begin after the ack and see it.
+
+    The table has the name that the asset's metadata `dagster/table_name` gives, or the last part of
+    the asset's key. It must exist, with a unique index on the key for `upsert` and `add`. The role
+    needs INSERT on it, for `upsert` and `add` SELECT and UPDATE, and CREATE in its schema or in
+    `stage_schema`.
+
+    Example:
+        .. code-block:: python
+
+            pgque = PgqueResource(url=dg.EnvVar("PGQUE_URL"))
+            resources = {
+                "pgque": pgque,
+                "balances": PostgresBatchIOManager(pgque=pgque, mode="add", key=["account"]),
+            }
+    """
+
+    pgque: dg.ResourceDependency[PgqueResource]
+    mode: Mode = Field(
+        default="append",
+        description="append inserts the rows; upsert replaces the values of rows with the same "
+        "key; add adds the values up.",
+    )
+    key: list[str] = Field(
+        default_factory=list, description="Columns of a unique index, for upsert and add."
+    )
+    stage_schema: str | None = Field(
+        default=None,
+        description="Schema in which rows are staged, where the role may create tables; that of "
+        "the table, if left out.",
+    )
+
+    @logs_errors_first
+    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
+        """Stages a batch's DataFrame, to be merged with the ack.
+
+        Raises:
+            InvalidArgument: if the output is no DataFrame, or is not of a batch, or the table
+                cannot take it.
+        """
+        batch = current_batch(context)
+        frame, rows = _counted(_data_frame(context, obj))
+        table = _table(context.asset_key, context.definition_metadata)
+        with clear_executor_errors():
+            PostgresSink(
+                table,
+                key=self.key,
+                mode=self.mode,
+                stage_schema=self.stage_schema,
+                # So that several assets of a batch can have one table.
+                name=context.asset_key.to_user_string(),
+            ).write(batch, frame)
+        context.add_output_metadata({TABLE: table, ROWS: rows()})
+
+    def load_input(self, context: dg.InputContext) -> DataFrame:
+        """Returns the whole table as DataFrame, read by the driver; numeric comes as text."""
+        made = context.upstream_output
+        table = _table(context.asset_key, made.definition_metadata if made else None)
+        name = sql.Identifier(*table.split(".")).as_string(None)
+        with dbapi.connect(self.pgque.database_url()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"table {name}")
+            rows = _plain(cursor.fetch_arrow_table())
+        return SparkSession.builder.getOrCreate().createDataFrame(rows)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Gives columns of types that Arrow has no name for the form in which they travelled."""
+    for place, field in enumerate(table.schema):
+        if isinstance(field.type, pa.BaseExtensionType):
+            column = table.column(place).cast(field.type.storage_type)
+            table = table.set_column(place, field.name, column)
+    return table
+
+
+def _table(key: dg.AssetKey, metadata: Any) -> str:
+    named = (metadata or {}).get(TABLE)
+    return str(getattr(named, "value", named) or key.path[-1])
+
+
+def _data_frame(context: dg.OutputContext, value: object) -> DataFrame:
+    if not isinstance(value, DataFrame):
+        raise InvalidArgument(
+            f"{context.asset_key.to_user_string()} returned {type(value).__name__}",
+            "Return a Spark DataFrame.",
+        )
+    return value
+
+
+def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """Has Spark count the rows while it writes them; ask when it has."""
+    seen = Observation()
+    return frame.observe(seen, f.count(f.lit(1)).alias("rows")), lambda: int(seen.get["rows"])

@@ -1,0 +1,288 @@
+"""What a body made of a batch, as Dagster's events, and where it goes.
+
+A step yields each of its outputs once. So the first batch of a run goes the ordinary way, and those
+drained after it are handed to the IO manager and recorded here.
+"""
+
+import inspect
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from ..client import InvalidArgument
+from .ack_gate import STORES_ITSELF, AckGate
+from .metadata import column_schema
+
+Result = dg.MaterializeResult[Any] | dg.Output[Any]
+AssetRecord = dg.AssetCheckEvaluation | dg.AssetMaterialization | dg.AssetObservation
+# Dagster logs records whenever they are yielded.
+StepResult = dg.AssetCheckResult | Result | AssetRecord
+
+_RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
+_RESULTS = (dg.MaterializeResult, dg.Output)
+_REFUSED = (dg.DynamicOutput, dg.ObserveResult)
+_LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
+
+# What a MaterializeResult has in the place of a value that was not given.
+_NO_VALUE = dg.MaterializeResult[Any]().value
+_DATA_VERSION = "dagster/data_version"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of one batch of a step.
+
+    Args:
+        context: of the step.
+        keys: the assets, by the name of the output.
+        gate: is told what is stored and checked.
+        returns_nothing: whether the function stores its results itself and returns nothing.
+        wants_values: whether each output has to have a value for its IO manager.
+    """
+
+    context: dg.AssetExecutionContext
+    keys: Mapping[str, dg.AssetKey]
+    gate: AckGate
+    returns_nothing: bool
+    wants_values: bool
+
+    def events(self, returned: Any) -> Iterator[StepResult]:
+        """Turns what a body returned or yielded into Dagster's events.
+
+        Raises:
+            InvalidArgument: if it is nothing where a result is needed, or of no known output.
+        """
+        has_result = False
+        for result in returned if inspect.isgenerator(returned) else (returned,):
+            for event in self._events(result):
+                has_result = has_result or isinstance(event, _RESULTS)
+                yield event
+        if self.returns_nothing and not has_result:
+            for key in self.keys.values():
+                yield dg.MaterializeResult(asset_key=key)
+
+    def _events(self, result: Any) -> Iterator[StepResult]:
+        if isinstance(result, _REFUSED):
+            raise InvalidArgument(
+                f"a {type(result).__name__} is no result of a batch",
+                "Return a value, an Output or a MaterializeResult.",
+            )
+        if result is None:
+            self._check_may_be_nothing()
+        elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *_RESULTS)):
+            self._check(result)
+            yield result
+        elif isinstance(result, _LAZY) or (isinstance(result, list) and _has_results(result)):
+            raise InvalidArgument(
+                f"a {type(result).__name__} of results is no result",
+                "Return a tuple, or yield each result: nobody iterates anything else before the "
+                "ack.",
+            )
+        elif isinstance(result, tuple) and (len(self.keys) > 1 or _has_results(result)):
+            yield from self._each(result)
+        elif len(self.keys) == 1:
+            (name,) = self.keys
+            yield self._output(name, result)
+        else:
+            raise InvalidArgument(
+                f"a {type(result).__name__} does not say which asset it is of",
+                f"Make it an Output with an output_name of {', '.join(self.keys)}, or return a "
+                "tuple of as many values.",
+            )
+
+    def _check_may_be_nothing(self) -> None:
+        if not self.returns_nothing:
+            names = ", ".join(key.to_user_string() for key in self.keys.values())
+            raise InvalidArgument(
+                f"{names}: the function returned nothing, so nothing of the batch was stored",
+                f"Return what is to be stored. {STORES_ITSELF}",
+            )
+
+    def _each(self, results: tuple[Any, ...]) -> Iterator[StepResult]:
+        """One result for each asset, in their order; those of checks come behind."""
+        values = [each for each in results if not isinstance(each, dg.AssetCheckResult)]
+        if len(values) != len(self.keys):
+            raise InvalidArgument(
+                f"{len(values)} results for {len(self.keys)} assets",
+                f"Return one for each of {', '.join(self.keys)}, in this order.",
+            )
+        for name, value in zip(self.keys, values, strict=True):
+            if isinstance(value, _RESULTS):
+                self._check(value)
+                yield value
+            else:
+                yield self._output(name, value)
+        for each in results:
+            if isinstance(each, dg.AssetCheckResult):
+                yield each
+
+    def _output(self, name: str, value: Any) -> StepResult:
+        output = dg.Output(value, output_name=name)
+        self._check(output)
+        return output
+
+    def _check(self, event: StepResult) -> None:
+        """Refuses a result that stores nothing, or that the function said it would not return."""
+        if not isinstance(event, _RESULTS):
+            return
+        name = self._name(event)
+        asset = self.keys[name].to_user_string() if name in self.keys else name
+        if event.value is None:
+            raise InvalidArgument(
+                f"the value for {asset} is None, so nothing of the batch would be stored",
+                "Return the value; or a MaterializeResult, if the function stored it itself.",
+            )
+        if event.value is not _NO_VALUE and self._stores_nothing(name):
+            raise InvalidArgument(
+                f"{asset}: the function says that it stores its results itself, and returned a "
+                f"{type(event.value).__name__}, which would not be stored",
+                "Correct the annotation, -> None or -> MaterializeResult, or leave out "
+                "returns_nothing, and name an IO manager; assets given by specs have none.",
+            )
+        if event.value is _NO_VALUE and self.wants_values:
+            raise InvalidArgument(
+                f"{asset}: a replay stores by its IO manager, and there is no value for it",
+                "Return the value: what a function stores itself would stand beside what it "
+                "stored the first time.",
+            )
+
+    def _stores_nothing(self, name: str) -> bool:
+        return self.returns_nothing or (
+            name in self.keys
+            and bool(self.context.op_def.output_def_named(name).dagster_type.is_nothing)
+        )
+
+    def describe(self, event: StepResult, metadata: Mapping[str, Any]) -> None:
+        """Adds metadata to an output that is about to be yielded."""
+        if isinstance(event, _RESULTS):
+            self.context.add_output_metadata(
+                {**metadata, **column_schema(event.value)}, output_name=self._name(event)
+            )
+
+    def admit(self, event: StepResult) -> None:
+        """Refuses what Dagster would, before anything is stored: it does so to no later batch.
+
+        Raises:
+            InvalidArgument: if it is of no known output, or an output or check has a result.
+            DagsterInvariantViolationError: if the result of a check is of none.
+            DagsterTypeCheckDidNotPass: if a value has not the type of its output.
+        """
+        if isinstance(event, _RESULTS):
+            name = self._name(event)
+            self.gate.begin(name)
+            if event.value is not _NO_VALUE:
+                self._check_type(name, event.value)
+        for check in _checks(event):
+            if isinstance(check, dg.AssetCheckResult):
+                self.gate.begin_check(check)
+
+    def passed(self, event: StepResult) -> None:
+        """Tells the gate that an event was stored and recorded."""
+        if isinstance(event, _RESULTS):
+            self.gate.stored(self._name(event))
+        for check in _checks(event):
+            self.gate.checked(check)
+
+    def record(self, event: StepResult, metadata: Mapping[str, Any]) -> Iterator[AssetRecord]:
+        """Stores what cannot be yielded any more; yields the records of it, and of checks."""
+        if isinstance(event, _RECORDS):
+            yield event
+            return
+        if isinstance(event, _RESULTS):
+            name = self._name(event)
+            key = self.keys[name]
+            own = {**metadata, **column_schema(event.value), **(event.metadata or {})}
+            if event.value is not _NO_VALUE:
+                own |= yield from self._store(name, key, event.value, own)
+            tags = dict(event.tags or {})
+            if event.data_version is not None:
+                tags[_DATA_VERSION] = event.data_version.value
+            yield dg.AssetMaterialization(key, metadata=own, tags=tags)
+        for check in _checks(event):
+            if isinstance(check, dg.AssetCheckResult):
+                yield self._evaluation(check)
+
+    def _name(self, event: Result) -> str:
+        if isinstance(event, dg.Output):
+            return event.output_name
+        if event.asset_key is None and len(self.keys) == 1:
+            return next(iter(self.keys))
+        for name, key in self.keys.items():
+            if key == event.asset_key:
+                return name
+        raise InvalidArgument(
+            f"a MaterializeResult is of {event.asset_key}, which is not computed here",
+            "Give asset_key one of "
+            + ", ".join(key.to_user_string() for key in self.keys.values())
+            + ".",
+        )
+
+    def _store(
+        self, name: str, key: dg.AssetKey, value: Any, metadata: Mapping[str, Any]
+    ) -> Generator[AssetRecord, None, dict[str, Any]]:
+        """Has the IO manager store a value as Dagster would; returns the metadata that it adds."""
+        definition = self.context.op_def.output_def_named(name)
+        manager = getattr(self.context.resources, definition.io_manager_key)
+        output = dg.build_output_context(
+            step_key=self.context.op_def.name,
+            name=name,
+            run_id=self.context.run.run_id,
+            asset_key=key,
+            definition_metadata=self.context.assets_def.get_asset_spec(key).metadata,
+            # As Dagster passes it: each as a MetadataValue.
+            output_metadata={**dg.AssetMaterialization(key, metadata=metadata).metadata},
+            dagster_type=definition.dagster_type,
+        )
+        handled = manager.handle_output(output, value)
+        added: dict[str, Any] = {}
+        # A generator stores nothing before it is iterated.
+        for item in handled if inspect.isgenerator(handled) else [handled]:
+            if isinstance(item, dg.AssetMaterialization):
+                yield item
+            elif isinstance(item, dict):
+                added |= item
+            elif item:
+                raise InvalidArgument(
+                    f"the IO manager {definition.io_manager_key} gave back a "
+                    f"{type(item).__name__} for {key.to_user_string()}",
+                    "handle_output may yield an AssetMaterialization, or metadata as a dict.",
+                )
+        yield from output.get_logged_events()
+        return {**added, **output.get_logged_metadata()}
+
+    def _check_type(self, name: str, value: Any) -> None:
+        expected = self.context.op_def.output_def_named(name).dagster_type
+        if expected.is_any:
+            return
+        found = dg.check_dagster_type(expected, value)
+        if not found.success:
+            raise dg.DagsterTypeCheckDidNotPass(  # type: ignore[no-untyped-call]
+                description=f"Type check failed for output {name!r}: expected "
+                f"{expected.display_name}. {found.description or ''}",
+                metadata=found.metadata,
+                dagster_type=expected,
+            )
+
+    def _evaluation(self, check: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+        spec = self.gate.spec_of(check)
+        return dg.AssetCheckEvaluation(
+            asset_key=spec.asset_key,
+            check_name=spec.name,
+            passed=check.passed,
+            metadata=check.metadata,
+            severity=check.severity,
+            description=check.description,
+            blocking=spec.blocking,
+        )
+
+
+def _has_results(values: Sequence[Any]) -> bool:
+    return any(isinstance(each, (dg.AssetCheckResult, *_RESULTS)) for each in values)
+
+
+def _checks(event: StepResult) -> list[dg.AssetCheckResult | dg.AssetCheckEvaluation]:
+    if isinstance(event, dg.AssetCheckResult | dg.AssetCheckEvaluation):
+        return [event]
+    return list(getattr(event, "check_results", None) or ())

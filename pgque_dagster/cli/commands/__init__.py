@@ -1,0 +1,1 @@
+"""The commands of `pgque`, a module for each subject."""

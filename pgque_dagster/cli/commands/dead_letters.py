@@ -1,0 +1,128 @@
+"""Dead letters, the events that consumers gave up: list, replay, purge."""
+
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from ...client import PgqueError
+from ..database import Database, pass_database
+from ..examples import examples
+from ..tables import shortened, table
+from ..times import Age
+
+_TEXT_WIDTH = 60
+
+
+@click.group(
+    "dead-letters",
+    epilog=examples(
+        "pgque dead-letters list orders",
+        "pgque dead-letters replay orders",
+        "pgque dead-letters purge orders --older-than 30d",
+    ),
+)
+def dead_letters() -> None:
+    """Look after events that consumers gave up."""
+
+
+@dead_letters.command(
+    "list",
+    epilog=examples(
+        "pgque dead-letters list orders",
+        "pgque dead-letters list orders --limit 500 --full",
+    ),
+)
+@click.argument("queue")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
+)
+@click.option("--full", is_flag=True, help="Show payloads and reasons whole.")
+@pass_database
+def list_(database: Database, queue: str, limit: int, full: bool) -> None:
+    """Show the newest dead letters of QUEUE."""
+    with database.client() as client:
+        letters = client.dead_letters(queue, limit)
+    if not letters:
+        click.echo(f"queue {queue} has no dead letters")
+        return
+    width = None if full else _TEXT_WIDTH
+    rows = [
+        (
+            letter.id,
+            f"{letter.time:%F %T}",
+            letter.event_id,
+            letter.type,
+            shortened(letter.reason, width),
+            shortened(letter.payload, width),
+        )
+        for letter in letters
+    ]
+    click.echo(table(("id", "time", "event", "type", "reason", "payload"), rows))
+
+
+@dead_letters.command(
+    epilog=examples(
+        "pgque dead-letters replay orders",
+        "pgque dead-letters replay orders --reason 'not JSON%' --since 2h --limit 100",
+        "pgque dead-letters replay --id 17 --id 18",
+    ),
+)
+@click.argument("queue", required=False)
+@click.option("--id", "ids", type=int, multiple=True, help="Only this one. May be given again.")
+@click.option("--reason", help="Only those given up for this reason; % stands for any text.")
+@click.option("--type", help="Only events of this type.")
+@click.option("--since", type=Age(), help="Only those given up so lately: 90s, 15m, 12h, 30d.")
+@click.option("--limit", type=click.IntRange(min=1), help="The oldest, and so many at most.")
+@pass_database
+def replay(
+    database: Database,
+    queue: str | None,
+    ids: tuple[int, ...],
+    reason: str | None,
+    type: str | None,
+    since: timedelta | None,
+    limit: int | None,
+) -> None:
+    """Send dead letters of QUEUE, or those of --id, to their consumers again."""
+    filtered = any(option is not None for option in (reason, type, since, limit))
+    if (queue is None) == (not ids) or (ids and filtered):
+        raise click.UsageError("Give a queue, with or without a filter, or one or more --id.")
+    with database.client() as client:
+        if queue is None:
+            with client.transaction():
+                for dead_letter_id in ids:
+                    client.replay_dead_letter(dead_letter_id)
+            click.echo(f"dead letters replayed: {len(ids)}")
+            return
+        replayed, failed, first_error = client.replay_dead_letters(
+            queue,
+            reason=reason,
+            type=type,
+            since=datetime.now(UTC) - since if since is not None else None,
+            limit=limit,
+        )
+    click.echo(f"dead letters replayed: {replayed}")
+    if failed:
+        raise PgqueError(f"{failed} dead letters stay, the first because: {first_error}")
+
+
+@dead_letters.command(
+    epilog=examples(
+        "pgque dead-letters purge orders",
+        "pgque dead-letters purge orders --older-than 0s",
+    ),
+)
+@click.argument("queue")
+@click.option(
+    "--older-than",
+    type=Age(),
+    default="30d",
+    show_default=True,
+    help="Only those given up so long ago: 90s, 15m, 12h, 30d; 0s for all.",
+)
+@pass_database
+def purge(database: Database, queue: str, older_than: timedelta) -> None:
+    """Delete old dead letters of QUEUE."""
+    with database.client() as client:
+        count = client.purge_dead_letters(queue, older_than)
+    click.echo(f"dead letters purged: {count}")

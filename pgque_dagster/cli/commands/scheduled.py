@@ -1,0 +1,63 @@
+"""Events that wait for their time: list, cancel."""
+
+import click
+
+from ...client import PgqueError
+from ..database import Database, pass_database
+from ..examples import examples
+from ..tables import shortened, table
+
+_TEXT_WIDTH = 60
+
+
+@click.group(
+    epilog=examples(
+        "pgque scheduled list reminders",
+        "pgque scheduled cancel 4503599627370496",
+    ),
+)
+def scheduled() -> None:
+    """Look after events that were sent with --at."""
+
+
+@scheduled.command(
+    "list",
+    epilog=examples(
+        "pgque scheduled list reminders --limit 500",
+    ),
+)
+@click.argument("queue")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
+)
+@pass_database
+def list_(database: Database, queue: str, limit: int) -> None:
+    """Show the events of QUEUE that wait for their time, the next first."""
+    with database.client() as client:
+        waiting = client.list_scheduled(queue, limit)
+    if not waiting:
+        click.echo(f"queue {queue} has nothing scheduled")
+        return
+    rows = [
+        (entry.id, f"{entry.deliver_at:%F %T%z}", entry.type, shortened(entry.payload, _TEXT_WIDTH))
+        for entry in waiting
+    ]
+    click.echo(table(("entry", "deliver at", "type", "payload"), rows))
+
+
+@scheduled.command(
+    epilog=examples(
+        "pgque scheduled cancel 4503599627370496",
+    ),
+)
+@click.argument("entry", type=int)
+@pass_database
+def cancel(database: Database, entry: int) -> None:
+    """Take back the event of ENTRY, as long as it waits."""
+    with database.client() as client:
+        if not client.cancel_scheduled(entry):
+            raise PgqueError(
+                f"nothing is scheduled as entry {entry}",
+                "It was delivered or cancelled; see `pgque scheduled list QUEUE`.",
+            )
+    click.echo(f"cancelled entry {entry}")

@@ -1,0 +1,18 @@
+"""The SQL that the client sends, by concept. Nothing here does input or output.
+
+A call is a text, its parameters, and how to read the rows. A client runs it on whatever kind of
+connection it has.
+"""
+
+from . import batches, consumers, dead_letters, maintenance, plans, publishing, queues, statistics
+
+__all__ = [
+    "batches",
+    "consumers",
+    "dead_letters",
+    "maintenance",
+    "plans",
+    "publishing",
+    "queues",
+    "statistics",
+]

@@ -1,0 +1,137 @@
+"""Batches: claim, read, nack, ack."""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from datetime import timedelta
+from typing import Any
+
+from ..models import BatchInfo, Lease, LeaseInfo, Limits, Message
+from .call import Call, Row, first, nothing
+
+
+def next_batch(queue: str, consumer: str, limits: Limits) -> Call[int | None]:
+    """The open or next batch, without a lease."""
+    return Call(
+        # The types tell this form from the one with a subconsumer.
+        "select batch_id from pgque.next_batch_custom("
+        "%s, %s, %s::interval, %s::integer, %s::interval, %s::integer)",
+        (queue, consumer, *astuple(limits)),
+        first,
+    )
+
+
+def claim(
+    queue: str, consumer: str, owner: str, ttl: timedelta, limits: Limits, batch_id: int | None
+) -> Call[Lease | None]:
+    """The open or next batch under a lease."""
+    return Call(
+        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
+        "from pgque.claim_batch(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        (queue, consumer, owner, ttl, *astuple(limits), batch_id),
+        lambda rows: read_lease(owner, rows[0]),
+    )
+
+
+def claim_coop(
+    queue: str,
+    consumer: str,
+    subconsumer: str,
+    owner: str,
+    ttl: timedelta,
+    limits: Limits,
+    batch_id: int | None,
+) -> Call[Lease | None]:
+    """A subconsumer's open or next batch under a lease."""
+    return Call(
+        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
+        "from pgque.claim_coop(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        (queue, consumer, subconsumer, owner, ttl, *astuple(limits), batch_id),
+        lambda rows: read_lease(owner, rows[0]),
+    )
+
+
+def read_lease(owner: str, row: Row) -> Lease | None:
+    """Reads batch_id, epoch, lease_until, prev_tick_id, cur_tick_id; None without a batch."""
+    batch_id, epoch, until, prev_tick, tick = row
+    return None if batch_id is None else Lease(batch_id, owner, epoch, until, prev_tick, tick)
+
+
+def renew(lease: Lease, ttl: timedelta) -> Call[Any]:
+    """A lease's new end."""
+    return Call(
+        "select pgque.renew_batch(%s, %s, %s, %s)",
+        (lease.batch_id, lease.owner, lease.epoch, ttl),
+        first,
+    )
+
+
+def ack(lease: Lease) -> Call[None]:
+    """A leased batch's end."""
+    return Call(
+        "select pgque.ack_batch(%s, %s, %s)", (lease.batch_id, lease.owner, lease.epoch), nothing
+    )
+
+
+def release(lease: Lease) -> Call[None]:
+    """A claim given back."""
+    return Call(
+        "select pgque.release_batch(%s, %s, %s)",
+        (lease.batch_id, lease.owner, lease.epoch),
+        nothing,
+    )
+
+
+def finish_batch(batch_id: int) -> Call[None]:
+    """An unleased batch's end."""
+    return Call("select pgque.finish_batch(%s)", (batch_id,), nothing)
+
+
+def nack_batch(
+    lease: Lease, msg_ids: Sequence[int], after: timedelta, reasons: Sequence[str | None]
+) -> Call[int]:
+    """Events again later, or to the dead letters when their retries are used up."""
+    return Call(
+        "select pgque.nack_batch(%s, %b::bigint[], %s, %b::text[], %s, %s)",
+        (lease.batch_id, list(msg_ids), after, list(reasons), lease.owner, lease.epoch),
+        first,
+    )
+
+
+def dead_letter_batch(
+    lease: Lease, msg_ids: Sequence[int], reasons: Sequence[str | None]
+) -> Call[int]:
+    """Events to the dead letters."""
+    return Call(
+        "select pgque.dead_letter_batch(%s, %b::bigint[], %b::text[], %s, %s)",
+        (lease.batch_id, list(msg_ids), list(reasons), lease.owner, lease.epoch),
+        first,
+    )
+
+
+def lease_info(queue: str, consumer: str) -> Call[LeaseInfo | None]:
+    """Who has the open batch."""
+    return Call(
+        "select batch_id, owner, lease_until, epoch, is_live from pgque.get_lease_info(%s, %s)",
+        (queue, consumer),
+        lambda rows: LeaseInfo(*rows[0]) if rows else None,
+    )
+
+
+def batch_info(batch_id: int) -> Call[BatchInfo]:
+    """What an open batch spans."""
+    return Call(
+        "select queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, "
+        "seq_start, seq_end from pgque.get_batch_info(%s)",
+        (batch_id,),
+        lambda rows: BatchInfo(*rows[0]),
+    )
+
+
+def batch_events(batch_id: int) -> Call[list[Message]]:
+    """All events of an open batch, in order."""
+    return Call(
+        "select ev_id, ev_type, ev_data, ev_retry, ev_time, "
+        "ev_extra1, ev_extra2, ev_extra3, ev_extra4 from pgque.get_batch_events(%s)",
+        (batch_id,),
+        lambda rows: [Message(*row) for row in rows],
+    )

@@ -1,0 +1,64 @@
+"""Events of a batch that failed, remembered until its ack writes them."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from .. import calls
+from ..errors import InvalidArgument
+from ..models import Lease
+from .call import Call
+
+# What one call carries: each passes over the batch once, and holds so many ids and reasons.
+_IDS_A_CALL = 250_000
+
+Reason = str | Sequence[str | None] | None
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Events that are to be delivered again, or given up.
+
+    Attributes:
+        msg_ids: which, at eight bytes each.
+        reasons: why, in the order of the ids; a single one stands for all.
+        retry_after: when they come again; None for those given up.
+    """
+
+    msg_ids: "array[int]"
+    reasons: Sequence[str | None]
+    retry_after: timedelta | None
+
+    @classmethod
+    def of(
+        cls, msg_ids: Iterable[int], reason: Reason, retry_after: timedelta | None
+    ) -> "Failures":
+        """Takes what a consumer says.
+
+        Raises:
+            InvalidArgument: if an id is no whole number, or there are not as many reasons as ids.
+        """
+        try:
+            ids = array("q", msg_ids)
+        except (TypeError, OverflowError) as error:
+            raise InvalidArgument(
+                f"an event's id is a whole number: {error}", "Pass msg_id or ev_id."
+            ) from error
+        reasons = [reason] if reason is None or isinstance(reason, str) else reason
+        if len(reasons) not in (1, len(ids)):
+            raise InvalidArgument(
+                f"{len(reasons)} reasons for {len(ids)} events",
+                "Give a reason for each id, in the order of the ids, or one for all.",
+            )
+        return cls(ids, reasons, retry_after)
+
+    def calls(self, lease: Lease) -> Iterator[Call[int]]:
+        """Yields the calls that write them, of bounded size."""
+        for start in range(0, len(self.msg_ids), _IDS_A_CALL):
+            part = slice(start, start + _IDS_A_CALL)
+            reasons = self.reasons if len(self.reasons) == 1 else self.reasons[part]
+            if self.retry_after is None:
+                yield calls.batches.dead_letter_batch(lease, self.msg_ids[part], reasons)
+            else:
+                yield calls.batches.nack_batch(lease, self.msg_ids[part], self.retry_after, reasons)

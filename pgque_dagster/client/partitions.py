@@ -1,0 +1,148 @@
+"""A consumer divided into slots by partition key: each key in order, by one worker at a time.
+
+docs/partitions.md says what is guaranteed, and what happens to events behind one that failed.
+"""
+
+from datetime import timedelta
+from typing import Literal
+
+from .calls.call import Call, first, nothing
+from .client import Client
+from .models import Message
+
+OnFailure = Literal["skip", "pause"]
+
+
+class PartitionedConsumer:
+    """A consumer whose events are shared out by key among slots, which workers claim.
+
+    Args:
+        client: the database.
+        queue: the queue's name.
+        consumer: the consumer's name.
+        slots: how many there are, 1 to 256; the first `subscribe` fixes it.
+
+    All methods raise the subclass of `PgqueError` that fits, such as `InvalidArgument` where the
+    consumer has another number of slots.
+    """
+
+    def __init__(self, client: Client, queue: str, consumer: str, *, slots: int) -> None:
+        self.client = client
+        self.queue = queue
+        self.consumer = consumer
+        self.slots = slots
+
+    def subscribe(self, slot: int) -> None:
+        """Subscribes a slot, 0 or more; again, it changes nothing.
+
+        The first one has all slots begin at one tick, so one that is subscribed later misses
+        nothing.
+        """
+        params = (self.queue, self.consumer, slot, self.slots)
+        self.client.run(Call("select pgque.subscribe_slot(%s, %s, %s, %s)", params, nothing))
+
+    def unsubscribe(self, slot: int) -> None:
+        """Ends a slot with what it has not read, its waiting events and its dead letters."""
+        params = (self.queue, self.consumer, slot)
+        self.client.run(Call("select pgque.unsubscribe_slot(%s, %s, %s)", params, nothing))
+
+    def set_policy(self, on_failure: OnFailure) -> None:
+        """Says what a failed event does to later ones of its key: they go on, or wait for it."""
+        params = (self.queue, self.consumer, on_failure)
+        self.client.run(Call("select pgque.set_partition_policy(%s, %s, %s)", params, nothing))
+
+    def claim(
+        self, slot: int, *, worker: str, ttl: timedelta = timedelta(seconds=30)
+    ) -> "Slot | None":
+        """Takes a slot's lease, or renews it for the worker that holds it.
+
+        Args:
+            slot: which.
+            worker: who takes it; two workers under one name would share the lease.
+            ttl: how long the lease lasts without renewal, up to a day. `receive`, `nack` and `ack`
+                renew it.
+
+        Returns:
+            The claimed slot, or None while another worker holds it.
+        """
+        params = (self.queue, self.consumer, slot, worker, ttl)
+        sql = Call[int | None]("select pgque.claim_slot(%s, %s, %s, %s, %s)", params, first)
+        epoch = self.client.run(sql)
+        return None if epoch is None else Slot(self, slot, worker, epoch)
+
+
+class Slot:
+    """A slot under a worker's lease. `PartitionedConsumer.claim` makes it.
+
+    `receive`, `nack` and `ack` raise `LeaseLost` once another worker has the slot.
+
+    Attributes:
+        number: which slot.
+        worker: who holds it.
+        epoch: grows with every change of the holder.
+    """
+
+    def __init__(self, of: PartitionedConsumer, number: int, worker: str, epoch: int) -> None:
+        self.number = number
+        self.worker = worker
+        self.epoch = epoch
+        self._client = of.client
+        self._claim = (of.queue, of.consumer, number, of.slots, worker)
+
+    def receive(self, limit: int = 100) -> list[Message]:
+        """Returns the slot's next events in order, at most `limit`; the same ones until the ack.
+
+        The key is in `extra1`. While nothing comes, call again before half of the lease is over.
+        """
+        return self._client.run(
+            Call(
+                "select msg_id, type, payload, retry_count, created_at, "
+                "extra1, extra2, extra3, extra4 "
+                "from pgque.receive_partitioned(%s, %s, %s, %s, %s, %s)",
+                (*self._claim, limit),
+                lambda rows: [Message(*row) for row in rows],
+            )
+        )
+
+    def nack(
+        self,
+        msg_id: int,
+        *,
+        retry_after: timedelta = timedelta(minutes=1),
+        reason: str | None = None,
+    ) -> None:
+        """Has an event of the page delivered again, or given up when its retries are used up.
+
+        Takes effect at once. Under the policy pause, leave later events of its key alone: they
+        come again behind it.
+
+        Args:
+            msg_id: which.
+            retry_after: when.
+            reason: kept with the dead letter, if it becomes one.
+
+        Raises:
+            EventNotInBatch: if the event is not among those that `receive` returned last.
+        """
+        self._client.run(
+            Call(
+                "select pgque.nack_partitioned(%s, %s, %s, %s, %s, row(%s, null, null, null, null,"
+                " null, null, null, null, null)::pgque.message, %s, %s)",
+                (*self._claim, msg_id, retry_after, reason),
+                nothing,
+            )
+        )
+
+    def ack(self) -> bool:
+        """Finishes what `receive` returned last; returns False if there was nothing."""
+        sql = "select pgque.ack_partitioned(%s, %s, %s, %s, %s) = 1"
+        return self._client.run(Call[bool](sql, self._claim, first))
+
+    def release(self) -> bool:
+        """Gives the slot up, for the next worker at once; returns False if it was lost before.
+
+        What was received and not acked comes again, to whoever claims the slot.
+        """
+        queue, consumer, number, _, worker = self._claim
+        sql = "select pgque.release_slot(%s, %s, %s, %s)"
+        return self._client.run(Call[bool](sql, (queue, consumer, number, worker), first))

@@ -1,0 +1,18 @@
+"""Durations as people write them in commands and YAML: `90s`, `15m`, `12h`, `30d`."""
+
+import re
+from datetime import timedelta
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+PATTERN = r"^\d{1,9}[smhd]$"
+
+
+def parse_duration(text: str) -> timedelta:
+    """Reads a number and a unit.
+
+    Raises:
+        ValueError: if the text is anything else.
+    """
+    if not re.search(PATTERN, text):
+        raise ValueError(f"{text!r} is no duration; write 90s, 15m, 12h or 30d")
+    return timedelta(**{UNITS[text[-1]]: int(text[:-1])})

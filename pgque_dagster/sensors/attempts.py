@@ -1,0 +1,196 @@
+"""Which attempt at a batch is due, told from the runs so far and the lease; no input or output.
+
+An attempt is a run that claimed the batch. Each claim raises the consumer's epoch, and a run is
+tagged with the epoch at its request: where the epoch has grown since, the batch was claimed.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+from ..client.calls.states import ConsumerState
+from ..keys import ATTEMPT, EPOCH
+
+# Dagster itself starts these when their turn comes.
+_WAITING = (dg.DagsterRunStatus.QUEUED,)
+_WORKING = (
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
+# A run that has not claimed its batch after so long has died before it could.
+_START_UP = timedelta(minutes=15)
+# Runs that fail before they claim are not limited in number, so their distance is.
+_LONGEST_WAIT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class AttemptPolicy:
+    """How often a batch is tried, and how long after a run of it that failed.
+
+    The wait doubles with each run, up to 10 minutes, or to `backoff` where that is longer.
+    """
+
+    max_attempts: int
+    backoff: timedelta
+
+    def wait_after(self, runs: int) -> timedelta:
+        """Returns how long to wait after so many runs."""
+        doublings = min(runs - 1, 30)
+        return min(self.backoff * (1 << doublings), max(self.backoff, _LONGEST_WAIT))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The batch gets a run now; `number` counts the runs requested for it, and never repeats."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The batch gets no run now; `reason` says why, for a person."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """The batch had all its attempts.
+
+    Attributes:
+        attempts: how many runs claimed it.
+        last_run_id: the newest run.
+        unfinished_run_id: one that lost its claim, and that Dagster still records as working.
+    """
+
+    attempts: int
+    last_run_id: str
+    unfinished_run_id: str | None
+
+
+def next_attempt(
+    state: ConsumerState, runs: Sequence[dg.RunRecord], policy: AttemptPolicy, now: datetime
+) -> Attempt | Wait | Exhausted:
+    """Decides on a batch.
+
+    Args:
+        state: the consumer's, with the batch open.
+        runs: all that Dagster recorded of the batch.
+        policy: how often, and when again.
+        now: with its zone.
+    """
+    batch = name_batch(state)
+    for record in runs:
+        reason = _why_busy(record, state, now)
+        if reason is not None:
+            return Wait(f"{batch}: {reason}")
+    if state.is_live:
+        return Wait(f'{batch} is leased by "{state.owner}" until {_clock(state.lease_until)}')
+    if not runs:
+        return Attempt(1)
+
+    newest = max(runs, key=lambda record: record.create_timestamp)
+    attempts = _count_claims(runs, state)
+    if attempts >= policy.max_attempts:
+        return Exhausted(attempts, newest.dagster_run.run_id, _unfinished(runs, state))
+    if newest.end_time is not None:
+        again_at = datetime.fromtimestamp(newest.end_time, UTC) + policy.wait_after(len(runs))
+        if now < again_at:
+            return Wait(
+                f"{batch}: run {newest.dagster_run.run_id[:8]} "
+                f"{_ended(newest.dagster_run.status)}, attempt {attempts + 1} of "
+                f"{policy.max_attempts} at {_clock(again_at)}"
+                f"{_unclaimed(len(runs) - attempts)}"
+            )
+    return Attempt(1 + max(_number(record.dagster_run.tags.get(ATTEMPT)) or 0 for record in runs))
+
+
+def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
+    """Returns how many of the runs claimed the batch; one without an epoch counts as one that did.
+
+    Runs requested at the same epoch are counted once: when the later one was requested, the
+    earlier one had not claimed.
+    """
+    epochs = [_number(record.dagster_run.tags.get(EPOCH)) for record in runs]
+    assert state.epoch is not None
+    claimed_at = {each for each in epochs if each is not None and each < state.epoch}
+    return epochs.count(None) + len(claimed_at)
+
+
+def _unfinished(runs: Iterable[dg.RunRecord], state: ConsumerState) -> str | None:
+    """Returns the run that may go on with its claim when it wakes up, since nobody took it over."""
+    for record in runs:
+        run = record.dagster_run
+        if run.status in _WORKING and _is_holder(run, state):
+            return run.run_id
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _unclaimed(runs: int) -> str:
+    if runs == 0:
+        return ""
+    return (
+        "; 1 run ended before it claimed the batch"
+        if runs == 1
+        else f"; {runs} runs ended before they claimed the batch"
+    )
+
+
+def name_batch(state: ConsumerState) -> str:
+    """Returns how messages call the open batch: `batch 812 of orders/revenue`."""
+    part = "" if state.subconsumer is None else f", part {state.subconsumer}"
+    return f"batch {state.batch_id} of {state.queue}/{state.consumer}{part}"
+
+
+def _why_busy(record: dg.RunRecord, state: ConsumerState, now: datetime) -> str | None:
+    run = record.dagster_run
+    name = f"run {run.run_id[:8]}"
+    if run.status in _WAITING:
+        return f"{name} is queued ({_age(record.create_timestamp, now)})"
+    if run.status not in _WORKING:
+        return None
+    since = (
+        datetime.fromtimestamp(record.start_time, UTC)
+        if record.start_time
+        else record.create_timestamp
+    )
+    if _is_holder(run, state):
+        # It let its lease run out: it has died.
+        return (
+            f"{name} is working on it ({_age(since, now)}, lease until {_clock(state.lease_until)})"
+            if state.is_live
+            else None
+        )
+    if now - since > _START_UP:
+        return None
+    return f"{name} is {run.status.value.lower().replace('_', ' ')} ({_age(since, now)})"
+
+
+def _is_holder(run: dg.DagsterRun, state: ConsumerState) -> bool:
+    return state.owner is not None and state.owner.endswith(run.run_id)
+
+
+def _ended(status: dg.DagsterRunStatus) -> str:
+    return {
+        dg.DagsterRunStatus.FAILURE: "failed",
+        dg.DagsterRunStatus.CANCELED: "was canceled",
+    }.get(status, "ended without an ack")
+
+
+def _age(since: datetime, now: datetime) -> str:
+    seconds = max(0, int((now - since).total_seconds()))
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def _clock(time: datetime | None) -> str:
+    return "an unknown time" if time is None else f"{time.astimezone(UTC):%H:%M:%S} UTC"

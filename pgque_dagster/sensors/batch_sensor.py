@@ -1,0 +1,152 @@
+"""`build_pgque_sensor`: one run for each finished batch of each consumer.
+
+The batch is opened here and claimed by the run. What decides is in `batch_requests`.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NoReturn, get_args
+
+import dagster as dg
+
+from ..client import Limits, PgqueError
+from ..consumers import Consumer, consumers_of
+from ..resource import PgqueResource
+from .attempts import AttemptPolicy
+from .cursor import SensorCursor
+from .run_requests import BatchPolicy, Findings, OnExhausted, find_batches
+
+
+def build_pgque_sensor(
+    assets: Sequence[dg.AssetsDefinition],
+    *,
+    name: str = "pgque_sensor",
+    min_events: int = 1,
+    max_events: int = 1_000_000,
+    max_age: timedelta = timedelta(seconds=60),
+    max_attempts: int = 3,
+    backoff: timedelta = timedelta(seconds=10),
+    on_exhausted: OnExhausted = "hold",
+    max_runs: int | None = None,
+    parallel_runs: int = 1,
+    minimum_interval_seconds: int = 5,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
+) -> dg.SensorDefinition:
+    """Makes the sensor that starts one run for each batch of the given assets' consumers.
+
+    A batch is opened when `min_events` are there or the oldest waited `max_age`; in a backlog it
+    takes up to `max_events` at once. A failed batch is tried again after `backoff`, doubled each
+    time, up to `max_attempts` claims. The consumers take turns at coming first.
+
+    Args:
+        assets: assets made by `@pgque_asset`; one consumer each.
+        name: the sensor's name.
+        min_events: how many events are worth a run.
+        max_events: how many events one run takes, about: a tick is never split.
+        max_age: how long events wait for others.
+        max_attempts: how many runs may claim a batch and fail. Those that end before their claim
+            use up none.
+        backoff: the wait after the first failure; it doubles with each run, up to 10 minutes.
+        on_exhausted: what becomes of a batch whose attempts all failed: `hold` keeps it, and with
+            it what follows, for somebody to materialize the asset by hand; `dead_letter` makes all
+            its events dead letters and goes on with the next batch.
+        max_runs: how many runs one evaluation requests at the most; None for no limit.
+        parallel_runs: how many batches of one consumer may be at work at a time. With more than 1
+            the consumer becomes a shared one, whose batches are handed out in order and end in any.
+        minimum_interval_seconds: between two evaluations.
+        default_status: whether the sensor runs without being switched on.
+
+    Returns:
+        The sensor. It needs the resource `pgque`.
+
+    Raises:
+        DagsterInvalidDefinitionError: if an asset consumes no queue, two share a consumer, or an
+            option is out of range.
+    """
+    consumers = consumers_of(assets)
+    for option, value in (
+        ("max_events", max_events),
+        ("max_attempts", max_attempts),
+        ("max_runs", max_runs),
+        ("parallel_runs", parallel_runs),
+    ):
+        if value is not None and value < 1:
+            _refuse(f"{option} is {value}: it must be 1 or more")
+    if not 0 <= min_events <= max_events:
+        _refuse(f"min_events is {min_events}: it must be from 0 to max_events, {max_events}")
+    for option, time in (("max_age", max_age), ("backoff", backoff)):
+        if time < timedelta(0):
+            _refuse(f"{option} is {time}: it must not be negative")
+    if on_exhausted not in get_args(OnExhausted):
+        _refuse(f"on_exhausted is {on_exhausted!r}: it may be {' or '.join(get_args(OnExhausted))}")
+    policy = BatchPolicy(
+        Limits(min_count=min_events, min_interval=max_age, max_count=max_events),
+        AttemptPolicy(max_attempts, backoff),
+        on_exhausted,
+        parallel_runs,
+    )
+
+    @dg.sensor(
+        name=name,
+        target=list(assets),
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=_description(consumers, policy, max_runs),
+    )
+    def pgque_sensor(
+        context: dg.SensorEvaluationContext, pgque: PgqueResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        cursor = SensorCursor.read(context.cursor)
+        try:
+            with pgque.client() as client:
+                findings = find_batches(
+                    context.instance, client, consumers, policy, cursor=cursor, max_runs=max_runs
+                )
+        except PgqueError as error:
+            # A tick that fails would be red, and again at each evaluation until all is well.
+            context.log.warning(str(error))
+            return dg.SkipReason(str(error))
+        return _result(context, findings)
+
+    return pgque_sensor
+
+
+def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: int | None) -> str:
+    """Says for the UI whose batches these are, how large they get and how often they are tried."""
+    limits, retry = policy.limits, policy.retry
+    named = "; ".join(
+        f"queue {each.queue}, consumer {each.name}, asset "
+        + ", ".join(key.to_user_string() for key in each.asset_keys)
+        for each in consumers
+    )
+    parallel = policy.parallel_runs
+    exhausted = {
+        "hold": "it is held, with what follows it, until somebody materializes the asset",
+        "dead_letter": "its events become dead letters and the next batch follows",
+    }
+    return (
+        f"Starts one run for each batch of: {named}. "
+        f"A batch is opened at min_events={limits.min_count}, or when its oldest event has waited "
+        f"max_age={limits.min_interval}; it takes about max_events={limits.max_count} at most. "
+        f"It is tried max_attempts={retry.max_attempts} times, the second time "
+        f"backoff={retry.backoff} after the first failure, and each wait is twice the one before. "
+        f"When all attempts failed, {exhausted[policy.on_exhausted]} "
+        f"(on_exhausted={policy.on_exhausted}). "
+        f"Batches of a consumer at work at a time: parallel_runs={parallel}. "
+        f"Runs requested by an evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}."
+    )
+
+
+def _refuse(what: str) -> NoReturn:
+    raise dg.DagsterInvalidDefinitionError(f"a sensor's {what}")
+
+
+def _result(
+    context: dg.SensorEvaluationContext, findings: Findings
+) -> dg.SensorResult | dg.SkipReason:
+    if not findings.requests:
+        context.update_cursor(findings.cursor.write())
+        return dg.SkipReason("; ".join(findings.reasons))
+    for reason in findings.reasons:
+        context.log.info(reason)
+    return dg.SensorResult(run_requests=findings.requests, cursor=findings.cursor.write())

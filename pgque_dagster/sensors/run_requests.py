@@ -1,0 +1,271 @@
+"""Which batches get a run now: what sensors and workers decide alike.
+
+All consumers' states come with one query and all their runs with another, so that hundreds of
+consumers take a moment. Only a consumer whose next batch is due is called on by itself.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import dagster as dg
+
+from ..client import Batch, Client, ConnectionFailed, Limits, PgqueError
+from ..client.calls.states import ConsumerState, consumer_states, give_up, has_events, hold
+from ..client.cooperative import claim_shared
+from ..consumers import Consumer
+from ..keys import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, LINEAGE, QUEUE, SUBCONSUMER
+from .attempts import Attempt, AttemptPolicy, Exhausted, Wait, name_batch, next_attempt
+from .batch_opening import open_batches
+from .cursor import SensorCursor
+
+OnExhausted = Literal["hold", "dead_letter"]
+
+# An evaluation that took so long leaves the other consumers to the next one; Dagster ends it at 60.
+_LONGEST = timedelta(seconds=25)
+_GIVE_UP_TTL = timedelta(minutes=2)
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """When a batch is opened, how often it is tried, and what becomes of it then."""
+
+    limits: Limits
+    retry: AttemptPolicy
+    on_exhausted: OnExhausted = "hold"
+    parallel_runs: int = 1
+
+
+@dataclass
+class Findings:
+    """The runs to request, why there are no others, and who comes first the next time."""
+
+    requests: list[dg.RunRequest] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    cursor: SensorCursor = field(default_factory=SensorCursor)
+
+
+@dataclass(frozen=True)
+class _Open:
+    consumer: Consumer
+    state: ConsumerState
+
+
+def find_batches(
+    instance: dg.DagsterInstance,
+    client: Client,
+    consumers: Sequence[Consumer],
+    policy: BatchPolicy,
+    *,
+    cursor: SensorCursor,
+    max_runs: int | None = None,
+    longest: timedelta = _LONGEST,
+) -> Findings:
+    """Opens the batches that are due and decides which of the open ones get a run.
+
+    What is wrong with one consumer is a reason among the others and holds none of them up.
+
+    Args:
+        instance: where runs are recorded.
+        client: a client that may consume.
+        consumers: in any order; the cursor tells who comes first.
+        policy: when and how often.
+        cursor: of the evaluation before.
+        max_runs: how many runs to request at the most.
+        longest: after which time the consumers not yet looked at are left to the next evaluation.
+
+    Raises:
+        ConnectionFailed: if the database went away.
+    """
+    order = cursor.rotate(consumers)
+    findings = Findings(cursor=SensorCursor(str(order[1 % len(order)])) if order else cursor)
+    ends_at = time.monotonic() + longest.total_seconds()
+
+    opened = _open_due(instance, client, order, policy, findings, ends_at)
+    lineage = str(client.lineage()) if opened else ""
+    runs = _recorded_runs(instance, opened, lineage)
+    served: Consumer | None = None
+    for each in opened:
+        if time.monotonic() >= ends_at:
+            _leave_from(each.consumer, findings)
+            break
+        if len(findings.requests) == max_runs:
+            # One that has more batches open has had its turn all the same.
+            is_same = each.consumer == served
+            first = _after(each.consumer, order) if is_same else each.consumer
+            findings.cursor = SensorCursor(str(first))
+            break
+        try:
+            decision = _decide(client, each, runs.get(_tags_of(each.state), ()), policy, lineage)
+        except ConnectionFailed:
+            raise
+        except PgqueError as error:
+            decision = f"{each.consumer}: {error}"
+        if isinstance(decision, dg.RunRequest):
+            findings.requests.append(decision)
+            served = each.consumer
+        else:
+            findings.reasons.append(decision)
+    return findings
+
+
+def _after(consumer: Consumer, order: Sequence[Consumer]) -> Consumer:
+    return order[(order.index(consumer) + 1) % len(order)]
+
+
+def _leave_from(consumer: Consumer, findings: Findings) -> None:
+    findings.reasons.append(f"{consumer} comes first in the next evaluation")
+    findings.cursor = SensorCursor(str(consumer))
+
+
+def _open_due(
+    instance: dg.DagsterInstance,
+    client: Client,
+    consumers: Sequence[Consumer],
+    policy: BatchPolicy,
+    findings: Findings,
+    ends_at: float,
+) -> list[_Open]:
+    """Returns all open batches, with those that are due."""
+    names = [(consumer.queue, consumer.name) for consumer in consumers]
+    states: dict[tuple[str, str], list[ConsumerState]] = {}
+    for state in client.run(consumer_states(names, policy.limits)):
+        states.setdefault((state.queue, state.consumer), []).append(state)
+    opened: list[_Open] = []
+    for consumer in consumers:
+        if time.monotonic() >= ends_at:
+            _leave_from(consumer, findings)
+            break
+        found: list[ConsumerState] | str
+        try:
+            found = open_batches(
+                instance,
+                client,
+                states[consumer.queue, consumer.name],
+                policy.limits,
+                policy.parallel_runs,
+            )
+        except ConnectionFailed:
+            raise
+        except PgqueError as error:
+            found = f"{consumer}: {error}"
+        if isinstance(found, str):
+            findings.reasons.append(found)
+        else:
+            opened += [_Open(consumer, state) for state in found]
+    return opened
+
+
+def _tags_of(state: ConsumerState) -> tuple[tuple[str, str], ...]:
+    return (
+        (QUEUE, state.queue),
+        (CONSUMER, state.consumer),
+        (BATCH_ID, str(state.batch_id)),
+    )
+
+
+def _recorded_runs(
+    instance: dg.DagsterInstance, opened: Sequence[_Open], lineage: str
+) -> Mapping[tuple[tuple[str, str], ...], list[dg.RunRecord]]:
+    """Returns the runs of all open batches, by the tags that tell these apart.
+
+    In another database, or another life of this one, the same ids mean other batches.
+    """
+    runs: dict[tuple[tuple[str, str], ...], list[dg.RunRecord]] = {}
+    if not opened:
+        return runs
+    ids = [str(each.state.batch_id) for each in opened]
+    for record in instance.get_run_records(dg.RunsFilter(tags={BATCH_ID: ids, LINEAGE: lineage})):
+        tags = record.dagster_run.tags
+        key = tuple((name, tags.get(name, "")) for name in (QUEUE, CONSUMER, BATCH_ID))
+        runs.setdefault(key, []).append(record)
+    return runs
+
+
+def _decide(
+    client: Client,
+    each: _Open,
+    runs: Sequence[dg.RunRecord],
+    policy: BatchPolicy,
+    lineage: str,
+) -> dg.RunRequest | str:
+    state = each.state
+    assert state.batch_id is not None
+    decision = next_attempt(state, runs, policy.retry, datetime.now(UTC))
+    if isinstance(decision, Wait):
+        return decision.reason
+    if isinstance(decision, Exhausted):
+        return _exhausted(client, each, decision, policy.on_exhausted)
+    # A batch that has been tried was looked into before.
+    if not runs and not client.run(has_events(state.batch_id)):
+        client.finish_batch(state.batch_id)
+        return f"{each.consumer}: no batch yet"
+    return _request(each, decision, lineage)
+
+
+def _request(each: _Open, attempt: Attempt, lineage: str) -> dg.RunRequest:
+    state = each.state
+    return dg.RunRequest(
+        run_key=f"{lineage}:{state.queue}:{state.consumer}:{state.batch_id}:{attempt.number}",
+        asset_selection=list(each.consumer.asset_keys),
+        tags={
+            **dict(_tags_of(state)),
+            **({} if state.subconsumer is None else {SUBCONSUMER: state.subconsumer}),
+            ATTEMPT: str(attempt.number),
+            EPOCH: str(state.epoch),
+            LINEAGE: lineage,
+            # Dagster's own retries would run the batch beside the next attempt.
+            "dagster/max_retries": "0",
+        },
+    )
+
+
+def _exhausted(client: Client, each: _Open, exhausted: Exhausted, on_exhausted: OnExhausted) -> str:
+    state = each.state
+    assert state.batch_id is not None and state.epoch is not None
+    attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
+    attempts += f", the last in run {exhausted.last_run_id[:8]}"
+    if on_exhausted == "hold" or exhausted.unfinished_run_id is not None:
+        reason = f"{attempts}; {_way_out(each, exhausted.unfinished_run_id)}"
+        if state.held_reason is None:
+            client.run(hold(state.batch_id, state.epoch, reason))
+        return f"{name_batch(state)}: held {state.held_reason or reason}"
+    claimed = _claim(client, state)
+    assert claimed is not None
+    events = client.run(give_up(claimed.lease, f"batch given up {attempts}"))
+    return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
+
+
+def _way_out(each: _Open, unfinished_run_id: str | None) -> str:
+    if unfinished_run_id is not None:
+        return (
+            f"run {unfinished_run_id[:8]} is still recorded as started, though its claim ran out: "
+            "cancel it in Dagster, or let it end"
+        )
+    if each.state.subconsumer is not None:
+        return "mend the cause and re-execute that run"
+    assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)
+    return (
+        f"mend the cause and materialize {assets} by hand: Materialize on its page, or, in a "
+        f"project of dg, dg launch --assets {assets}"
+    )
+
+
+def _claim(client: Client, state: ConsumerState) -> Batch | None:
+    owner = "pgque sensor, to give it up"
+    if state.subconsumer is None:
+        return client.claim(
+            state.queue, state.consumer, owner=owner, ttl=_GIVE_UP_TTL, batch_id=state.batch_id
+        )
+    return claim_shared(
+        client,
+        state.queue,
+        state.consumer,
+        state.subconsumer,
+        owner=owner,
+        ttl=_GIVE_UP_TTL,
+        limits=Limits(),
+        batch_id=state.batch_id,
+    )

@@ -1,0 +1,1 @@
+"""Sessions and clusters: Java, sessions, shipping the package, errors of executors."""

@@ -1,0 +1,74 @@
+"""What went wrong on an executor, out of the page that Spark makes of it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...client.errors import PgqueError
+
+# The last line of a Python traceback, which Spark passes on as text.
+_RAISED = re.compile(r"^(?:.*: )?pgque_dagster\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+_LACKING = re.compile(
+    r"No module named '((pgque_dagster|psycopg|pyarrow|msgspec|adbc_driver_manager"
+    r"|adbc_driver_postgresql)(?:\.[\w.]+)?)'"
+)
+
+
+class PackageMissing(PgqueError):
+    """The Python of an executor, or of a Connect server, lacks this package or what it needs."""
+
+
+def executor_error(error: BaseException) -> PgqueError | None:
+    """Finds the error of this package that a Spark error came from.
+
+    Args:
+        error: as an action on a DataFrame, or planning it, raised it.
+
+    Returns:
+        The same error as it was raised there, or None if the cause is another.
+    """
+    text = str(error)
+    kinds = {kind.__name__: kind for kind in _kinds(PgqueError)}
+    for name, message in _RAISED.findall(text):
+        if name in kinds:
+            return kinds[name](message)
+    return _missing_package(text)
+
+
+@contextmanager
+def clear_executor_errors() -> Iterator[None]:
+    """Raises what went wrong on an executor in place of Spark's account of it.
+
+    Raises:
+        PgqueError: the subclass that was raised there. What has another cause stays as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = None if isinstance(error, PgqueError) else executor_error(error)
+        if cause is None:
+            raise
+        # Without Spark's own: it is a page, and says the same.
+        raise cause from None
+
+
+def _missing_package(text: str) -> PackageMissing | None:
+    lacking = _LACKING.search(text)
+    if lacking is None:
+        return None
+    module, package = lacking.groups()
+    way = (
+        "ship it with pgque_dagster.spark.ship(spark)"
+        if package == "pgque_dagster"
+        else "ship an environment that has it"
+    )
+    return PackageMissing(
+        f"the Python of Spark's executors has no module {module}",
+        f"Install the driver's version of pgque-dagster[spark] there, or {way}: docs/spark.md.",
+    )
+
+
+def _kinds(kind: type[PgqueError]) -> Iterator[type[PgqueError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)

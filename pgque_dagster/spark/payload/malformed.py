@@ -1,0 +1,186 @@
+"""What becomes of the malformed events of a batch, and how many of them are too many.
+
+One wrong column type makes every event malformed. Such a batch fails instead of being set aside, so
+that no event is lost to a mistake in the schema.
+"""
+
+import logging
+from array import array
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ...client import Batch
+from ...client.errors import InvalidArgument, MalformedPayload
+from .. import failed_events
+from .parsing import REASON, REASON_PREFIX, TEXT
+
+_log = logging.getLogger(__name__)
+
+OnMalformed = Literal["dead_letter", "retry", "fail", "keep"]
+
+DEFAULT_MAX_MALFORMED = 0.1
+# Fewer malformed events than this exceed no share: 1 of 3 says nothing about the schema.
+MIN_MALFORMED = 5
+
+_SAMPLES = 3
+_SAMPLE_LENGTH = 200
+_TEXT_LENGTH = 40
+
+
+def check_share(max_malformed: float) -> None:
+    """Looks whether it is a share.
+
+    Raises:
+        InvalidArgument: if it is no number from 0 to 1.
+    """
+    is_number = isinstance(max_malformed, int | float) and not isinstance(max_malformed, bool)
+    # NaN is in no range.
+    if not is_number or not 0 <= max_malformed <= 1:
+        raise InvalidArgument(
+            f"max_malformed is {max_malformed!r}, but it is a share of the batch's events",
+            "Give a number from 0 to 1: 0.1 for a tenth of them, 1.0 to allow all.",
+        )
+
+
+def check_options(on_malformed: str, max_malformed: float) -> None:
+    """Looks whether there is such a policy, and whether the share is one.
+
+    Raises:
+        InvalidArgument: if not.
+    """
+    policies = get_args(OnMalformed)
+    if on_malformed not in policies:
+        raise InvalidArgument(
+            f"on_malformed is {on_malformed!r}", f"It may be {', '.join(policies)}."
+        )
+    check_share(max_malformed)
+
+
+class MalformedEvents:
+    """The malformed events of one batch.
+
+    Args:
+        spark: the session.
+        batch: the claim.
+        events: how many events the batch has.
+    """
+
+    def __init__(self, spark: SparkSession, batch: Batch, events: int) -> None:
+        self._spark = spark
+        self._batch = batch
+        self._events = events
+        self._counted = array("q")
+
+    def settle(
+        self,
+        explained: DataFrame | pa.Table,
+        policy: OnMalformed,
+        retry_after: timedelta,
+        max_malformed: float,
+    ) -> None:
+        """Sets events aside at the ack, unless there are too many.
+
+        Args:
+            explained: all malformed events of one way of reading: ev_id, `REASON` and `TEXT`. A
+                table if they are known here; a DataFrame is collected.
+            policy: `dead_letter`, `retry` or `fail`.
+            retry_after: when, for `retry`.
+            max_malformed: the share of the batch's events to be set aside, here and in earlier
+                calls together. 1 allows all, and does not count for other calls.
+
+        Raises:
+            MalformedPayload: under `fail`, or if there are too many.
+        """
+        # The ids first: how many there are decides whether all the reasons are wanted.
+        ids = _ids(explained)
+        if not ids:
+            return
+        if policy == "fail":
+            raise MalformedPayload(
+                f"{self._how_many(len(ids))}: {self._samples(explained, ids)}",
+                "Correct the schema, or pass another on_malformed.",
+            )
+        if max_malformed < 1:
+            self._check(explained, ids, max_malformed)
+        ids, reasons = _reasons(explained)
+        first, why = min(zip(ids, reasons, strict=True))
+        _log.warning(f"{self._how_many(len(ids))}: event {first}: {_plain(why)}")
+        if policy == "dead_letter":
+            self._batch.dead_letter(ids, reason=reasons)
+        else:
+            self._batch.nack(ids, retry_after=retry_after, reason=reasons)
+
+    def _check(
+        self, explained: DataFrame | pa.Table, ids: Sequence[int], max_malformed: float
+    ) -> None:
+        counted = self._counted + array("q", ids)
+        count: int = pc.count_distinct(pa.array(counted, pa.int64())).as_py()
+        is_beyond = count >= MIN_MALFORMED and count / self._events > max_malformed
+        if is_beyond or count == self._events:
+            raise MalformedPayload(
+                f"{self._how_many(count)}: {self._samples(explained, ids)}",
+                "No event is acked or set aside. Correct the schema and materialize again, or raise"
+                f" max_malformed, which is {max_malformed:g} (1 allows all).",
+            )
+        # A call that is refused sets nothing aside, so it does not count for the next one.
+        self._counted = counted
+
+    def _how_many(self, count: int) -> str:
+        batch = self._batch
+        return (
+            f"{count} of {self._events} events of batch {batch.batch_id} of"
+            f" {batch.queue}/{batch.consumer} are malformed"
+        )
+
+    def _samples(self, explained: DataFrame | pa.Table, ids: Sequence[int]) -> str:
+        """Returns the first events with their reasons and what helps to correct the schema.
+
+        That is the names and types of a payload's fields, or the beginning of one that is no
+        object: values of objects may be secret.
+        """
+        first = sorted(ids)[:_SAMPLES]
+        if isinstance(explained, DataFrame):
+            few = explained.where(f.col("ev_id").isin(first))
+        else:
+            is_first = pc.is_in(explained["ev_id"], pa.array(first))
+            few = self._spark.createDataFrame(explained.filter(is_first))
+        found = f.expr(f"schema_of_variant(try_parse_json({TEXT}))").alias("found")
+        rows = few.select("ev_id", REASON, TEXT, found).orderBy("ev_id").collect()
+        return "; ".join(
+            f"event {row.ev_id}: {_cut(_plain(row[REASON]))} ({_described(row[TEXT], row.found)})"
+            for row in rows
+        )
+
+
+def _ids(explained: DataFrame | pa.Table) -> Sequence[int]:
+    if isinstance(explained, DataFrame):
+        return failed_events.collect(explained, None)[0]
+    return failed_events.ids_of(explained.column("ev_id").unique())
+
+
+def _reasons(explained: DataFrame | pa.Table) -> tuple[Sequence[int], list[str | None]]:
+    if isinstance(explained, DataFrame):
+        return failed_events.with_reasons(explained, f.col(REASON))
+    return failed_events.from_table(
+        explained.select(["ev_id", REASON]).rename_columns(["id", "reason"])
+    )
+
+
+def _plain(reason: str | None) -> str:
+    return (reason or "").removeprefix(REASON_PREFIX)
+
+
+def _described(text: str | None, found: str | None) -> str:
+    if found is None or not found.startswith("OBJECT<"):
+        return f"it begins with {(text or '')[:_TEXT_LENGTH]!r}"
+    return _cut(f"it has the fields {found.removeprefix('OBJECT<').removesuffix('>')}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SAMPLE_LENGTH else f"{text[:_SAMPLE_LENGTH]}…"

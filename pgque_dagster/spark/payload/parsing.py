@@ -1,0 +1,273 @@
+"""From JSON payloads to typed columns, with the reason for each that does not fit.
+
+What fits, docs/payloads.md says; `json_parser` reads it, on the driver or where executors are.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from ...client.errors import InvalidArgument, MalformedPayload
+from ..reading import arrow
+from .json_parser import PayloadParser
+from .schema import Schema, parse_schema
+
+OnMalformedEvent = Literal["fail", "keep"]
+
+# The column of `parse_payloads` that says why an event is malformed.
+WHY = "ev_malformed"
+
+# An event's id; whether it does not fit; its payload, where it does not; and why.
+ID = "_pgque_id"
+MALFORMED = "_pgque_malformed"
+TEXT = "_pgque_text"
+REASON = "_pgque_reason"
+REASON_PREFIX = "malformed payload: "
+
+_SAMPLES = 3
+_SAMPLE_LENGTH = 200
+
+
+def parse_payloads(
+    events: DataFrame,
+    schema: Schema,
+    *,
+    keep: Sequence[str] = (),
+    on_malformed: OnMalformedEvent = "fail",
+) -> DataFrame:
+    """Returns the JSON payloads of any DataFrame of events as columns; of a stream, too.
+
+    What is read as which type, and what is malformed, is docs/payloads.md, as for
+    `SparkBatch.payload`. Here is no ack that could set malformed events aside.
+
+    Args:
+        events: a DataFrame, streaming or not, with the columns ev_id and ev_data.
+        schema: fields to read from the payload, as for `SparkBatch.payload`.
+        keep: columns of `events` to put before them.
+        on_malformed: `fail` has whatever reads a malformed event fail; `keep` returns such events
+            with the fields that could be read, and adds the column ev_malformed: the reason, or
+            null for an event that fits.
+
+    Returns:
+        A DataFrame of the `keep` columns, the schema's fields and, under `keep`, ev_malformed.
+        Under `fail`, Spark raises an error whose cause is `MalformedPayload`: see
+        `clear_executor_errors`.
+
+    Raises:
+        InvalidArgument: if the schema or a column cannot be used, or there is no such policy.
+    """
+    if on_malformed not in get_args(OnMalformedEvent):
+        raise InvalidArgument(
+            f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
+            "It may be fail or keep; SparkBatch.payload knows dead_letter and retry.",
+        )
+    fields = parse_schema(events.sparkSession, schema)
+    PayloadParser(fields)
+    needed = needed_columns(keep)
+    if missing := [name for name in needed if name not in events.columns]:
+        raise InvalidArgument(
+            f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
+            "Read it: the option columns of format('pgque') says which columns there are.",
+        )
+    added = [WHY] if on_malformed == "keep" else []
+    # As Spark compares names.
+    taken = {name.lower() for name in (*keep, *added)}
+    if clash := [name for name in fields.names if name.lower() in taken]:
+        raise InvalidArgument(
+            f"{clash[0]} is both a payload field and another column of the result",
+            "Leave it out of the schema or of keep, or rename the column of the events.",
+        )
+    result = t.StructType([*(events.schema[name] for name in keep), *_nullable(fields)])
+    for name in added:
+        result = result.add(name, t.StringType())
+    parse_there = partial(
+        _payloads, fields=fields.json(), names=result.names, fails=on_malformed == "fail"
+    )
+    return events.select(*map(quoted, needed)).mapInArrow(parse_there, result)
+
+
+@dataclass(frozen=True)
+class PayloadRead:
+    """What a read of the data source parses on the executor that reads it, before Spark has it.
+
+    Attributes:
+        fields: the fields to read; those that are not nullable must be there, at any depth.
+        keep: event columns to keep.
+    """
+
+    fields: t.StructType
+    keep: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "PayloadRead | None":
+        """Reads the data source's options; None where payloads are not parsed."""
+        fields = options.get("payload_fields")
+        if not fields:
+            return None
+        keep = options.get("payload_keep")
+        return cls(
+            t.StructType.fromJson(json.loads(fields)), tuple(keep.split(",") if keep else ())
+        )
+
+    def options(self) -> dict[str, str]:
+        """Returns the data source's options.
+
+        Raises:
+            InvalidArgument: if the fields cannot be read.
+        """
+        PayloadParser(self.fields)
+        return {
+            "columns": ",".join(needed_columns(self.keep)),
+            "payload_fields": self.fields.json(),
+            "payload_keep": ",".join(self.keep),
+        }
+
+    def schema(self) -> t.StructType:
+        """Returns the kept columns, `ID`, the fields, `MALFORMED`, `REASON` and `TEXT`."""
+        return t.StructType(
+            [
+                *arrow.spark_schema(self.keep),
+                t.StructField(ID, t.LongType()),
+                *_nullable(self.fields),
+                t.StructField(MALFORMED, t.BooleanType()),
+                t.StructField(REASON, t.StringType()),
+                t.StructField(TEXT, t.StringType()),
+            ]
+        )
+
+    def batches(self, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Parses events of `needed_columns`; of one that fits, `REASON` and `TEXT` are null."""
+        parser = PayloadParser(self.fields)
+        for batch in events:
+            texts = batch.column("ev_data")
+            parsed = parser.parse(texts)
+            is_malformed = parsed.reasons.is_valid()
+            columns = {
+                **{name: batch.column(name) for name in self.keep},
+                ID: batch.column("ev_id"),
+                **dict(zip(self.fields.names, parsed.columns, strict=True)),
+                MALFORMED: is_malformed,
+                REASON: explained(parsed.reasons),
+                TEXT: pc.if_else(is_malformed, texts, None),
+            }
+            yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def needed_columns(keep: Sequence[str]) -> list[str]:
+    """Returns the columns that parsing needs, and those to keep."""
+    return list(dict.fromkeys(("ev_id", "ev_data", *keep)))
+
+
+def explain(parsed: DataFrame) -> DataFrame:
+    """Returns ev_id, `REASON` and `TEXT` of what is malformed, given a read with `PayloadRead`."""
+    malformed = parsed.where(parsed[MALFORMED])
+    return malformed.select(f.col(ID).alias("ev_id"), REASON, TEXT)
+
+
+@dataclass(frozen=True)
+class ParsedTable:
+    """A few events that were parsed on the driver.
+
+    Attributes:
+        rows: the kept columns and the fields of each event.
+        fitting: those of the events that fit.
+        malformed: ev_id, `REASON` and `TEXT` of the others.
+    """
+
+    rows: pa.Table
+    fitting: pa.Table
+    malformed: pa.Table
+
+
+def parse_table(events: pa.Table, fields: t.StructType, *, keep: Sequence[str]) -> ParsedTable:
+    """Parses a few events, here.
+
+    Args:
+        events: a table with ev_id, ev_data and the columns to keep.
+        fields: as for `PayloadRead`.
+        keep: as for `PayloadRead`.
+
+    Raises:
+        InvalidArgument: if the schema cannot be used.
+    """
+    texts = events.column("ev_data").combine_chunks()
+    parsed = PayloadParser(fields).parse(texts)
+    columns = {name: events.column(name) for name in keep}
+    columns |= zip(fields.names, parsed.columns, strict=True)
+    rows = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+    why = {"ev_id": events.column("ev_id"), REASON: explained(parsed.reasons), TEXT: texts}
+    return ParsedTable(
+        rows=rows,
+        fitting=rows.filter(parsed.reasons.is_null()),
+        malformed=pa.table(why).filter(parsed.reasons.is_valid()),
+    )
+
+
+def table_schema(fields: t.StructType, keep: Sequence[str]) -> t.StructType:
+    """Returns the Spark schema of the rows of `parse_table`."""
+    return t.StructType([*arrow.spark_schema(keep), *_nullable(fields)])
+
+
+def reason(why: Column) -> Column:
+    """Returns `REASON` from a text."""
+    return f.concat(f.lit(REASON_PREFIX), why).alias(REASON)
+
+
+def explained(reasons: pa.Array) -> pa.Array:
+    """Returns `REASON` from the reasons of the parser."""
+    return pc.binary_join_element_wise(REASON_PREFIX, reasons, "")
+
+
+def quoted(name: str) -> str:
+    """Returns a column's name as Spark takes it literally."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def _payloads(
+    batches: Iterator[pa.RecordBatch], fields: str, names: Sequence[str], fails: bool
+) -> Iterator[pa.RecordBatch]:
+    """Parses for `parse_payloads`."""
+    schema = t.StructType.fromJson(json.loads(fields))
+    parser = PayloadParser(schema)
+    for batch in batches:
+        parsed = parser.parse(batch.column("ev_data"))
+        if fails and parsed.reasons.null_count < batch.num_rows:
+            raise _malformed(batch.column("ev_id"), parsed.reasons)
+        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        read = dict(zip(schema.names, parsed.columns, strict=True))
+        columns = {**given, WHY: parsed.reasons, **read}
+        yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
+
+
+def _malformed(ids: pa.Array, reasons: pa.Array) -> MalformedPayload:
+    found = [(n, why) for n, why in zip(ids.to_pylist(), reasons.to_pylist(), strict=True) if why]
+    samples = "; ".join(f"event {n}: {why[:_SAMPLE_LENGTH]}" for n, why in islice(found, _SAMPLES))
+    return MalformedPayload(
+        f"{len(found)} of {len(ids)} events that were read together are malformed: {samples}",
+        f"Correct the schema, or pass on_malformed='keep' and handle the rows with {WHY}.",
+    )
+
+
+def _nullable(data_type: t.StructType) -> t.StructType:
+    """Returns the type of what is read: of a malformed payload, what must not be null is."""
+    return t.StructType([t.StructField(x.name, _with_nulls(x.dataType)) for x in data_type])
+
+
+def _with_nulls(data_type: t.DataType) -> t.DataType:
+    if isinstance(data_type, t.StructType):
+        return _nullable(data_type)
+    if isinstance(data_type, t.ArrayType):
+        return t.ArrayType(_with_nulls(data_type.elementType))
+    if isinstance(data_type, t.MapType):
+        return t.MapType(data_type.keyType, _with_nulls(data_type.valueType))
+    return data_type

@@ -1,0 +1,163 @@
+"""From events of jsontriga and logutriga to typed rows, and the reason for each that does not fit.
+
+Arrow reads the values of a column that it surely reads as docs/triggers.md says. The rest, be it
+unusual or malformed, is read one by one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from ....client.errors import InvalidArgument
+from ..json_parser.columns import ScalarReader
+from .documents import DELETE, MISSING, TRUNCATE, Head, NotARow, RowDecoder, parse_head
+from .values import value_reader
+
+MissingColumns = Literal["malformed", "null"]
+
+
+@dataclass(frozen=True)
+class ParsedChanges:
+    """What was read of some events, in their order.
+
+    Args:
+        operations: insert, update, delete or truncate.
+        tables: with their schemas.
+        keys: structs of the key's columns; null for a truncate, or where there is no row.
+        rows: structs of all columns; of a malformed event they have what fits, else null.
+        reasons: why an event is malformed; null for one that fits.
+    """
+
+    operations: pa.Array
+    tables: pa.Array
+    keys: pa.Array
+    rows: pa.Array
+    reasons: pa.Array
+
+
+class ChangeParser:
+    """Reads changes of a table as docs/triggers.md says.
+
+    Args:
+        fields: the table's columns to read.
+        key: those that identify a row.
+        missing_columns: what an insert or update is that lacks a column which may be null.
+
+    Raises:
+        InvalidArgument: if a name is there twice, or no value is read as a type.
+    """
+
+    def __init__(
+        self, fields: StructType, key: Sequence[str], missing_columns: MissingColumns
+    ) -> None:
+        self._readers: dict[str, ScalarReader] = {}
+        for field in fields:
+            if field.name in self._readers:
+                raise InvalidArgument(
+                    f"the schema has {field.name} twice", "Leave one of them out."
+                )
+            nullable = field.nullable and field.name not in key
+            self._readers[field.name] = value_reader(field.dataType, nullable, field.name)
+        self._key = list(key)
+        # Texts may have commas in names, so both are taken apart alike.
+        self._key_names = _names(",".join(key))
+        self._missing_is_null = missing_columns == "null"
+        self._decoder = RowDecoder(list(self._readers))
+
+    def parse(self, types: pa.Array, rows: pa.Array, tables: pa.Array) -> ParsedChanges:
+        """Reads events.
+
+        Args:
+            types: their ev_type.
+            rows: their ev_data.
+            tables: their ev_extra1.
+        """
+        heads = [parse_head(text) for text in types.to_pylist()]
+        problems: list[list[str]] = [[] for _ in heads]
+        decoded, places = [], []
+        for n, (head, text) in enumerate(zip(heads, rows.to_pylist(), strict=True)):
+            if head is None:
+                problems[n].append("ev_type is none of jsontriga or logutriga")
+            elif head.operation != TRUNCATE:
+                try:
+                    decoded.append(self._decoder.decode(text, is_json=head.is_json))
+                except NotARow as why:
+                    problems[n].append(str(why))
+                    continue
+                places.append(n)
+                problems[n] += self._key_problem(head)
+        columns = {
+            name: self._column(
+                name, [row[nr] for row in decoded], [(heads[n], problems[n]) for n in places]
+            )
+            for nr, name in enumerate(self._readers)
+        }
+        where = np.full(len(heads), -1)
+        where[places] = np.arange(len(places))
+        indices = pa.array(where, mask=where < 0)
+        return ParsedChanges(
+            pa.array([head and head.operation for head in heads], pa.string()),
+            pa.array(
+                [
+                    table if table is not None else head and head.table
+                    for head, table in zip(heads, tables.to_pylist(), strict=True)
+                ],
+                pa.string(),
+            ),
+            _struct({name: columns[name] for name in self._key}).take(indices),
+            _struct(columns).take(indices),
+            pa.array([", ".join(some) or None for some in problems], pa.string()),
+        )
+
+    def _key_problem(self, head: Head) -> list[str]:
+        # A table without a primary key has events of inserts alone, which name no key.
+        if not head.key or _names(head.key) == self._key_names:
+            return []
+        return [f"the event's key is {head.key}"]
+
+    def _column(
+        self, name: str, values: list[Any], events: list[tuple[Head | None, list[str]]]
+    ) -> pa.Array:
+        """Makes a column, and notes what is wrong with values."""
+        reader = self._readers[name]
+        texts = [value if type(value) is str else None for value in values]
+        column, doubts = reader.column(texts)
+        unread = [n for n, text in enumerate(texts) if text is None]
+        unsure = [] if doubts is None else np.flatnonzero(doubts).tolist()
+        exact = []
+        for n in unsure:
+            found: dict[str, None] = {}
+            exact.append(reader.exact(texts[n], name, found))
+            events[n][1].extend(found)
+        for n in unread:
+            head, problems = events[n]
+            problems += self._unread(name, reader, values[n], head)
+        if not unsure:
+            return column
+        order = np.arange(len(values))
+        order[unsure] = np.arange(len(values), len(values) + len(unsure))
+        return pa.concat_arrays([column, pa.array(exact, column.type)]).take(pa.array(order))
+
+    def _unread(self, name: str, reader: ScalarReader, value: Any, head: Head | None) -> list[str]:
+        """Returns what is wrong with what is no text."""
+        if value is None:
+            return [] if reader.nullable else [f"{name} is null"]
+        if value is not MISSING:
+            return [f"{name} is no {reader.name}"]
+        if name in self._key:
+            return [f"{name} is missing"]
+        is_allowed = reader.nullable and self._missing_is_null
+        is_delete = head is not None and head.operation == DELETE
+        return [] if is_delete or is_allowed else [f"{name} is missing"]
+
+
+def _struct(columns: dict[str, pa.Array]) -> pa.StructArray:
+    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _names(key: str) -> list[str]:
+    return sorted(key.split(","))

@@ -1,0 +1,1 @@
+"""How slices of a batch reach Spark: options, Arrow over ADBC, JDBC."""

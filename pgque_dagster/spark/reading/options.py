@@ -1,0 +1,139 @@
+"""The options of `spark.read.format("pgque")`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from ...client.calls import plans
+from ...client.calls.call import Call
+from ...client.errors import InvalidArgument
+from ...client.models import ReadPlan, Slice
+from ..address import DatabaseAddress
+from . import arrow
+from .option_values import INTEGER, positive
+
+DEFAULT_SLICES = 4
+
+
+@dataclass(frozen=True)
+class TickRange:
+    """What came after one tick of a queue and up to another.
+
+    Attributes:
+        queue: the queue's name.
+        from_tick: the tick before the events.
+        to_tick: the last tick.
+        consumer: whose events that are delivered again are read, too; nobody's for None.
+    """
+
+    queue: str
+    from_tick: int
+    to_tick: int
+    consumer: str | None
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The data source's options, read and checked.
+
+    Attributes:
+        address: the database: the options `url_env`, `url_file` or `url`, whichever of them is
+            there first on the host that reads.
+        batch_id: the open batch to read, or None.
+        ticks: the ticks to read in its place: the options `queue`, `from_tick`, `to_tick` and, if
+            wanted, `consumer`. Nothing keeps rotation away from ticks behind all consumers; a read
+            that it overtakes fails, and never lacks events.
+        owner: refuse a batch under somebody else's lease; None to read it whoever holds it.
+        slices: how many partitions at the most.
+        columns: event columns to read.
+        plan: slices that were planned before, to spare planning twice.
+    """
+
+    address: DatabaseAddress
+    batch_id: int | None
+    ticks: TickRange | None
+    owner: str | None
+    slices: int
+    columns: tuple[str, ...]
+    plan: tuple[Slice, ...] | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
+        """Reads Spark's options.
+
+        Raises:
+            InvalidArgument: if one is missing, or not of its form.
+        """
+        if options.get("reader", "adbc") != "adbc":
+            raise InvalidArgument(
+                f"format('pgque') has no reader {options['reader']!r}",
+                "Leave the option out; SparkBatch.events(reader='jdbc') reads by JDBC.",
+            )
+        address = DatabaseAddress.parse(options)
+        ticks = _ticks(options)
+        missing = [] if address else ["url"]
+        if ticks is None and not options.get("batch_id"):
+            missing.append("batch_id")
+        if address is None or missing:
+            raise InvalidArgument(
+                f"format('pgque') lacks the option {' and '.join(missing)}",
+                "Pass .options(url=…, batch_id=…); url_env or url_file name where the URL is found,"
+                " and queue, from_tick and to_tick read ticks.",
+            )
+        if ticks and options.get("batch_id"):
+            raise InvalidArgument(
+                "format('pgque') has both a batch_id and ticks to read", "Pass one of them."
+            )
+        if ticks and options.get("owner"):
+            raise InvalidArgument(
+                "option owner of format('pgque') goes with a batch", "Ticks have no lease."
+            )
+        plan = options.get("plan")
+        return cls(
+            address=address,
+            batch_id=None if ticks else positive(options, "batch_id"),
+            ticks=ticks,
+            owner=options.get("owner") or None,
+            slices=positive(options, "slices", DEFAULT_SLICES, below=INTEGER),
+            columns=arrow.parse_columns(options.get("columns")),
+            plan=_read(plan) if plan else None,
+        )
+
+    def read_plan(self) -> Call[ReadPlan]:
+        """Returns the call that plans this read."""
+        if self.ticks is None:
+            assert self.batch_id is not None
+            return plans.read_plan(self.batch_id, self.slices)
+        ticks = self.ticks
+        return plans.tick_range_plan(
+            ticks.queue, ticks.from_tick, ticks.to_tick, self.slices, ticks.consumer
+        )
+
+
+def written(slices: Sequence[Slice]) -> str:
+    """Returns planned slices as the option `plan`."""
+    return json.dumps([asdict(part) for part in slices])
+
+
+def _read(plan: str) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(part["sql"], part["rows"], tuple(part["set_columns"])) for part in json.loads(plan)
+    )
+
+
+def _ticks(options: Mapping[str, str]) -> TickRange | None:
+    names = ("queue", "from_tick", "to_tick")
+    missing = [name for name in names if not options.get(name)]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        raise InvalidArgument(
+            f"format('pgque') lacks the option {' and '.join(missing)}",
+            "A range of ticks is queue, from_tick and to_tick.",
+        )
+    return TickRange(
+        options["queue"],
+        positive(options, "from_tick"),
+        positive(options, "to_tick"),
+        options.get("consumer") or None,
+    )

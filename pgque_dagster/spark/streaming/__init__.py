@@ -1,0 +1,1 @@
+"""How a stream reads: ticks are its offsets, and a consumer holds its place."""

@@ -1,0 +1,133 @@
+"""A consumer under a streaming query's lease, for as long as the query runs.
+
+The lease is on a batch of the consumer: the micro-batch that is being read, or an empty one at the
+position while nothing is.
+"""
+
+import os
+import socket
+import time
+import uuid
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from typing import TypeVar
+
+from ...client import Client, LeaseKeeper, calls
+from ...client.calls import plans
+from ...client.calls.call import Call
+from ...client.calls.ticks import TickClaim, claim_ticks, next_tick
+from ...client.errors import BatchLeased, ConnectionFailed, PgqueError
+from ...client.models import Lease, ReadPlan
+
+T = TypeVar("T")
+
+
+class ConsumerHold:
+    """The lease of one streaming query on its consumer. It connects when it is first asked.
+
+    Args:
+        url: the database.
+        queue: the queue's name.
+        consumer: the consumer's name.
+        ttl: how long a lease lasts without renewal; it is renewed every third of that.
+    """
+
+    def __init__(self, url: str, queue: str, consumer: str, ttl: timedelta) -> None:
+        self._url = url
+        self._queue = queue
+        self._consumer = consumer
+        self._ttl = ttl
+        owner = f"Spark stream {socket.gethostname()}:{os.getpid()} {uuid.uuid4().hex[:8]}"
+        self._who = (queue, consumer, owner, ttl)
+        self._client: Client | None = None
+        self._claim: TickClaim | None = None
+        self._renewing = ExitStack()
+
+    def position(self) -> TickClaim:
+        """Returns what is held, after taking the consumer over where nothing is yet.
+
+        Raises:
+            BatchLeased: if somebody who is alive holds it.
+            ConsumerNotFound: if it is not registered.
+        """
+        return self._claim or self._take_over()
+
+    def hold(self, start: int, end: int) -> TickClaim:
+        """Makes the events between two ticks the open batch; what lies before is finished by that.
+
+        Raises:
+            BatchLeased: if somebody who is alive holds the consumer.
+            LeaseLost: if somebody took it over meanwhile.
+            TicksUnavailable: if the consumer has finished what follows `start`.
+        """
+        claim = self.position()
+        if (claim.lease.prev_tick_id, claim.lease.tick_id) == (start, end):
+            return claim
+        return self._keep(
+            claim_ticks(*self._who, from_tick=start, to_tick=end, epoch=claim.lease.epoch)
+        )
+
+    def next_tick(self, after: int, max_events: int | None) -> int | None:
+        """Returns the farthest tick after one within so many events, None when there is none."""
+        return self._run(next_tick(self._queue, self._consumer, after, max_events))
+
+    def read_plan(self, slices: int) -> ReadPlan:
+        """Splits the open batch for reading side by side."""
+        return self._run(plans.read_plan(self.position().lease.batch_id, slices))
+
+    def close(self) -> None:
+        """Lets go of the consumer, so that another query need not wait until the lease ends.
+
+        What is open stays unfinished: whether its results were stored is in the checkpoint.
+        """
+        self._renewing.close()
+        if self._client is None:
+            return
+        if self._claim is not None:
+            with suppress(PgqueError):  # Lost, or out of reach: then it ends by itself.
+                self._client.run(_let_go(self._claim.lease))
+        self._client.close()
+        self._client = self._claim = None
+
+    def _take_over(self) -> TickClaim:
+        """Takes a lease that is free, waiting for one whose holder gives no sign of life."""
+        deadline = time.monotonic() + self._ttl.total_seconds()
+        seen = None
+        while True:
+            try:
+                return self._keep(claim_ticks(*self._who))
+            except BatchLeased as error:
+                lease = self._run(calls.batches.lease_info(self._queue, self._consumer))
+                renewed = None not in (seen, lease) and seen != lease
+                if renewed or time.monotonic() > deadline:
+                    raise BatchLeased(
+                        f"consumer {self._consumer} of queue {self._queue} is read by another "
+                        f"query or worker: {error.args[0]}",
+                        "Stop the other one, or register a consumer for each.",
+                    ) from error
+                seen = lease
+            time.sleep(min(1.0, self._ttl.total_seconds() / 10))
+
+    def _keep(self, call: Call[TickClaim]) -> TickClaim:
+        claim = self._run(call)
+        self._renewing.close()
+        self._renewing.enter_context(LeaseKeeper(self._url, claim.lease, self._ttl))
+        self._claim = claim
+        return claim
+
+    def _run(self, call: Call[T]) -> T:
+        """Runs a call, on a new connection when the old one broke. Each may be run twice."""
+        if self._client is not None:
+            with suppress(ConnectionFailed):
+                return self._client.run(call)
+            self._client.close()
+        self._client = Client(self._url)
+        return self._client.run(call)
+
+
+def _let_go(lease: Lease) -> Call[None]:
+    return (
+        calls.batches.ack(lease)
+        if lease.prev_tick_id == lease.tick_id
+        else calls.batches.release(lease)
+    )

@@ -1,0 +1,43 @@
+"""Limits of micro-batches, and queries that end when they have caught up: Spark 4.2 and newer."""
+
+from typing import Any
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from .options import StreamOptions
+from .reader import PgqueStreamReader
+
+
+class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches of so many events."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        super().__init__(options)
+        self._target: int | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Returns the option's limit."""
+        limit = self._options.max_events
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Notes the newest tick, where the query will end."""
+        position = self._hold.position().lease.prev_tick_id
+        self._target = self._hold.next_tick(position, None) or position
+
+    def latestOffset(  # type: ignore[override]  # noqa: N802
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Finishes what lies before the start, and returns the end of the next micro-batch."""
+        done = self._parse(start)
+        self._finish(done)
+        max_events = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        tick = self._hold.next_tick(done.tick, max_events)
+        if tick is None or (self._target is not None and done.tick >= self._target):
+            return start
+        return self._offset(tick if self._target is None else min(tick, self._target))

@@ -1,0 +1,148 @@
+"""Structured Streaming over a queue: `spark.readStream.format("pgque")`, with ticks as offsets.
+
+A micro-batch is the consumer's open batch between two ticks of Spark's checkpoint. The checkpoint
+decides what is done; the consumer's position follows it, when Spark names an offset as the start of
+what comes next: only then is everything before it in the sink. So nothing rests on `commit`, which
+Spark leaves out for the last micro-batch.
+"""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from ...client.errors import PgqueError
+from ..reading import arrow
+from .hold import ConsumerHold
+from .options import StreamOptions
+
+
+class CheckpointMismatch(PgqueError):
+    """The checkpoint is of another queue, another consumer, or another registration of it."""
+
+
+@dataclass(frozen=True)
+class TickOffset:
+    """An offset of Spark's checkpoint: a tick, and whose it is."""
+
+    queue: str
+    consumer: str
+    registration: int
+    tick: int
+
+    @classmethod
+    def parse(cls, offset: Mapping[str, Any], options: StreamOptions) -> "TickOffset":
+        """Reads an offset of this query.
+
+        Raises:
+            CheckpointMismatch: if it is of another queue or consumer, or no offset of this source.
+        """
+        try:
+            read = cls(**offset)
+        except TypeError as error:
+            raise CheckpointMismatch(
+                f"the checkpoint holds no tick, but {dict(offset)}",
+                "It was written by another source: choose another checkpointLocation.",
+            ) from error
+        if (read.queue, read.consumer) != (options.queue, options.consumer):
+            raise CheckpointMismatch(
+                f"the checkpoint is that of consumer {read.consumer} on queue {read.queue}, not of "
+                f"consumer {options.consumer} on queue {options.queue}",
+                "Give each query a checkpointLocation of its own.",
+            )
+        return read
+
+
+class PgqueStreamReader(DataSourceStreamReader):
+    """Plans micro-batches. Spark before 4.2 knows no limits, so each has all that is there.
+
+    What it holds stays in the process that plans; executors get options and partitions.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._held: ConsumerHold | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Returns the consumer's position, for a query without a checkpoint."""
+        return self._offset(self._hold.position().lease.prev_tick_id)
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """Returns the newest tick."""
+        position = self._hold.position().lease
+        return self._offset(self._hold.next_tick(position.prev_tick_id, None) or position.tick_id)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Opens a micro-batch and returns one partition a slice; without events, one as well."""
+        first, last = self._parse(start), self._parse(end)
+        if last.tick < first.tick:
+            raise CheckpointMismatch(
+                f"consumer {first.consumer} on queue {first.queue} stands at tick {first.tick}, "
+                f"past the end of the checkpoint's micro-batch, tick {last.tick}",
+                "Somebody else read on with it. Begin with a new checkpointLocation.",
+            )
+        if last.tick == first.tick:
+            # Spark 4.0 asks for this before it repeats a micro-batch that may not be stored.
+            return []
+        self._hold.hold(first.tick, last.tick)
+        slices = self._hold.read_plan(self._options.slices).slices
+        return [InputPartition(part) for part in slices or (None,)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Reads one slice."""
+        if partition.value is None:
+            return iter(())
+        url = self._options.address.resolve()
+        return arrow.read_slice(url, partition.value, self._options.columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Finishes what the sink has stored."""
+        self._finish(self._parse(end))
+
+    def stop(self) -> None:
+        """Lets go of the consumer."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    @property
+    def _hold(self) -> ConsumerHold:
+        if self._held is None:
+            options = self._options
+            self._held = ConsumerHold(
+                options.address.resolve(), options.queue, options.consumer, options.lease
+            )
+            _stop_on_termination()
+        return self._held
+
+    def _finish(self, done: TickOffset) -> None:
+        if self._hold.position().lease.prev_tick_id != done.tick:
+            self._hold.hold(done.tick, done.tick)
+
+    def _offset(self, tick: int) -> dict[str, Any]:
+        registration = self._hold.position().registration_id
+        return asdict(TickOffset(self._options.queue, self._options.consumer, registration, tick))
+
+    def _parse(self, offset: Mapping[str, Any]) -> TickOffset:
+        read = TickOffset.parse(offset, self._options)
+        if read.registration != self._hold.position().registration_id:
+            raise CheckpointMismatch(
+                f"consumer {read.consumer} on queue {read.queue} was registered anew after this "
+                "checkpoint was written, so events between the two may be gone",
+                "Begin with a new checkpointLocation.",
+            )
+        return read
+
+
+def _stop_on_termination() -> None:
+    """Spark ends the planning process by SIGTERM; `stop` is called when that ends it in order."""
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    ):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())

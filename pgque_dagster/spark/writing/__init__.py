@@ -1,0 +1,1 @@
+"""How rows of a DataFrame become events: options, columns, COPY."""

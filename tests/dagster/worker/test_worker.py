@@ -1,0 +1,560 @@
+"""`pgque worker`: batches as they come, in one process, each a run of Dagster."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import dagster as dg
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster.client import Client, Limits
+from pgque_dagster.client.cooperative import register_subconsumer
+from pgque_dagster.consumers import consumers_of
+from pgque_dagster.sensors.attempts import AttemptPolicy
+from pgque_dagster.sensors.run_requests import BatchPolicy
+from pgque_dagster.worker.command import refuse_values_in_memory, select_consumers
+from pgque_dagster.worker.worker import Worker
+from tests.dagster.support import SessionHolder, StoringIOManager
+from tests.support.events import publish
+from tests.support.sensing import evaluate
+
+PATIENCE = 240.0
+POLICY = BatchPolicy(Limits(min_count=1), AttemptPolicy(2, timedelta(0)))
+FOR_EVER = timedelta(hours=1)
+
+
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> int:
+    return batch.events().count()
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.05)
+
+
+def is_consumed(client: Client) -> bool:
+    (info,) = client.consumers("orders")
+    return info.batch_id is None and info.pending_events == 0
+
+
+def all_consumed(client: Client) -> bool:
+    """The same of a shared consumer."""
+    return not any(info.batch_id or info.pending_events for info in client.consumers("orders"))
+
+
+def statuses(instance: dg.DagsterInstance) -> list[str]:
+    return sorted(run.status.value for run in instance.get_runs())
+
+
+@contextmanager
+def working(
+    asset: dg.AssetsDefinition,
+    url: str,
+    spark: SparkSession,
+    instance: dg.DagsterInstance,
+    *,
+    poll: timedelta = timedelta(seconds=0.2),
+    stored: StoringIOManager | None = None,
+    policy: BatchPolicy = POLICY,
+) -> Iterator[Worker]:
+    """A worker in a thread of this process, for the block."""
+    resource = PgqueResource(url=url)
+    definitions = dg.Definitions(
+        assets=[asset],
+        resources={
+            "pgque": resource,
+            "pyspark": SessionHolder(spark),
+            "io_manager": stored or StoringIOManager(),
+        },
+    )
+    worker = Worker(
+        definitions.resolve_implicit_global_asset_job_def(),
+        consumers_of([asset]),
+        instance,
+        resource,
+        policy,
+        poll=poll,
+    )
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_a_batch_becomes_a_recorded_run_with_its_materialization_and_is_acked(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a", "b"])
+    batch_id = client.next_batch("orders", "revenue")
+    stored = StoringIOManager()
+
+    with working(revenue, client.url, spark, instance, stored=stored):
+        eventually(lambda: is_consumed(client), "the batch is acked")
+
+    (run,) = instance.get_runs()
+    assert run.status == dg.DagsterRunStatus.SUCCESS
+    assert run.tags["pgque/batch_id"] == str(batch_id)
+    assert run.tags["pgque/attempt"] == "1"
+    assert "pgque/worker" in run.tags
+    event = instance.get_latest_materialization_event(revenue.key)
+    assert event is not None and event.run_id == run.run_id
+    assert stored.stored == [2]
+
+
+def test_a_tick_wakes_the_worker(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    with working(revenue, client.url, spark, instance, poll=FOR_EVER):
+        eventually(lambda: is_listening(client), "the worker listens")
+        publish(client, ["a"])
+
+        eventually(lambda: statuses(instance) == ["SUCCESS"], "a run")
+
+
+def is_listening(client: Client) -> bool:
+    with psycopg.connect(client.url) as db:
+        row = db.execute(
+            "select count(*) from pg_stat_activity where datname = current_database() "
+            "and query ilike 'listen%' and state = 'idle'"
+        ).fetchone()
+    return row is not None and row[0] == 1
+
+
+def test_a_failed_batch_is_tried_again_and_then_held(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    @pgque_asset(queue="orders", consumer="revenue")
+    def failing(batch: SparkBatch) -> int:
+        raise ValueError("boom")
+
+    publish(client, ["a"])
+    with working(failing, client.url, spark, instance):
+        eventually(lambda: statuses(instance) == ["FAILURE", "FAILURE"], "two attempts")
+        time.sleep(1)
+
+    assert statuses(instance) == ["FAILURE", "FAILURE"]
+    assert not is_consumed(client)
+
+
+def test_a_batch_that_another_run_has_claimed_is_left_alone(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    batch = client.claim("orders", "revenue", owner="a run of another instance")
+    assert batch is not None
+    with working(revenue, client.url, spark, instance):
+        time.sleep(1)
+        assert statuses(instance) == []
+        batch.release()
+
+        eventually(lambda: is_consumed(client), "the batch is taken once it is free")
+
+
+def test_the_sensor_leaves_a_batch_to_the_worker_that_runs_it(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    may_end = threading.Event()
+
+    @pgque_asset(queue="orders", consumer="revenue")
+    def slow(batch: SparkBatch) -> int:
+        assert may_end.wait(PATIENCE)
+        return batch.event_count
+
+    publish(client, ["a"])
+    with working(slow, client.url, spark, instance):
+        eventually(lambda: is_claimed(client), "the worker works")
+
+        reason = evaluate(build_pgque_sensor([slow]), client.url, instance)
+
+        may_end.set()
+    assert "is working on it" in reason
+
+
+def is_claimed(client: Client, holder: str = "revenue") -> bool:
+    info = client.lease_info("orders", holder)
+    return info is not None and info.is_live
+
+
+def test_a_worker_that_is_stopped_finishes_its_batch(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    may_end = threading.Event()
+
+    @pgque_asset(queue="orders", consumer="revenue")
+    def slow(batch: SparkBatch) -> int:
+        assert may_end.wait(PATIENCE)
+        return batch.event_count
+
+    publish(client, ["a"])
+    with working(slow, client.url, spark, instance) as worker:
+        eventually(lambda: is_claimed(client), "the worker works")
+        worker.stop()
+        publish(client, ["b"])
+        may_end.set()
+
+    assert statuses(instance) == ["SUCCESS"]
+    assert client.lease_info("orders", "revenue") is None
+    assert not is_consumed(client)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_batch_that_is_given_back_is_free_at_once_and_its_run_cannot_ack_it(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance, is_shared: bool
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @pgque_asset(queue="orders", consumer="revenue")
+    def slow(batch: SparkBatch) -> int:
+        has_begun.set()
+        assert may_end.wait(PATIENCE)
+        return batch.event_count
+
+    if is_shared:
+        client.run(register_subconsumer("orders", "revenue", "1"))
+    holder = "revenue.1" if is_shared else "revenue"
+    publish(client, ["a"])
+    with working(slow, client.url, spark, instance) as worker:
+        assert has_begun.wait(PATIENCE)
+        worker.stop()
+        worker.release()
+        assert not is_claimed(client, holder)
+        assert statuses(instance) == ["CANCELED"]
+        may_end.set()
+
+    info = client.lease_info("orders", holder)
+    assert info is not None and not info.is_live
+
+
+def test_a_shared_consumer_is_worked_off_through_one_of_its_parts(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    client.run(register_subconsumer("orders", "revenue", "1"))
+    for text in ("a", "b"):
+        publish(client, [text])
+
+    with working(revenue, client.url, spark, instance):
+        eventually(lambda: statuses(instance) == ["SUCCESS", "SUCCESS"], "a run for each batch")
+
+    assert {run.tags["pgque/subconsumer"] for run in instance.get_runs()} == {"1"}
+
+
+def test_workers_that_are_told_so_work_on_batches_of_one_consumer_at_a_time(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    both_at_work = threading.Barrier(2)
+
+    @pgque_asset(queue="orders", consumer="revenue")
+    def slow(batch: SparkBatch) -> int:
+        both_at_work.wait(PATIENCE)
+        return batch.event_count
+
+    for text in ("a", "b"):
+        publish(client, [text])
+    two = BatchPolicy(Limits(min_count=1), AttemptPolicy(9, timedelta(0)), parallel_runs=2)
+    with (
+        working(slow, client.url, spark, instance, policy=two),
+        working(slow, client.url, spark, instance, policy=two),
+    ):
+        eventually(lambda: all_consumed(client), "both batches are acked")
+
+    # One that began at the same moment with the same batch was skipped.
+    assert set(statuses(instance)) == {"SUCCESS"}
+
+
+def test_a_worker_outlives_its_connections(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    with working(revenue, client.url, spark, instance, poll=FOR_EVER):
+        eventually(lambda: is_listening(client), "the worker listens")
+        with psycopg.connect(client.url, autocommit=True) as other:
+            other.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and pid <> pg_backend_pid()"
+            )
+        with Client(client.url) as anew:
+            publish(anew, ["a"])
+            eventually(lambda: is_consumed(anew), "the batch is acked")
+
+
+@pytest.fixture
+def project(tmp_path: Path, client: Client) -> tuple[Path, dict[str, str]]:
+    """A project as a user has it, with the environment to start the worker in."""
+    (tmp_path / "shop.py").write_text(
+        "import dagster as dg\n"
+        "from dagster_pyspark import LazyPySparkResource\n"
+        "from pgque_dagster import PgqueResource, SparkBatch, pgque_asset\n"
+        '@pgque_asset(queue="orders")\n'
+        "def revenue(batch: SparkBatch) -> None:\n"
+        "    print('counted', batch.events().count())\n"
+        "defs = dg.Definitions(assets=[revenue], resources={\n"
+        '    "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL")),\n'
+        '    "pyspark": LazyPySparkResource(spark_config={"spark.master": "local[1]",\n'
+        '        "spark.ui.enabled": "false"}),\n'
+        "})\n"
+    )
+    (tmp_path / "home").mkdir()
+    environment = {
+        **os.environ,
+        "PGQUE_URL": client.url,
+        "DAGSTER_HOME": str(tmp_path / "home"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    return tmp_path, environment
+
+
+def worker_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pgque_dagster.cli", "worker", *arguments]
+
+
+def test_the_command_serves_a_project_until_it_is_told_to_end(
+    client: Client, project: tuple[Path, dict[str, str]]
+) -> None:
+    folder, environment = project
+    publish(client, ["a"])
+    with subprocess.Popen(
+        worker_command("-m", "shop", "--poll", "0.5"),
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            eventually(lambda: is_consumed(client), "the batch is acked")
+        finally:
+            process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 0
+    assert "serving orders/revenue" in told
+    with dg.DagsterInstance.local_temp(str(folder / "home")) as instance:
+        assert statuses(instance) == ["SUCCESS"]
+
+
+def test_the_worker_serves_once_spark_is_there(
+    project: tuple[Path, dict[str, str]],
+) -> None:
+    folder, environment = project
+    shop = (folder / "shop.py").read_text()
+    (folder / "shop.py").write_text(
+        shop.replace("import dagster as dg\n", _NOISY_SPARK).replace(
+            "LazyPySparkResource(", "Noisy("
+        )
+    )
+    with subprocess.Popen(
+        worker_command("-m", "shop"),
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        told = []
+        for line in process.stderr:
+            told.append(line.strip())
+            if line.startswith("serving"):
+                break
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=PATIENCE)
+
+    own = [line for line in told if line in ("a session is there", "pgque: starting Spark ...")]
+    assert own == ["pgque: starting Spark ...", "a session is there"]
+    assert process.returncode == 0, rest
+
+
+_NOISY_SPARK = """
+import sys
+import time
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource as Lazy
+class Noisy(Lazy):
+    @property
+    def spark_session(self):
+        time.sleep(2)
+        session = super().spark_session
+        print("a session is there", file=sys.stderr, flush=True)
+        return session
+"""
+
+
+def test_spark_that_does_not_start_ends_the_worker_with_its_reason(
+    project: tuple[Path, dict[str, str]],
+) -> None:
+    folder, environment = project
+
+    ended = subprocess.run(
+        worker_command("-m", "shop"),
+        cwd=folder,
+        env={**environment, "JAVA_HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+    assert ended.returncode == 1
+    assert "Error: Spark does not start: /nowhere/bin/java does not run" in ended.stderr
+    assert "serving" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-m", "nosuch"], "module nosuch cannot be loaded"),
+        (["-m", "shop", "-a", "other"], "has no attribute other"),
+        (["-m", "shop", "-a", "dg"], "is no dagster.Definitions"),
+        (["-m", "shop", "-c", "orders/nobody"], "no asset consumes orders/nobody"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    project: tuple[Path, dict[str, str]], arguments: list[str], message: str
+) -> None:
+    folder, environment = project
+
+    ended = subprocess.run(
+        worker_command(*arguments), cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+    assert ended.returncode == 1
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+_SHOP = """
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pgque_dagster import PgqueResource, SparkBatch, pgque_asset, pgque_multi_asset
+
+{asset}
+
+resources = {{
+    "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL")),
+    "pyspark": LazyPySparkResource(spark_config={{"spark.master": "local[1]",
+        "spark.ui.enabled": "false"}}),
+    {resources}
+}}
+defs = dg.Definitions(assets=[{name}], resources=resources)
+"""
+_RETURNS = """
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch):
+    return batch.events().count()
+"""
+_RETURNS_BY_KEY = _RETURNS.replace('"orders"', '"orders", io_manager_key="lake"')
+_RETURNS_TWO = """
+@pgque_multi_asset(queue="orders", outs={"counts": dg.AssetOut(), "totals": dg.AssetOut()})
+def revenue(batch: SparkBatch):
+    return 1, 2
+"""
+
+
+def definitions_of(asset: str, resources: str) -> dg.Definitions:
+    namespace: dict[str, Any] = {}
+    exec(_SHOP.format(asset=asset, name="revenue", resources=resources), namespace)
+    found: dg.Definitions = namespace["defs"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asset", "resources", "told"),
+    [
+        (_RETURNS, "", "asset revenue (resource 'io_manager')"),
+        (_RETURNS, '"io_manager": dg.mem_io_manager', "asset revenue (resource 'io_manager')"),
+        (_RETURNS, '"io_manager": dg.InMemoryIOManager()', "asset revenue (resource 'io_manager')"),
+        (_RETURNS_BY_KEY, '"lake": dg.InMemoryIOManager()', "asset revenue (resource 'lake')"),
+        (_RETURNS_TWO, "", "asset totals (resource 'io_manager')"),
+    ],
+)
+def test_an_asset_whose_values_would_stay_in_memory_is_refused_by_name(
+    asset: str, resources: str, told: str
+) -> None:
+    definitions = definitions_of(asset, resources)
+
+    with pytest.raises(click.ClickException) as refused:
+        refuse_values_in_memory(definitions, select_consumers(definitions, []))
+
+    assert told in refused.value.message
+    assert "FilesystemIOManager" in refused.value.message
+
+
+def test_the_command_does_not_begin_with_an_asset_whose_values_it_would_lose(
+    client: Client, project: tuple[Path, dict[str, str]]
+) -> None:
+    folder, environment = project
+    (folder / "shop.py").write_text(_SHOP.format(asset=_RETURNS, name="revenue", resources=""))
+    publish(client, ["a"])
+
+    ended = subprocess.run(
+        worker_command("-m", "shop"),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+    assert ended.returncode == 1
+    assert "asset revenue (resource 'io_manager')" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not is_consumed(client)
+
+
+_STORES_ITSELF = """
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> {returned}:
+    batch.events().count()
+"""
+_STORES_ALL_ITSELF = """
+@pgque_multi_asset(queue="orders", specs=[dg.AssetSpec("counts"), dg.AssetSpec("totals")])
+def revenue(batch: SparkBatch):
+    batch.events().count()
+"""
+_HAS_ITS_OWN = """
+@pgque_asset(queue="orders", io_manager_def=dg.FilesystemIOManager(base_dir="out"))
+def revenue(batch: SparkBatch):
+    return batch.events().count()
+"""
+
+
+@pytest.mark.parametrize(
+    ("asset", "resources"),
+    [
+        (_STORES_ITSELF.format(returned="None"), ""),
+        (_STORES_ITSELF.format(returned='"None"'), ""),
+        (_STORES_ITSELF.format(returned="dg.MaterializeResult"), ""),
+        (_STORES_ALL_ITSELF, ""),
+        (_HAS_ITS_OWN, ""),
+        (_RETURNS, '"io_manager": dg.FilesystemIOManager(base_dir="out")'),
+        (_RETURNS, '"io_manager": dg.fs_io_manager'),
+    ],
+)
+def test_an_asset_whose_values_are_stored_or_that_stores_itself_is_served(
+    asset: str, resources: str
+) -> None:
+    definitions = definitions_of(asset, resources)
+
+    refuse_values_in_memory(definitions, select_consumers(definitions, []))

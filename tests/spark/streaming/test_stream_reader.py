@@ -1,0 +1,167 @@
+"""The stream's reader, called in the order in which Spark calls it, older versions too."""
+
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from pgque_dagster.client import BatchLeased, Client, InvalidArgument
+from pgque_dagster.client.calls.ticks import claim_ticks
+from pgque_dagster.spark.streaming.options import StreamOptions
+from pgque_dagster.spark.streaming.reader import (
+    CheckpointMismatch,
+    PgqueStreamReader,
+    stream_reader,
+)
+from tests.support.events import publish, tick
+from tests.support.queues import value
+
+
+@pytest.fixture
+def reader(client: Client) -> Iterator[PgqueStreamReader]:
+    """The reader for Spark before 4.2."""
+    reader = PgqueStreamReader(options(client))
+    yield reader
+    reader.stop()
+
+
+def options(client: Client, **more: str) -> StreamOptions:
+    needed = {"url": client.url, "queue": "orders", "consumer": "revenue"}
+    return StreamOptions.parse(needed | more)
+
+
+def read(reader: PgqueStreamReader, start: dict, end: dict) -> list[str]:
+    return [
+        text
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for text in batch.column("ev_data").to_pylist()
+    ]
+
+
+def position(client: Client) -> int:
+    with client.transaction() as db:
+        return int(value(db, "select last_tick from pgque.get_consumer_info('orders', 'revenue')"))
+
+
+def test_a_micro_batch_is_finished_when_spark_commits_it(
+    client: Client, reader: PgqueStreamReader
+) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a", "b"])
+    end = reader.latestOffset()
+
+    assert read(reader, start, end) == ["a", "b"]
+    assert position(client) == start["tick"]
+    reader.commit(end)
+    assert position(client) == end["tick"]
+
+
+def test_the_next_micro_batch_finishes_one_that_spark_did_not_commit(
+    client: Client, reader: PgqueStreamReader
+) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    stored = reader.latestOffset()
+    read(reader, start, stored)
+    publish(client, ["b"])
+    restarted = PgqueStreamReader(options(client))
+    reader.stop()
+    newest = restarted.latestOffset()
+
+    assert position(client) == start["tick"]
+    assert read(restarted, stored, newest) == ["b"]
+    assert position(client) == stored["tick"]
+    restarted.stop()
+
+
+def test_a_micro_batch_that_is_planned_again_has_the_same_events(
+    client: Client, reader: PgqueStreamReader
+) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    end = reader.latestOffset()
+    read(reader, start, end)
+    reader.stop()
+    publish(client, ["b"])
+
+    assert read(reader, start, end) == ["a"]
+
+
+def test_without_news_the_offset_stays(client: Client, reader: PgqueStreamReader) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    end = reader.latestOffset()
+    read(reader, start, end)
+
+    assert reader.latestOffset() == end
+    assert read(reader, end, end) == []
+
+
+def test_asking_for_nothing_finishes_nothing(client: Client, reader: PgqueStreamReader) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    end = reader.latestOffset()
+    read(reader, start, end)
+    reader.stop()
+
+    assert reader.partitions(end, end) == []
+    assert position(client) == start["tick"]
+    assert read(reader, reader.initialOffset(), end) == ["a"]
+
+
+def test_the_first_micro_batch_is_refused_when_somebody_read_past_it(
+    client: Client, reader: PgqueStreamReader
+) -> None:
+    reader.initialOffset()
+    publish(client, ["a"])
+    end = reader.latestOffset()
+    reader.stop()
+    for _ in range(2):
+        tick(client)
+        batch = client.next_batch("orders", "revenue")
+        assert batch is not None
+        client.finish_batch(batch)
+    tick(client)
+
+    with pytest.raises(CheckpointMismatch, match="past the end of the checkpoint's"):
+        reader.partitions(reader.initialOffset(), end)
+
+
+def test_the_checkpoint_of_another_source_is_refused(reader: PgqueStreamReader) -> None:
+    with pytest.raises(CheckpointMismatch, match=r"holds no tick, but .'partition-1'"):
+        reader.commit({"partition-1": 3})
+
+
+def test_a_lease_longer_than_the_querys_own_is_not_waited_for(client: Client) -> None:
+    client.run(claim_ticks("orders", "revenue", "a worker", timedelta(hours=1)))
+    late = PgqueStreamReader(options(client, lease_seconds="3"))
+
+    with pytest.raises(BatchLeased, match=r'consumer revenue of queue orders is read.*"a worker"'):
+        late.initialOffset()
+    late.stop()
+
+
+def test_a_reader_that_is_stopped_leaves_a_started_batch_open(
+    client: Client, reader: PgqueStreamReader
+) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    read(reader, start, reader.latestOffset())
+    reader.stop()
+
+    lease = client.lease_info("orders", "revenue")
+    assert lease is not None and lease.owner is None
+    assert position(client) == start["tick"]
+
+
+def test_an_old_spark_cannot_limit_micro_batches(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "pgque_dagster.spark.streaming.limited_reader", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+
+    with pytest.raises(InvalidArgument, match=r"cannot limit micro-batches to 10 events.*4\.2"):
+        stream_reader(options(client, max_events="10"))
+    assert type(stream_reader(options(client))) is PgqueStreamReader
