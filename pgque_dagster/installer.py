@@ -18,7 +18,7 @@ from .client.errors import (
     SchemaMissing,
     translated,
 )
-from .client.rights import asking
+from .client.rights import translated_with_role
 
 
 def read_sql(file_name: str) -> str:
@@ -34,7 +34,7 @@ def installed_version(url: str) -> str | None:
         ConnectionFailed: if the database cannot be reached.
     """
     call = calls.maintenance.version()
-    with connect(url) as connection, asking(connection, call.sql):
+    with connect(url) as connection, translated_with_role(connection, call.sql):
         if connection.execute("select to_regnamespace('pgque')").fetchall()[0][0] is None:
             return None
         try:

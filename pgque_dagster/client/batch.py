@@ -1,8 +1,8 @@
 """A claimed batch: read it, say which events failed, ack it.
 
-Failures are kept here and written in the transaction of the ack, so that they take effect if, and
-only if, the batch is finished: a crash in between leaves neither a retry nor a dead letter behind
-that the next attempt would double.
+Failures are collected here and written in the ack's transaction, so they take effect only if the
+batch is finished. A crash before the ack leaves no retry and no dead letter, so the next attempt
+cannot create them twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from .session import Session
 
 @dataclass(frozen=True)
 class AckResult:
-    """What an ack wrote beside the position: events scheduled again or given up."""
+    """How many events an ack scheduled for another delivery, and how many it dead-lettered."""
 
     nacked: int
     dead_lettered: int
@@ -51,16 +51,16 @@ class Batch:
 
     @property
     def batch_id(self) -> int:
-        """The batch's id: the same for every attempt at the same events."""
+        """The batch's id. Every attempt at the same events has the same id."""
         return self.lease.batch_id
 
     @property
     def session(self) -> Session:
-        """The database that the batch is of."""
+        """The session that claimed the batch."""
         return self._session
 
     def info(self) -> BatchInfo:
-        """Returns what the batch spans."""
+        """Returns the ticks, times and event ids that the batch spans."""
         return self._session.run(calls.batches.batch_info(self.batch_id))
 
     def events(self) -> list[Message]:
@@ -68,7 +68,7 @@ class Batch:
         return self._session.run(calls.batches.batch_events(self.batch_id))
 
     def read_plan(self, max_slices: int) -> ReadPlan:
-        """Splits the batch for reading side by side."""
+        """Splits the batch into slices that can be read in parallel."""
         return self._session.run(calls.plans.read_plan(self.batch_id, max_slices))
 
     def nack(
@@ -78,52 +78,54 @@ class Batch:
         retry_after: timedelta = timedelta(minutes=1),
         reason: Reason = None,
     ) -> None:
-        """Has events delivered again later, or given up when their retries are used up.
+        """Schedules events for another delivery, or dead-letters them once their retries run out.
 
-        Takes effect with the ack, which raises `EventNotInBatch` for an id of another batch. An
-        event that is given up as well is only that.
+        Takes effect at the ack, which raises `EventNotInBatch` for an id of another batch. An
+        event passed to `dead_letter` as well becomes a dead letter only.
 
         Args:
-            msg_ids: which; one given twice counts once.
-            retry_after: when.
-            reason: kept with the dead letter of those whose retries are used up: one text for all,
-                or one for each id.
+            msg_ids: ids of the events; duplicates count once.
+            retry_after: how long to wait before the next delivery.
+            reason: stored with the dead letter of an event that has no retries left: one text for
+                all events, or one for each id.
 
         Raises:
-            InvalidArgument: if an id is no whole number, or there are not as many reasons as ids.
+            InvalidArgument: if an id is not an integer, or the number of reasons differs from the
+                number of ids.
         """
         self._nacked.append(Failures.of(msg_ids, reason, retry_after))
 
     def dead_letter(self, msg_ids: Iterable[int], *, reason: Reason) -> None:
-        """Gives events up: they become dead letters with the ack, which treats ids like `nack`'s.
+        """Makes events dead letters. Takes effect at the ack, which checks the ids as for `nack`.
 
         Args:
-            msg_ids: which; one given twice counts once.
-            reason: why: one text for all, or one for each id.
+            msg_ids: ids of the events; duplicates count once.
+            reason: one text for all events, or one for each id.
 
         Raises:
-            InvalidArgument: if an id is no whole number, or there are not as many reasons as ids.
+            InvalidArgument: if an id is not an integer, or the number of reasons differs from the
+                number of ids.
         """
         self._dead_lettered.append(Failures.of(msg_ids, reason, None))
 
     @property
     def requested(self) -> AckResult:
-        """How many events `nack` and `dead_letter` were told of; the ack says what came of it."""
+        """How many events were passed to `nack` and `dead_letter`; `ack` returns the outcome."""
         given_up = {msg_id for some in self._dead_lettered for msg_id in some.msg_ids}
         nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
         return AckResult(len(nacked - given_up), len(given_up))
 
     def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
-        """Has something done in the transaction of the ack, so that the two stand or fall together.
+        """Runs a function in the ack's transaction, so that both commit or neither does.
 
         Args:
-            step: takes the connection; it must not commit. What it raises keeps the batch from
-                being acked. An ack that failed and is tried again calls it again.
+            step: receives the connection and must not commit. If it raises, the batch is not
+                acked. A repeated ack calls it again.
         """
         self._steps.append(step)
 
     def ack(self) -> AckResult:
-        """Finishes the batch, with what was nacked and dead-lettered, in one transaction.
+        """Finishes the batch, and writes its nacks and dead letters, in one transaction.
 
         Raises:
             LeaseLost: if the lease ran out and another owner took the batch over.
@@ -132,7 +134,7 @@ class Batch:
         with self._session.transaction() as connection:
             for step in self._steps:
                 step(connection)
-            # Given up first: what is a dead letter is not delivered again.
+            # Dead letters first: a dead-lettered event must not be delivered again.
             dead_lettered = self._settle(self._dead_lettered)
             result = AckResult(self._settle(self._nacked), dead_lettered)
             self._session.run(calls.batches.ack(self.lease))
@@ -142,7 +144,7 @@ class Batch:
         return sum(self._session.run(call) for some in failures for call in some.calls(self.lease))
 
     def renew(self) -> None:
-        """Prolongs the lease, by the time that it was claimed for.
+        """Extends the lease by its original duration.
 
         Raises:
             LeaseLost: if the lease ran out and another owner took the batch over.
@@ -151,7 +153,7 @@ class Batch:
         self._session.run(calls.batches.renew(self.lease, self._ttl))
 
     def release(self) -> None:
-        """Gives the claim back: the batch stays open and anybody may claim it at once."""
+        """Releases the lease. The batch stays open, and anybody can claim it at once."""
         self._session.run(calls.batches.release(self.lease))
 
     @contextmanager

@@ -105,18 +105,17 @@ class Client(Session):
 
         Args:
             queue: the queue's name.
-            payload: text, stored as it is, or lists and dicts, stored as JSON.
-            type: what kind of event it is.
-            partition_key: events of one key are handled in order where consumers use slots.
-            check_json: whether the server refuses text that is not JSON. Not with an
+            payload: text, stored unchanged, or a list or dict, stored as JSON.
+            type: the event's type.
+            partition_key: partitioned consumers handle events with the same key in order.
+            check_json: makes the server refuse text that is not JSON. Not together with an
                 idempotency key.
-            idempotency_key: 1 to 1000 bytes. If an event was sent under the same key within
+            idempotency_key: 1 to 1000 bytes. If an event with this key was sent within its
                 `idempotency_ttl`, nothing is sent.
-            idempotency_ttl: how long the key counts.
+            idempotency_ttl: how long the key is remembered.
 
         Returns:
-            The event's id. With an idempotency key, `Sent`: the id of the event that was sent
-            under the key, and whether that was before.
+            The event's id; with an idempotency key, a `Sent`.
 
         Raises:
             InvalidArgument: if `check_json` is given with an idempotency key.
@@ -126,7 +125,7 @@ class Client(Session):
         if check_json:
             raise InvalidArgument(
                 "check_json does not work with an idempotency key",
-                "Check the payload before, or leave one of the two out.",
+                "Validate the payload before sending, or drop one of the two.",
             )
         return self.run(
             calls.publishing.send_idem(
@@ -135,17 +134,17 @@ class Client(Session):
         )
 
     def send_at(self, queue: str, payload: Payload, at: datetime, *, type: str = "default") -> int:
-        """Publishes one event when its time has come, or at once when that is past.
+        """Publishes one event at a given time, or at once if that time is past.
 
         Args:
             queue: the queue's name.
-            payload: text, stored as it is, or lists and dicts, stored as JSON.
-            at: the time of delivery, with its zone; maintenance delivers what is due.
-            type: what kind of event it is.
+            payload: text, stored unchanged, or a list or dict, stored as JSON.
+            at: the time of delivery, with a time zone. Maintenance delivers the event.
+            type: the event's type.
 
         Returns:
-            The id of the entry that waits, for `cancel_scheduled`; of an event sent at once, its
-            own. Entries have ids from 2**52 up, events have lower ones.
+            The id of the scheduled entry, for `cancel_scheduled`, or the id of the event if it was
+            sent at once. Entry ids are 2**52 or higher; event ids are lower.
 
         Raises:
             InvalidArgument: if the time has no zone.
@@ -153,17 +152,17 @@ class Client(Session):
         return self.run(calls.publishing.send_at(queue, payload, at, type))
 
     def cancel_scheduled(self, entry_id: int) -> bool:
-        """Takes back an entry of `send_at`; returns False if it was delivered or cancelled."""
+        """Cancels an entry of `send_at`; returns False if it was delivered or cancelled before."""
         return self.run(calls.publishing.cancel_scheduled(entry_id))
 
     def list_scheduled(self, queue: str, limit: int = 100) -> list[ScheduledEvent]:
-        """Returns a queue's events that wait for their time, the next first."""
+        """Returns a queue's scheduled events, the earliest first."""
         return self.run(calls.publishing.list_scheduled(queue, limit))
 
     def send_batch(
         self, queue: str, payloads: Sequence[Payload], *, type: str = "default"
     ) -> list[int]:
-        """Publishes many events of one type at once; returns their ids in the order given."""
+        """Publishes many events of one type in one statement; returns their ids in order."""
         return self.run(calls.publishing.send_batch(queue, payloads, type))
 
     # Queues and consumers
@@ -173,22 +172,22 @@ class Client(Session):
 
         Args:
             queue: the queue's name.
-            **options: parameters as for `configure_queue`; a queue that exists takes them too.
+            **options: parameters as for `configure_queue`; also applied to an existing queue.
         """
         if not options:
             return self.run(calls.queues.create_queue(queue))
         return self.run(calls.queues.create_queue_with(queue, options))
 
     def pause_queue(self, queue: str) -> None:
-        """Stops a queue's ticks: it takes events, and hands them out when it is resumed."""
+        """Stops a queue's ticks. It still accepts events and delivers them when it is resumed."""
         self.run(calls.queues.pause_queue(queue))
 
     def resume_queue(self, queue: str) -> None:
-        """Lets a paused queue tick again."""
+        """Resumes the ticks of a paused queue."""
         self.run(calls.queues.resume_queue(queue))
 
     def drop_queue(self, queue: str, *, force: bool = False) -> None:
-        """Drops a queue with all its events; with consumers registered only by force."""
+        """Drops a queue and its events. If consumers are registered, `force` is needed."""
         self.run(calls.queues.drop_queue(queue, force))
 
     def configure_queue(self, queue: str, **parameters: str | None) -> None:
@@ -198,18 +197,19 @@ class Client(Session):
                 self.run(calls.queues.configure_queue(queue, parameter, value))
 
     def register_consumer(self, queue: str, consumer: str) -> bool:
-        """Registers a consumer at the last tick; returns False if it was registered."""
+        """Registers a consumer at the last tick; returns False if it is registered."""
         return self.run(calls.consumers.register_consumer(queue, consumer))
 
     def unregister_consumer(
         self, queue: str, consumer: str, *, keep_dead_letters: bool = False
     ) -> None:
-        """Ends a registration with the consumer's waiting retries, and its dead letters too.
+        """Unregisters a consumer and deletes its scheduled retries and its dead letters.
 
         Args:
             queue: the queue's name.
             consumer: the consumer's name.
-            keep_dead_letters: leaves these; they can be replayed once it is registered again.
+            keep_dead_letters: keeps the dead letters. They can be replayed once the consumer is
+                registered again.
         """
         self.run(calls.consumers.unregister_consumer(queue, consumer, keep_dead_letters))
 
@@ -229,21 +229,21 @@ class Client(Session):
         limits: Limits = NO_LIMITS,
         batch_id: int | None = None,
     ) -> Batch | None:
-        """Opens the next batch under a lease, or takes over the open one that nobody holds.
+        """Claims the next batch, or the open batch if no live lease is on it.
 
         Args:
             queue: the queue's name.
             consumer: the consumer's name.
-            owner: who takes it, for others to read (a run id, a host and process).
+            owner: who claims the batch, such as a run id or a host and process; others see it.
             ttl: how long the lease lasts without renewal.
             limits: which batch to open.
-            batch_id: claims this open batch and no other.
+            batch_id: if given, claims only this open batch.
 
         Returns:
             The claimed batch, or None when there is no batch.
 
         Raises:
-            BatchLeased: if somebody else holds a live lease.
+            BatchLeased: if another owner holds a live lease.
             BatchNotOpen: if `batch_id` is not the consumer's open batch.
         """
         lease = self.run(calls.batches.claim(queue, consumer, owner, ttl, limits, batch_id))
@@ -258,19 +258,19 @@ class Client(Session):
         return self.run(calls.batches.batch_events(batch_id))
 
     def batch_info(self, batch_id: int) -> BatchInfo:
-        """Returns what an open batch spans."""
+        """Returns the ticks, times and event ids that an open batch spans."""
         return self.run(calls.batches.batch_info(batch_id))
 
     def read_plan(self, batch_id: int, max_slices: int) -> ReadPlan:
-        """Splits an open batch for reading side by side."""
+        """Splits an open batch into slices that can be read in parallel."""
         return self.run(calls.plans.read_plan(batch_id, max_slices))
 
     def lease_info(self, queue: str, consumer: str) -> LeaseInfo | None:
-        """Returns who holds or last held the open batch; None when none is open."""
+        """Returns who holds, or last held, the open batch; None if no batch is open."""
         return self.run(calls.batches.lease_info(queue, consumer))
 
     def renew(self, lease: Lease, ttl: timedelta) -> None:
-        """Prolongs a lease."""
+        """Extends a lease."""
         self.run(calls.batches.renew(lease, ttl))
 
     # Running the queue
@@ -280,23 +280,23 @@ class Client(Session):
         return self.run(calls.maintenance.ticker())
 
     def force_next_tick(self, queue: str) -> None:
-        """Makes the next ticker run tick this queue, due or not."""
+        """Makes the next ticker run tick this queue even if no tick is due."""
         self.run(calls.maintenance.force_next_tick(queue))
 
     def maint(self) -> int:
-        """Rotates, delivers retries that are due, compacts; returns how many things it did."""
+        """Rotates tables, delivers due retries, compacts; returns the number of operations done."""
         return self.run(calls.maintenance.maint())
 
     def start(self) -> None:
-        """Has pg_cron tick and maintain this database; again, it changes nothing.
+        """Schedules ticks and maintenance in pg_cron. Calling it again changes nothing.
 
         Raises:
-            SchedulerMissing: if this database has no pg_cron; the hint says what to run where.
+            SchedulerMissing: if this database has no pg_cron; the hint says what to do.
         """
         self.run(calls.maintenance.start())
 
     def stop(self) -> None:
-        """Takes the jobs of `start` back; does nothing where there are none.
+        """Removes the jobs of `start`, if there are any.
 
         Raises:
             SchedulerMissing: if another database's pg_cron may have jobs for this one.
@@ -304,7 +304,7 @@ class Client(Session):
         self.run(calls.maintenance.stop())
 
     def status(self) -> list[Status]:
-        """Returns how the parts are that keep the queues going."""
+        """Returns the state of each component: schema, ticker, maintenance and so on."""
         return self.run(calls.statistics.status())
 
     def queues(self) -> list[QueueInfo]:
@@ -312,23 +312,23 @@ class Client(Session):
         return self.run(calls.statistics.queue_info())
 
     def consumers(self, queue: str | None = None) -> list[ConsumerInfo]:
-        """Returns the state of a queue's consumers, or of all."""
+        """Returns the state of a queue's consumers, or of all consumers."""
         return self.run(calls.statistics.consumer_info(queue))
 
     def queue_stats(self) -> list[QueueStats]:
-        """Returns all queues at a glance: depth, age, rate, dead letters."""
+        """Returns the key figures of all queues: depth, age, rate, dead letters."""
         return self.run(calls.statistics.queue_stats())
 
     def health(self) -> list[HealthCheck]:
-        """Returns all checks of the database and of each queue, with what to do."""
+        """Returns the health checks of the database and of each queue, with what to do."""
         return self.run(calls.statistics.health())
 
     def metrics(self) -> list[Metric]:
-        """Returns all metrics, for an exporter; docs/observability.md lists them."""
+        """Returns all metrics for an exporter. docs/observability.md lists them."""
         return self.run(calls.statistics.metrics())
 
     def dead_letter_counts(self, queue: str) -> list[DeadLetterCount]:
-        """Counts a queue's dead letters by consumer and reason, most first."""
+        """Counts a queue's dead letters by consumer and reason, the highest count first."""
         return self.run(calls.dead_letters.dead_letter_counts(queue))
 
     def dead_letters(self, queue: str, limit: int = 100) -> list[DeadLetter]:
@@ -349,28 +349,28 @@ class Client(Session):
         until: datetime | None = None,
         limit: int | None = None,
     ) -> tuple[int, int, str | None]:
-        """Replays the dead letters that fit, the oldest first; what is not given fits all.
+        """Replays the dead letters that match all given filters, the oldest first.
 
-        One that cannot be replayed stays, and the others go on.
+        A dead letter that cannot be replayed stays; the others are replayed.
 
         Args:
             queue: the queue's name.
-            reason: a pattern of LIKE; a text without % and _ is the reason itself.
-            type: the events' type.
-            since: those given up at this time or later.
-            until: those given up before this time.
-            limit: how many at most.
+            reason: a LIKE pattern for the reason.
+            type: the type of the events.
+            since: only dead letters of this time or later.
+            until: only dead letters before this time.
+            limit: the maximum number to replay.
 
         Returns:
-            How many went, how many did not, and why the first of these did not.
+            The number replayed, the number not replayed, and the first error.
 
         Raises:
-            QueueClosed: if the queue takes no events now; all dead letters stay.
+            QueueClosed: if the queue accepts no events; all dead letters stay.
         """
         return self.run(
             calls.dead_letters.replay_dead_letters(queue, reason, type, since, until, limit)
         )
 
     def purge_dead_letters(self, queue: str, older_than: timedelta) -> int:
-        """Deletes dead letters older than an age; returns how many."""
+        """Deletes dead letters older than an age; returns the number deleted."""
         return self.run(calls.dead_letters.purge_dead_letters(queue, older_than))

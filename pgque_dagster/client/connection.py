@@ -1,4 +1,4 @@
-"""Opens connections, and says what is wrong with a connection string without repeating it."""
+"""Opens connections. Errors about a connection string never repeat the string."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Opens a connection in autocommit mode.
 
     Args:
-        url: a libpq connection string or URI; what it leaves out comes from the PG* environment.
+        url: a libpq connection string or URI. PG* environment variables supply what it omits.
 
     Raises:
-        ConnectionFailed: if the string is malformed, or the server cannot be reached or refuses.
+        ConnectionFailed: if the string is malformed, or the server is unreachable or refuses.
         UnsupportedServer: if it is older than PostgreSQL 14.
     """
     with translated():
@@ -36,7 +36,7 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
 def _checked(url: str) -> str:
     given = parsed(url)
     if given is None:
-        # Without a cause: libpq's message repeats what is misspelt, and that may be the password.
+        # No cause is chained: libpq's message repeats parts of the string, possibly the password.
         raise ConnectionFailed(
             "the database URL is not valid",
             "It looks like postgresql://user@host:5432/database, or host=... dbname=...",
@@ -44,13 +44,13 @@ def _checked(url: str) -> str:
     if "@" in str(given.get("host", "")):
         raise ConnectionFailed(
             "the database URL is not valid: it has more than one @",
-            "Write %40 for one in a user name or a password.",
+            "In a user name or password, write %40 for @.",
         )
     return make_conninfo(url, **{"connect_timeout": _CONNECT_SECONDS, **given})
 
 
 def parsed(url: str) -> dict[str, Any] | None:
-    """Returns a URL's parts by their libpq names; None if it is not valid."""
+    """Returns the parts of a URL by libpq keyword; None if the URL is invalid."""
     try:
         return dict(conninfo_to_dict(url))
     except psycopg.ProgrammingError:

@@ -1,4 +1,4 @@
-"""A shared consumer, whose subconsumers hold a batch each at the same time."""
+"""Cooperative consumers: each subconsumer of a consumer can hold a batch at the same time."""
 
 from datetime import timedelta
 
@@ -10,12 +10,12 @@ from .models import Limits
 
 
 def member_name(consumer: str, subconsumer: str) -> str:
-    """The name under which a subconsumer is registered in its queue."""
+    """Returns the name under which a queue knows a subconsumer."""
     return f"{consumer}.{subconsumer}"
 
 
 def register_subconsumer(queue: str, consumer: str, subconsumer: str) -> Call[bool]:
-    """A subconsumer, of a normal consumer without an open batch, too; False if it was there."""
+    """Registers a subconsumer; False if it exists. Converts a normal consumer without a batch."""
     return Call(
         "select pgque.register_subconsumer(%s, %s, %s, true) = 1",
         (queue, consumer, subconsumer),
@@ -34,23 +34,23 @@ def claim_shared(
     limits: Limits,
     batch_id: int | None = None,
 ) -> Batch | None:
-    """Opens a subconsumer's next batch under a lease, or takes over the one that nobody holds.
+    """Claims a subconsumer's next batch, or its open batch if no live lease is on it.
 
     Args:
         client: the database.
         queue: the queue's name.
-        consumer: the name that the subconsumers share.
-        subconsumer: which of them.
-        owner: who takes it, for others to read.
+        consumer: the name of the cooperative consumer.
+        subconsumer: the name of the subconsumer.
+        owner: who claims the batch; others see this name.
         ttl: how long the lease lasts without renewal.
         limits: which batch to open.
-        batch_id: claims this open batch and no other.
+        batch_id: if given, claims only this open batch.
 
     Returns:
         The claimed batch, or None when there is no batch.
 
     Raises:
-        BatchLeased: if somebody else holds a live lease.
+        BatchLeased: if another owner holds a live lease.
         BatchNotOpen: if `batch_id` is not the subconsumer's open batch.
     """
     call = calls.batches.claim_coop(queue, consumer, subconsumer, owner, ttl, limits, batch_id)

@@ -1,6 +1,6 @@
-"""What can go wrong, as one small hierarchy.
+"""The errors of this package, in one hierarchy.
 
-The SQL raises its errors under a class of codes of its own (`PQ…`); they are mapped here by code,
+The SQL functions raise errors with codes of their own class (`PQ…`). This module maps them by code,
 never by text.
 """
 
@@ -60,27 +60,27 @@ class ConsumerNotFound(PgqueError):
 
 
 class BatchNotOpen(PgqueError):
-    """The batch was finished before, taken back, or never existed."""
+    """The batch is finished, was taken back, or never existed."""
 
 
 class BatchLeased(PgqueError):
-    """Somebody else holds a live lease on the batch."""
+    """Another owner holds a live lease on the batch."""
 
 
 class LeaseLost(PgqueError):
-    """The lease ran out and the batch went to another owner; this attempt must be discarded."""
+    """The lease expired and another owner has the batch. Discard this attempt."""
 
 
 class InvalidArgument(PgqueError):
-    """A value is out of range, null or of the wrong form."""
+    """A value is out of range, null or malformed."""
 
 
 class MalformedPayload(PgqueError):
-    """A payload is no JSON where it has to be, holds a byte that text cannot, or fits no schema."""
+    """A payload is not JSON, contains a byte that text cannot store, or does not fit a schema."""
 
 
 class QueueClosed(PgqueError):
-    """The queue takes no events now (disable_insert)."""
+    """The queue accepts no events (disable_insert)."""
 
 
 class QueueInUse(PgqueError):
@@ -92,59 +92,59 @@ class StaleReadPlan(PgqueError):
 
 
 class EventNotInBatch(PgqueError):
-    """An id was passed that the batch did not deliver."""
+    """The batch did not deliver an event with this id."""
 
 
 class DeadLetterNotFound(PgqueError):
-    """The dead letter was replayed or purged before."""
+    """The dead letter was replayed or purged, or never existed."""
 
 
 class TransactionOutdated(PgqueError):
-    """The transaction's snapshot is too old; the same in a new transaction will work."""
+    """The transaction's snapshot is too old. Repeat the work in a new transaction."""
 
 
 class WrongIsolation(PgqueError):
-    """Maintenance was asked for in a transaction stricter than READ COMMITTED."""
+    """Maintenance was called in a transaction stricter than READ COMMITTED."""
 
 
 class ChangeRefused(PgqueError):
-    """A trigger of the queue refused a row's change: denied, without a key, or of the key."""
+    """A trigger of the queue refused a change: it is denied, has no key, or changes the key."""
 
 
 class WrongConsumerRole(PgqueError):
-    """The call is not for this consumer: a normal one, a cooperative one, or a subconsumer."""
+    """The call does not fit the consumer's kind: normal, cooperative or subconsumer."""
 
 
 class ConsumerInUse(PgqueError):
-    """The consumer has a batch open, or subconsumers, which must end first."""
+    """The consumer has an open batch, or subconsumers. Finish or remove these first."""
 
 
 class TickRefused(PgqueError):
-    """The queue's ticker is paused, or its ticks come from another source."""
+    """The queue is paused, or an external source ticks it."""
 
 
 class NotAdopted(PgqueError):
-    """The database was restored from a dump, and its queues are not renumbered yet."""
+    """The database was restored from a dump and is not adopted yet."""
 
 
 class SchedulerMissing(PgqueError):
-    """There is no pg_cron to schedule ticks with, or it lives in another database."""
+    """This database has no pg_cron to schedule ticks."""
 
 
 class UnreadEvents(PgqueError):
-    """Queues hold events that were not read yet, so nothing is removed."""
+    """Queues hold unread events, so nothing was removed."""
 
 
 class NewerInstalled(PgqueError):
-    """A newer version of the schema is installed than the one to install."""
+    """The installed schema is newer than the one to install."""
 
 
 class OlderInstalled(PgqueError):
-    """An older version of the schema is installed than the package needs."""
+    """The installed schema is older than the package needs."""
 
 
 class TicksUnavailable(PgqueError):
-    """Ticks were asked for that the consumer has finished, or that do not exist."""
+    """The requested ticks do not exist, or the consumer has finished them."""
 
 
 class StagingLost(PgqueError):
@@ -183,13 +183,13 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 
 
 def error_from(error: psycopg.Error) -> PgqueError:
-    """Finds the error of this package that a database error stands for.
+    """Returns the error of this package for a database error.
 
     Args:
-        error: as psycopg raised it.
+        error: the error that psycopg raised.
 
     Returns:
-        The error to raise in its place.
+        The error to raise instead.
     """
     message = error.diag.message_primary or str(error)
     hint = error.diag.message_hint or ""
@@ -215,16 +215,16 @@ def error_from(error: psycopg.Error) -> PgqueError:
 
 
 def _is_about_connection(sqlstate: str | None) -> bool:
-    """Lock timeouts, cancelled queries and the like are operational errors too, but not this."""
+    """Tells connection errors from other operational errors, such as lock time-outs."""
     return sqlstate is None or sqlstate.startswith(("08", "28", "3D", "53300", "57P"))
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turns database errors raised inside into those of this package, with the cause chained.
+    """Raises psycopg errors of the block as errors of this package, with the cause chained.
 
     Raises:
-        PgqueError: the subclass that the database error stands for.
+        PgqueError: the subclass for the database error.
     """
     try:
         yield

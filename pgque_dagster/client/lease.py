@@ -1,4 +1,4 @@
-"""Keeps a lease while work goes on, from a thread with a connection of its own."""
+"""Renews a lease in a thread with its own connection."""
 
 import threading
 import time
@@ -10,16 +10,16 @@ from .connection import connect
 from .errors import BatchNotOpen, LeaseLost, PgqueError, translated
 from .models import Lease
 
-_LONGEST_GOODBYE = 1.0
+_JOIN_SECONDS = 1.0
 
 
 class LeaseKeeper:
-    """Renews a lease every third of its time, and tries again at once-a-second when it cannot.
+    """Renews a lease every third of its TTL; after a failed renewal, retries every second.
 
     Args:
-        url: the database to renew at.
-        lease: what to renew.
-        ttl: how long each renewal lasts.
+        url: the database of the lease.
+        lease: the lease to renew.
+        ttl: how long the lease lasts after each renewal.
     """
 
     def __init__(self, url: str, lease: Lease, ttl: timedelta) -> None:
@@ -41,14 +41,14 @@ class LeaseKeeper:
     def __exit__(self, *exc: object) -> None:
         """Stops renewing; the lease stays as it is."""
         self._done.set()
-        # Not for ever: a renewal may wait for an ack that this very thread has yet to commit.
-        self._thread.join(_LONGEST_GOODBYE)
+        # Bounded: a renewal can wait for a row lock that this thread's open transaction holds.
+        self._thread.join(_JOIN_SECONDS)
 
     def check(self) -> None:
-        """Does nothing while the lease holds.
+        """Returns while the lease is valid.
 
         Raises:
-            LeaseLost: once another owner has the batch, or no renewal got through in time.
+            LeaseLost: if another owner has the batch, or no renewal succeeded in time.
         """
         if self._lost is not None:
             raise self._lost
@@ -69,12 +69,12 @@ class LeaseKeeper:
                 self._lost = error
                 return
             except PgqueError:
-                # A database that is away for a moment may be back before the lease ends.
+                # The database may be reachable again before the lease ends.
                 wait = min(1.0, period)
 
     def _renew(self) -> None:
-        asked_at = time.monotonic()
+        started_at = time.monotonic()
         call = calls.batches.renew(self._lease, self._ttl)
         with connect(self._url) as connection, translated():
             connection.execute(call.sql, call.params)
-        self._valid_until = asked_at + self._ttl.total_seconds()
+        self._valid_until = started_at + self._ttl.total_seconds()

@@ -1,4 +1,4 @@
-"""The plain values that the client takes and returns."""
+"""The values that the client takes and returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Message:
-    """An event as a consumer sees it: the columns of the SQL type `pgque.message`, less the batch.
+    """An event as a consumer sees it: the columns of SQL type `pgque.message` without the batch.
 
     Attributes:
         msg_id: the event's id, unique in its queue.
-        created_at: when the event was sent (start of the sender's transaction).
-        retry_count: how often it was delivered before; None at the first time.
+        created_at: when the event was sent: the start of the sender's transaction.
+        retry_count: how often it was delivered before; None for the first delivery.
     """
 
     msg_id: int
@@ -29,19 +29,24 @@ class Message:
 
 @dataclass(frozen=True)
 class Sent:
-    """What sending under a key came to: the event, and whether it had been sent before."""
+    """The result of sending with an idempotency key.
+
+    Attributes:
+        event_id: the id of the event that has the key.
+        deduped: whether the event was sent before, so that nothing was sent now.
+    """
 
     event_id: int
     deduped: bool
 
 
-# Ids of scheduled events begin here, and those of events sent do not reach it.
+# Ids of scheduled entries begin here. Event ids never reach it.
 FIRST_ENTRY_ID = 2**52
 
 
 @dataclass(frozen=True)
 class ScheduledEvent:
-    """An event that waits for its time. `id` is the entry's, for cancelling; no event has it."""
+    """A scheduled event. `id` is the entry id for `cancel_scheduled`, not an event id."""
 
     id: int
     deliver_at: datetime
@@ -51,10 +56,11 @@ class ScheduledEvent:
 
 @dataclass(frozen=True)
 class Limits:
-    """Which next batch a consumer wants; None leaves a limit out.
+    """Limits of the next batch; None means no limit.
 
-    The batch ends at the nearest tick that is older than `min_lag` and meets `min_count` events or
-    `min_interval` of time; with `max_count`, at the farthest one that stays within so many events.
+    The batch ends at the nearest tick that is older than `min_lag` and gives it `min_count` events
+    or a length of `min_interval`. With `max_count` it ends at the last tick that keeps it within
+    that many events.
     """
 
     min_lag: timedelta | None = None
@@ -65,7 +71,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Lease:
-    """A claim on an open batch. The epoch fences it: after a take-over it is worth nothing."""
+    """A claim on an open batch. Every claim raises the epoch, so an older lease is refused."""
 
     batch_id: int
     owner: str
@@ -88,7 +94,7 @@ class LeaseInfo:
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """An open batch: what it spans. Sequence numbers are event ids given out until a tick."""
+    """What an open batch spans. `seq_start` and `seq_end` are the last event ids at its ticks."""
 
     queue: str
     consumer: str
@@ -103,12 +109,12 @@ class BatchInfo:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a batch that is read by itself.
+    """A part of a batch that can be read on its own.
 
     Attributes:
-        sql: the statement that returns it, with all columns of an event.
-        rows: what that statement has after FROM, for readers that choose their columns.
-        set_columns: which of ev_retry and ev_extra1 to ev_extra4 are not null throughout.
+        sql: the statement that returns its events with all columns.
+        rows: the FROM clause of that statement, for readers that choose their columns.
+        set_columns: those of ev_retry and ev_extra1 to ev_extra4 that have a value in some event.
     """
 
     sql: str
@@ -118,7 +124,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How to read a batch side by side, and how many events there are."""
+    """The slices of a batch, and its number of events."""
 
     slices: tuple[Slice, ...]
     events: int
@@ -126,7 +132,7 @@ class ReadPlan:
 
 @dataclass(frozen=True)
 class QueueInfo:
-    """A queue's state: the age of its last tick, events since, and their rate."""
+    """A queue's state: the age of its last tick, the events since then, and their rate."""
 
     name: str
     ticker_lag: timedelta
@@ -137,9 +143,9 @@ class QueueInfo:
 
 @dataclass(frozen=True)
 class ConsumerInfo:
-    """A consumer's state. `pending_events` is an upper estimate up to the last tick.
+    """A consumer's state. `pending_events` is an upper bound for the events up to the last tick.
 
-    A subconsumer without a batch stands nowhere: it has no lag, last tick and pending events.
+    A subconsumer without a batch has no position: lag, last tick and pending events are None.
     """
 
     queue: str
@@ -153,14 +159,14 @@ class ConsumerInfo:
 
 @dataclass(frozen=True)
 class QueueStats:
-    """A queue at a glance.
+    """The key figures of a queue.
 
     Attributes:
-        depth: events that the slowest consumer has not finished, not ticked ones among them.
-        oldest_message_age: at least the age of the oldest of them; None when there is none.
+        depth: events that the slowest consumer has not finished, including events without a tick.
+        oldest_message_age: at least the age of the oldest such event; None if there is none.
         events_per_second: the rate between the last two ticks.
-        rotation_age: since when the current event table is current.
-        last_tick_time: None in a queue that lost its ticks.
+        rotation_age: the time since the last rotation.
+        last_tick_time: None if the queue has no ticks.
     """
 
     queue: str
@@ -176,13 +182,13 @@ class QueueStats:
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """What a check found.
+    """The result of a health check.
 
     Attributes:
-        queue: None for a check of the whole database.
+        queue: None for a check of the database.
         check: the check's name, such as `ticker_running` or `consumer_lag:billing`.
-        status: ok, warning or critical; unknown where the server does not let one see.
-        detail: what was found and, where something is wrong, what to do.
+        status: ok, warning or critical; unknown if the role may not see what is needed.
+        detail: the finding and, if something is wrong, what to do.
     """
 
     queue: str | None
@@ -193,7 +199,7 @@ class HealthCheck:
 
 @dataclass(frozen=True)
 class Metric:
-    """A value of a metric, for exporters. A counter never goes down while its labels exist."""
+    """One sample of a metric. A counter never decreases while its labels exist."""
 
     name: str
     type: Literal["gauge", "counter"]
@@ -203,7 +209,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class DeadLetterCount:
-    """How many dead letters a consumer left for one reason, and since when."""
+    """The number of dead letters of a consumer with one reason, and the time of the oldest."""
 
     consumer: str
     reason: str | None
@@ -213,7 +219,7 @@ class DeadLetterCount:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """An event that a consumer gave up."""
+    """An event that a consumer dead-lettered."""
 
     id: int
     time: datetime
@@ -226,7 +232,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Status:
-    """How one part of what keeps the queues going is: `ok`, or what else, with details."""
+    """The state of one component: `ok` or the problem, with details."""
 
     component: str
     status: str

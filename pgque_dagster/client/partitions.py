@@ -1,6 +1,6 @@
-"""A consumer divided into slots by partition key: each key in order, by one worker at a time.
+"""Partitioned consumers: one worker at a time handles the events of a partition key, in order.
 
-docs/partitions.md says what is guaranteed, and what happens to events behind one that failed.
+docs/partitions.md has the guarantees, and what happens to the events behind a failed one.
 """
 
 from datetime import timedelta
@@ -14,16 +14,16 @@ OnFailure = Literal["skip", "pause"]
 
 
 class PartitionedConsumer:
-    """A consumer whose events are shared out by key among slots, which workers claim.
+    """A consumer whose events are distributed over slots by partition key. Workers claim slots.
 
     Args:
         client: the database.
         queue: the queue's name.
         consumer: the consumer's name.
-        slots: how many there are, 1 to 256; the first `subscribe` fixes it.
+        slots: the number of slots, 1 to 256; the first `subscribe` fixes it.
 
-    All methods raise the subclass of `PgqueError` that fits, such as `InvalidArgument` where the
-    consumer has another number of slots.
+    Methods raise subclasses of `PgqueError`, such as `InvalidArgument` if the consumer has another
+    number of slots.
     """
 
     def __init__(self, client: Client, queue: str, consumer: str, *, slots: int) -> None:
@@ -33,21 +33,21 @@ class PartitionedConsumer:
         self.slots = slots
 
     def subscribe(self, slot: int) -> None:
-        """Subscribes a slot, 0 or more; again, it changes nothing.
+        """Subscribes a slot, from 0. Calling it again changes nothing.
 
-        The first one has all slots begin at one tick, so one that is subscribed later misses
-        nothing.
+        All slots begin at the tick of the first subscription, so a slot that is subscribed later
+        misses no event.
         """
         params = (self.queue, self.consumer, slot, self.slots)
         self.client.run(Call("select pgque.subscribe_slot(%s, %s, %s, %s)", params, nothing))
 
     def unsubscribe(self, slot: int) -> None:
-        """Ends a slot with what it has not read, its waiting events and its dead letters."""
+        """Removes a slot, its unread events, its waiting events and its dead letters."""
         params = (self.queue, self.consumer, slot)
         self.client.run(Call("select pgque.unsubscribe_slot(%s, %s, %s)", params, nothing))
 
     def set_policy(self, on_failure: OnFailure) -> None:
-        """Says what a failed event does to later ones of its key: they go on, or wait for it."""
+        """Sets whether later events of a key skip a failed event or wait for it."""
         params = (self.queue, self.consumer, on_failure)
         self.client.run(Call("select pgque.set_partition_policy(%s, %s, %s)", params, nothing))
 

@@ -1,7 +1,7 @@
-"""Connections that are used again.
+"""A pool of clients.
 
-psycopg's own pool opens them in the background, so that whoever asks learns of a server that is
-away only by a time-out, and not why. This one opens them where they are asked for.
+psycopg_pool opens connections in the background: if the server is unreachable, the caller gets a
+time-out and no reason. This pool connects in the calling thread and raises the reason.
 """
 
 import threading
@@ -19,11 +19,11 @@ _RESET: Call[None] = Call("reset all", (), lambda rows: None)
 
 
 class ClientPool:
-    """Clients of one database; may be shared by threads.
+    """Clients of one database. Threads may share the pool.
 
     Args:
         url: the database.
-        max_idle: how many connections stay open while nobody uses them.
+        max_idle: the number of idle connections to keep open.
     """
 
     def __init__(self, url: str, max_idle: int) -> None:
@@ -34,10 +34,10 @@ class ClientPool:
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """Lends a client for the time of the block.
+        """Lends a client for the duration of the block.
 
         Yields:
-            The client, which nobody else has.
+            A client that no other caller uses meanwhile.
 
         Raises:
             ConnectionFailed: if the server cannot be reached.
@@ -49,7 +49,7 @@ class ClientPool:
             self._give_back(client)
 
     def close(self) -> None:
-        """Closes what is idle; what is lent is closed when it comes back."""
+        """Closes idle clients now, and lent clients when they are returned."""
         with self._lock:
             self._max_idle = 0
             idle, self._idle = self._idle, []
@@ -75,7 +75,7 @@ class ClientPool:
 
 
 def _is_usable(client: Client) -> bool:
-    """Whether the connection still is one; undoes settings that its last user made."""
+    """Checks that the connection works, and resets the settings of its previous user."""
     try:
         client.run(_RESET)
     except PgqueError:

@@ -1,4 +1,4 @@
-"""Which of the three roles a call needs, so that a refusal names the one to grant."""
+"""The role that a call needs, so that an error can name the role to grant."""
 
 import re
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from psycopg import sql
 
 from .errors import PermissionDenied, translated
 
-# Of the functions that the client calls; all others are pgque_reader's. The grants themselves are
-# in sql/ops/grants.sql.
+# Functions that the client calls. Those not listed need pgque_reader. sql/ops/grants.sql has the
+# grants.
 _WRITER = """
 abort_staging cancel_scheduled dlq_replay dlq_replay_all dlq_replay_matching open_staging
 publish_staging send send_at send_batch send_idem staging_table
@@ -24,7 +24,7 @@ _CALL = re.compile(r"\bpgque\.(\w+)\s*\(")
 
 
 def role_for(statement: str) -> str | None:
-    """Returns the role that may call what a statement calls; None where it calls nothing."""
+    """Returns the role that a statement needs; None if it calls no function of pgque."""
     names = set(_CALL.findall(statement))
     if names & set(_ADMIN.split()):
         return "pgque_admin"
@@ -34,18 +34,18 @@ def role_for(statement: str) -> str | None:
 
 
 def grant(role: str, user: str) -> str:
-    """Returns the statement that gives a role to a user."""
+    """Returns the GRANT statement for a role and a user."""
     return f"grant {role} to {sql.Identifier(user).as_string(None)};"
 
 
 @contextmanager
-def asking(connection: psycopg.Connection[Any], statement: str) -> Iterator[None]:
-    """Does as `translated`, and where a statement's own call is refused names the role to grant.
+def translated_with_role(connection: psycopg.Connection[Any], statement: str) -> Iterator[None]:
+    """Translates errors as `translated` does, and names the role to grant when access is denied.
 
-    A call that was refused inside of a function, or with a hint of the server's, keeps that.
+    If access was denied inside a function, or the server sent a hint, the error stays as it is.
 
     Raises:
-        PgqueError: the subclass that the database error stands for.
+        PgqueError: the subclass for the database error.
     """
     try:
         with translated():

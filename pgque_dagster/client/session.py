@@ -1,4 +1,4 @@
-"""One connection to the database, its transactions, and the calls that go over it."""
+"""One connection to the database: its transactions and its calls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import psycopg
 from .calls.call import Call
 from .connection import connect
 from .errors import PgqueError, translated
-from .rights import asking
+from .rights import translated_with_role
 
 T = TypeVar("T")
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 class Session:
     """A connection that runs calls. `Client` adds the operations of the queue.
 
-    Each call is a transaction of its own, unless it stands in a `transaction()` block. A session
-    may be shared by threads; their calls follow one another.
+    Each call is its own transaction, unless it runs inside a `transaction()` block. Threads may
+    share a session; it runs one call at a time.
 
     Args:
-        url: a libpq connection string or URI; what it leaves out comes from the PG* environment.
+        url: a libpq connection string or URI. PG* environment variables supply what it omits.
 
     Raises:
         ConnectionFailed: if the server cannot be reached or refuses the connection.
@@ -51,16 +51,16 @@ class Session:
         return self._connection.info.dbname
 
     def close(self) -> None:
-        """Closes the connection; an unfinished transaction is rolled back."""
+        """Closes the connection and rolls back an open transaction."""
         self._connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """Makes what happens inside one transaction, committed at the end or rolled back.
+        """Runs the block in one transaction: commits at its end, rolls back if it raises.
 
         Yields:
-            The connection, for statements of the caller's own: results written on it and a batch
-            acked inside stand or fall together. What they raise comes out as it is.
+            The connection, for the caller's own statements. They commit together with a batch
+            acked inside the block. psycopg errors of these statements are raised unchanged.
         """
         callers: psycopg.Error | None = None
         try:
@@ -76,6 +76,6 @@ class Session:
             raise
 
     def run(self, call: Call[T]) -> T:
-        """Sends one call and reads its answer."""
-        with asking(self._connection, call.sql):
+        """Runs one call and returns its parsed result."""
+        with translated_with_role(self._connection, call.sql):
             return call.parse(self._connection.execute(call.sql, call.params).fetchall())

@@ -1,4 +1,4 @@
-"""Ticks and maintains a database from outside, where no pg_cron does it."""
+"""Runs ticks and maintenance from a client process, for databases without pg_cron."""
 
 import logging
 import threading
@@ -15,15 +15,15 @@ _LONGEST_WAIT = 30.0
 
 
 class Ticker:
-    """Calls the ticker at the configured period, and maintenance now and then.
+    """Calls the ticker every tick period, and maintenance every `maint_interval`.
 
-    Several may run for one database, for safety: of two ticks at once only one is made. A broken
-    connection is opened again, with growing waits up to 30 seconds; so it is after any other error
-    that may pass, such as a queue dropped in the middle of a tick.
+    Several tickers can run for one database; two concurrent ticks create only one. After a broken
+    connection, or another error that can pass (such as a queue dropped during a tick), the ticker
+    reconnects after a wait that grows up to 30 seconds.
 
     Args:
         url: the database.
-        maint_interval: how often maintenance runs (rotation, retries, compaction).
+        maint_interval: the time between two runs of maintenance (rotation, retries, compaction).
     """
 
     def __init__(self, url: str, *, maint_interval: timedelta = timedelta(seconds=10)) -> None:
@@ -32,14 +32,14 @@ class Ticker:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Makes `run` return after the tick in progress. May be called from a signal handler."""
+        """Makes `run` return after the current tick. Safe to call from a signal handler."""
         self._stopped.set()
 
     def run(self) -> None:
         """Ticks until `stop`.
 
         Raises:
-            PgqueError: for what waiting does not mend, such as a missing schema or role.
+            PgqueError: for an error that a retry cannot fix, such as a missing schema or role.
         """
         wait = 0.1
         while not self._stopped.is_set():

@@ -10,9 +10,9 @@ from .call import Call, Row, first, nothing
 
 
 def next_batch(queue: str, consumer: str, limits: Limits) -> Call[int | None]:
-    """The open or next batch, without a lease."""
+    """Opens the next batch without a lease, or returns the open one."""
     return Call(
-        # The types tell this form from the one with a subconsumer.
+        # The casts select the overload without a subconsumer.
         "select batch_id from pgque.next_batch_custom("
         "%s, %s, %s::interval, %s::integer, %s::interval, %s::integer)",
         (queue, consumer, *astuple(limits)),
@@ -23,7 +23,7 @@ def next_batch(queue: str, consumer: str, limits: Limits) -> Call[int | None]:
 def claim(
     queue: str, consumer: str, owner: str, ttl: timedelta, limits: Limits, batch_id: int | None
 ) -> Call[Lease | None]:
-    """The open or next batch under a lease."""
+    """Claims the open or next batch."""
     return Call(
         "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
         "from pgque.claim_batch(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -41,7 +41,7 @@ def claim_coop(
     limits: Limits,
     batch_id: int | None,
 ) -> Call[Lease | None]:
-    """A subconsumer's open or next batch under a lease."""
+    """Claims a subconsumer's open or next batch."""
     return Call(
         "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
         "from pgque.claim_coop(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -57,7 +57,7 @@ def read_lease(owner: str, row: Row) -> Lease | None:
 
 
 def renew(lease: Lease, ttl: timedelta) -> Call[Any]:
-    """A lease's new end."""
+    """Renews a lease; the new expiry time."""
     return Call(
         "select pgque.renew_batch(%s, %s, %s, %s)",
         (lease.batch_id, lease.owner, lease.epoch, ttl),
@@ -66,14 +66,14 @@ def renew(lease: Lease, ttl: timedelta) -> Call[Any]:
 
 
 def ack(lease: Lease) -> Call[None]:
-    """A leased batch's end."""
+    """Finishes a leased batch."""
     return Call(
         "select pgque.ack_batch(%s, %s, %s)", (lease.batch_id, lease.owner, lease.epoch), nothing
     )
 
 
 def release(lease: Lease) -> Call[None]:
-    """A claim given back."""
+    """Releases a lease."""
     return Call(
         "select pgque.release_batch(%s, %s, %s)",
         (lease.batch_id, lease.owner, lease.epoch),
@@ -82,14 +82,14 @@ def release(lease: Lease) -> Call[None]:
 
 
 def finish_batch(batch_id: int) -> Call[None]:
-    """An unleased batch's end."""
+    """Finishes a batch opened without a lease."""
     return Call("select pgque.finish_batch(%s)", (batch_id,), nothing)
 
 
 def nack_batch(
     lease: Lease, msg_ids: Sequence[int], after: timedelta, reasons: Sequence[str | None]
 ) -> Call[int]:
-    """Events again later, or to the dead letters when their retries are used up."""
+    """Schedules events again, or dead-letters those without retries left; how many."""
     return Call(
         "select pgque.nack_batch(%s, %b::bigint[], %s, %b::text[], %s, %s)",
         (lease.batch_id, list(msg_ids), after, list(reasons), lease.owner, lease.epoch),
@@ -100,7 +100,7 @@ def nack_batch(
 def dead_letter_batch(
     lease: Lease, msg_ids: Sequence[int], reasons: Sequence[str | None]
 ) -> Call[int]:
-    """Events to the dead letters."""
+    """Dead-letters events; how many."""
     return Call(
         "select pgque.dead_letter_batch(%s, %b::bigint[], %b::text[], %s, %s)",
         (lease.batch_id, list(msg_ids), list(reasons), lease.owner, lease.epoch),
@@ -109,7 +109,7 @@ def dead_letter_batch(
 
 
 def lease_info(queue: str, consumer: str) -> Call[LeaseInfo | None]:
-    """Who has the open batch."""
+    """Who holds the open batch."""
     return Call(
         "select batch_id, owner, lease_until, epoch, is_live from pgque.get_lease_info(%s, %s)",
         (queue, consumer),

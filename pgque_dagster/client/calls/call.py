@@ -13,7 +13,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One statement: its text, its parameters, and what its rows mean."""
+    """One statement: its text, its parameters, and how to parse its rows."""
 
     sql: LiteralString
     params: tuple[object, ...]
@@ -21,10 +21,10 @@ class Call(Generic[T]):
 
 
 def first(rows: list[Row]) -> Any:
-    """Reads the one value of an answer."""
+    """Returns the single value of a result."""
     return rows[0][0]
 
 
 def nothing(rows: list[Row]) -> None:
-    """Reads an answer that says nothing."""
+    """Ignores the result."""
     return

@@ -26,7 +26,7 @@ def dead_letters(queue: str, limit: int) -> Call[list[DeadLetter]]:
 
 
 def replay_dead_letter(dead_letter_id: int) -> Call[int]:
-    """A dead letter again to its consumer; the new event's id."""
+    """Replays a dead letter to its consumer; the new event's id."""
     return Call("select pgque.dlq_replay(%s)", (dead_letter_id,), first)
 
 
@@ -38,7 +38,7 @@ def replay_dead_letters(
     until: datetime | None,
     limit: int | None,
 ) -> Call[tuple[int, int, str | None]]:
-    """Dead letters that fit, again: how many went, how many did not, and the first error."""
+    """Replays matching dead letters; how many, how many failed, and the first error."""
     return Call(
         "select replayed, failed, first_error "
         "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s)",

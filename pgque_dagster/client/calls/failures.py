@@ -43,7 +43,7 @@ class Failures:
             ids = array("q", msg_ids)
         except (TypeError, OverflowError) as error:
             raise InvalidArgument(
-                f"an event's id is a whole number: {error}", "Pass msg_id or ev_id."
+                f"an event id is an integer: {error}", "Pass msg_id or ev_id."
             ) from error
         reasons = [reason] if reason is None or isinstance(reason, str) else reason
         if len(reasons) not in (1, len(ids)):

@@ -12,17 +12,17 @@ def version() -> Call[str]:
 
 
 def lineage() -> Call[UUID]:
-    """Which life of which database this is."""
+    """The lineage of this database."""
     return Call("select pgque.lineage()", (), first)
 
 
 def ticker() -> Call[int]:
-    """A tick where one is due; how many queues got one."""
+    """Ticks the queues that are due; how many."""
     return Call("select pgque.ticker()", (), first)
 
 
 def force_next_tick(queue: str) -> Call[None]:
-    """A tick at the next ticker run, due or not."""
+    """Makes the next ticker run tick the queue."""
     return Call("select pgque.force_next_tick(%s)", (queue,), nothing)
 
 
@@ -32,20 +32,20 @@ def tick_period() -> Call[timedelta]:
 
 
 def maint() -> Call[int]:
-    """Rotation, retries, compaction."""
+    """Runs rotation, retries and compaction; the number of operations done."""
     return Call("select pgque.maint()", (), first)
 
 
 def start() -> Call[None]:
-    """Jobs of pg_cron that tick and maintain."""
+    """Schedules ticks and maintenance in pg_cron."""
     return Call("select pgque.start()::text", (), nothing)
 
 
 def scheduler() -> Call[str | None]:
-    """Whose jobs tick the queues; None where nobody made any."""
+    """The scheduler whose jobs tick the queues; None without jobs."""
     return Call("select scheduler from pgque.config", (), first)
 
 
 def stop() -> Call[None]:
-    """The jobs' end."""
+    """Removes the jobs of pg_cron."""
     return Call("select pgque.stop()::text", (), nothing)

@@ -1,4 +1,4 @@
-"""How to read many events side by side: the slices of an open batch, or of a range of ticks."""
+"""Slices of an open batch, or of a range of ticks, for parallel reading."""
 
 from ..models import ReadPlan, Slice
 from .call import Call, Row
@@ -7,7 +7,7 @@ _COLUMNS = "slice_sql, slice_from, set_columns, batch_events"
 
 
 def read_plan(batch_id: int, max_slices: int) -> Call[ReadPlan]:
-    """A batch split for reading side by side; no slice when it is empty."""
+    """Splits a batch into slices; an empty batch has none."""
     return Call(
         f"select {_COLUMNS} from pgque.batch_read_plan(%s, %s) order by slice_nr",
         (batch_id, max_slices),
@@ -18,14 +18,14 @@ def read_plan(batch_id: int, max_slices: int) -> Call[ReadPlan]:
 def tick_range_plan(
     queue: str, from_tick: int, to_tick: int, max_slices: int, consumer: str | None = None
 ) -> Call[ReadPlan]:
-    """What came after one tick and up to another, split for reading side by side.
+    """Splits the events after one tick, up to another, into slices.
 
     Args:
         queue: the queue's name.
         from_tick: the tick before the events.
         to_tick: the last tick.
-        max_slices: how many slices at the most.
-        consumer: whose events that are delivered again are read as well; nobody's for None.
+        max_slices: the maximum number of slices.
+        consumer: includes the events that are redelivered to this consumer; None for no consumer.
     """
     return Call(
         f"select {_COLUMNS} from pgque.tick_range_read_plan(%s, %s, %s, %s, %s) order by slice_nr",

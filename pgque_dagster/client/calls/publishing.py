@@ -1,4 +1,4 @@
-"""The calls that publish events, at once or later."""
+"""Publishing events, now or at a later time."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from .encoding import Payload, encode
 def send(
     queue: str, payload: Payload, type: str, partition_key: str | None, check_json: bool
 ) -> Call[int]:
-    """One event; with `check_json`, refused by the server unless it is JSON."""
+    """Sends one event. With `check_json` the server refuses text that is not JSON."""
     params = (queue, type, encode(payload))
     if partition_key is not None:
         if check_json:
@@ -32,7 +32,7 @@ def send(
 
 
 def send_at(queue: str, payload: Payload, at: datetime, type: str) -> Call[int]:
-    """One event at a time.
+    """Schedules one event.
 
     Raises:
         InvalidArgument: if the time has no zone.
@@ -50,12 +50,12 @@ def send_at(queue: str, payload: Payload, at: datetime, type: str) -> Call[int]:
 
 
 def cancel_scheduled(entry_id: int) -> Call[bool]:
-    """A scheduled event taken back; False if there is none."""
+    """Cancels a scheduled event; False if there is none."""
     return Call("select pgque.cancel_scheduled(%s)", (entry_id,), first)
 
 
 def list_scheduled(queue: str, limit: int) -> Call[list[ScheduledEvent]]:
-    """The events that wait for their time, the next first."""
+    """The scheduled events, the earliest first."""
     return Call(
         "select de_id, de_deliver_at, de_type, de_data from pgque.list_scheduled(%s, %s)",
         (queue, limit),
@@ -66,7 +66,7 @@ def list_scheduled(queue: str, limit: int) -> Call[list[ScheduledEvent]]:
 def send_idem(
     queue: str, payload: Payload, key: str, type: str, ttl: timedelta, partition_key: str | None
 ) -> Call[Sent]:
-    """One event, unless one was sent under the key."""
+    """Sends one event unless an event with this key was sent."""
     return Call(
         "select event_id, deduped from pgque.send_idem("
         "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
@@ -76,9 +76,9 @@ def send_idem(
 
 
 def send_batch(queue: str, payloads: Sequence[Payload], type: str) -> Call[list[int]]:
-    """Many events of one type."""
+    """Sends many events of one type."""
     return Call(
-        # Binary: an array of JSON as text is mostly escapes.
+        # Binary format: in text format, JSON in an array is mostly escape characters.
         "select pgque.send_batch(%s::text, %s::text, %b::text[])",
         (queue, type, [encode(payload) for payload in payloads]),
         first,

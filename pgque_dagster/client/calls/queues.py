@@ -7,19 +7,19 @@ from .encoding import encode
 
 
 def create_queue(queue: str) -> Call[bool]:
-    """A new queue; False if it existed."""
+    """Creates a queue; False if it exists."""
     return Call("select pgque.create_queue(%s) = 1", (queue,), first)
 
 
 def create_queue_with(queue: str, options: Mapping[str, object]) -> Call[bool]:
-    """A queue with these options, new or not; False if it existed."""
+    """Creates a queue or changes its options; False if it exists."""
     return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), first)
 
 
 def different_options(
     queue: str, options: Mapping[str, object]
 ) -> Call[list[tuple[str, str | None, str | None]]]:
-    """The options that a queue does not have: name, present and wanted value."""
+    """The options that differ on a queue: name, present value, wanted value."""
     return Call(
         "select param_name, present, wanted from pgque.different_options(%s, %s::jsonb)",
         (queue, encode(options)),
@@ -28,20 +28,20 @@ def different_options(
 
 
 def pause_queue(queue: str) -> Call[None]:
-    """No more ticks of a queue."""
+    """Stops the ticks of a queue."""
     return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
 
 
 def resume_queue(queue: str) -> Call[None]:
-    """Ticks of a queue again."""
+    """Resumes the ticks of a queue."""
     return Call("select pgque.resume_queue(%s)::text", (queue,), nothing)
 
 
 def drop_queue(queue: str, force: bool) -> Call[None]:
-    """A queue's end."""
+    """Drops a queue."""
     return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
 
 
 def configure_queue(queue: str, parameter: str, value: str | None) -> Call[None]:
-    """One parameter of a queue."""
+    """Sets one parameter of a queue."""
     return Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, value), nothing)

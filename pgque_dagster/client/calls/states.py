@@ -1,4 +1,4 @@
-"""Many consumers at a glance, for whoever decides which batches get a worker."""
+"""The states of many consumers in one query, to decide which batches are due."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -10,17 +10,17 @@ from .call import Call
 
 @dataclass(frozen=True)
 class ConsumerState:
-    """Where a consumer, or a subconsumer of a shared one, stands.
+    """The state of a consumer, or of a subconsumer.
 
     Attributes:
         subconsumer: None for the consumer itself.
-        role: None where the consumer is not registered.
-        batch_id: the open batch; None when none is open.
-        owner: who holds, or last held, the lease on it.
-        is_live: whether that lease has not run out.
-        is_due: whether none is open, and the next one within the limits could be.
-        epoch: grows by one with each claim; None where the consumer is not registered.
-        held_reason: why the open batch is held; None when it is not.
+        role: None if the consumer is not registered.
+        batch_id: the open batch; None if no batch is open.
+        owner: who holds, or last held, its lease.
+        is_live: whether that lease is still valid.
+        is_due: whether no batch is open and the next one meets the limits.
+        epoch: grows by one with each claim; None if the consumer is not registered.
+        held_reason: why the open batch is held; None if it is not held.
     """
 
     queue: str
@@ -60,12 +60,12 @@ def has_events(batch_id: int) -> Call[bool]:
 
 
 def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:
-    """An open batch held until it is claimed once more, unless it was claimed since that epoch."""
+    """Holds an open batch until the next claim, unless it was claimed since that epoch."""
     return Call("select pgque.hold_batch(%s, %s, %s)", (batch_id, epoch, reason), lambda rows: None)
 
 
 def give_up(lease: Lease, reason: str) -> Call[int]:
-    """All events of a leased batch to the dead letters, and the batch acked; how many."""
+    """Dead-letters all events of a leased batch and acks it; how many."""
     return Call(
         "select pgque.give_up_batch(%s, %s, %s, %s)",
         (lease.batch_id, reason, lease.owner, lease.epoch),

@@ -1,4 +1,4 @@
-"""Ranges of ticks as batches, for readers that keep their own record of how far they got."""
+"""Ranges of ticks as batches, for readers that keep their own checkpoint."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,8 +13,8 @@ class TickClaim:
     """A range of ticks under a lease.
 
     Attributes:
-        lease: the batch that the range is, and who holds it.
-        registration_id: the consumer's registration; another one after it was registered anew.
+        lease: the lease on the batch that the range forms.
+        registration_id: identifies the consumer's registration; a new registration has a new id.
     """
 
     lease: Lease
@@ -22,7 +22,7 @@ class TickClaim:
 
 
 def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
-    """A consumer that gets what follows a tick that is retained; False if it was registered."""
+    """Registers a consumer at a retained tick; False if it is registered."""
     return Call(
         "select pgque.register_consumer_at(%s, %s, %s) = 1",
         (queue, consumer, tick),
@@ -31,7 +31,7 @@ def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
 
 
 def is_new(queue: str, age: timedelta) -> Call[bool]:
-    """Whether a queue was created within a time, by the database's clock, and has not rotated."""
+    """Whether a queue is younger than `age` by the database's clock, and has not rotated."""
     return Call(
         "select queue_cur_table = 0 and clock_timestamp() - queue_switch_time < %s "
         "from pgque.get_queue_info(%s)",
@@ -49,7 +49,7 @@ def claim_ticks(
     to_tick: int | None = None,
     epoch: int | None = None,
 ) -> Call[TickClaim]:
-    """The events between two ticks as the open batch; what lies before is finished by that."""
+    """Claims the events between two ticks as the open batch, and finishes earlier events."""
 
     def parse(rows: list[Row]) -> TickClaim:
         lease = read_lease(owner, rows[0][:5])
@@ -67,7 +67,7 @@ def claim_ticks(
 def next_tick(
     queue: str, consumer: str, after_tick: int | None = None, max_events: int | None = None
 ) -> Call[int | None]:
-    """The farthest tick after one, within so many events; None when there is none."""
+    """The last tick after `after_tick` within `max_events` events; None if there is none."""
     return Call(
         "select pgque.next_tick(%s, %s, %s, %s)",
         (queue, consumer, after_tick, max_events),

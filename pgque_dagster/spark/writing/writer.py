@@ -18,12 +18,12 @@ from ...client import Client
 from ...client.calls import staging
 from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument
-from ...client.rights import asking
+from ...client.rights import translated_with_role
 from ..address import DatabaseAddress
 from .copying import copy_batches
 from .event_columns import EventColumns
 
-# A connection that breaks over the commit leaves open whether it was: asking again tells.
+# If the connection breaks during the commit, its outcome is unknown; publishing again reveals it.
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 
@@ -90,7 +90,7 @@ class PgqueWriter(DataSourceArrowWriter):
         call = staging.table(self._staging)
         with connect(self._address.resolve()) as connection:
             # By itself: until the end of the transaction it would keep the other tasks waiting.
-            with asking(connection, call.sql):
+            with translated_with_role(connection, call.sql):
                 table = call.parse(connection.execute(call.sql, call.params).fetchall())
             copied = copy_batches(
                 connection,
