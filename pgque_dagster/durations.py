@@ -14,5 +14,5 @@ def parse_duration(text: str) -> timedelta:
         ValueError: if the text is anything else.
     """
     if not re.search(PATTERN, text):
-        raise ValueError(f"{text!r} is no duration; write 90s, 15m, 12h or 30d")
+        raise ValueError(f"{text!r} is not a duration; write 90s, 15m, 12h or 30d")
     return timedelta(**{UNITS[text[-1]]: int(text[:-1])})

@@ -1,4 +1,4 @@
-"""The `pgque` command: manage queues, send events, tick and look after dead letters in a shell."""
+"""The `pgque` command: manage queues, send events, run ticks and handle dead letters."""
 
 from .app import main
 

@@ -1,4 +1,4 @@
-"""Lets `python -m pgque_dagster.cli` stand for `pgque`."""
+"""Makes `python -m pgque_dagster.cli` run `pgque`."""
 
 from . import main
 

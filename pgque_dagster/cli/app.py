@@ -1,4 +1,4 @@
-"""The root of the command: its global option, its subcommands."""
+"""The command `pgque`: its global option and its subcommands."""
 
 import click
 
@@ -10,8 +10,8 @@ from .errors import OneLineErrorGroup
 _HELP = """Queues in PostgreSQL, consumed batch by batch.
 
 The database comes from --url, else from the environment variable PGQUE_URL. Without either, the
-embedded PostgreSQL of the project is used: its data lies in .pgque/ of the current folder, or of
-the nearest one above it that has a server, up to the root of the repository.
+embedded PostgreSQL of the project is used. Its data is in .pgque/ of the current folder, or of the
+nearest parent folder that has a server, up to the root of the repository.
 
 \b
 A first walk:
@@ -37,7 +37,7 @@ A first walk:
 @click.version_option(__version__, prog_name="pgque")
 @click.pass_context
 def main(context: click.Context, url: str | None) -> None:
-    """Keeps the database for the subcommands; see `_HELP` for what users read."""
+    """Stores the database for the subcommands. `_HELP` is the help text."""
     context.obj = Database(url)
 
 

@@ -1,4 +1,4 @@
-"""Which database a command works on: the one it was told, or the embedded one of the project."""
+"""The database of a command: the given one, or the project's embedded server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ import click
 from .. import installer
 from ..client import Client
 from ..embedded import EmbeddedPostgres
-from .waiting import told_if_slow
+from .waiting import announce_if_slow
 
 
 class Database:
     """The database of one command.
 
     Args:
-        url: what the user gave, or None for the embedded server.
+        url: the URL that the user gave, or None for the embedded server.
     """
 
     def __init__(self, url: str | None) -> None:
@@ -23,14 +23,14 @@ class Database:
 
     @property
     def url(self) -> str:
-        """The connection string; starts the embedded server when none was given."""
+        """The connection string. Starts the embedded server if no URL was given."""
         if self._url is None:
             self._url = _start_embedded()
         return self._url
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """Opens a client for the time of the block.
+        """Opens a client for the duration of the block.
 
         Yields:
             The client.
@@ -40,19 +40,19 @@ class Database:
 
 
 def _start_embedded() -> str:
-    # It stops with this process, unless other processes use it by then.
+    # The server stops with this process, unless other processes use it then.
     server = EmbeddedPostgres()
-    with told_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
+    with announce_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
         server.start()
     click.echo(
         f"pgque: using the embedded PostgreSQL in {server.data_dir} (no --url, no PGQUE_URL)",
         err=True,
     )
-    # Nobody else looks after a server of this folder's own.
-    with told_if_slow("installing the schema"):
+    # Nobody else installs the schema on the embedded server.
+    with announce_if_slow("installing the schema"):
         is_new = installer.install_if_missing(server.url)
     if is_new:
-        click.echo("pgque: installed the schema there", err=True)
+        click.echo("pgque: installed the schema", err=True)
     return server.url
 
 

@@ -1,4 +1,4 @@
-"""Every expected failure ends the command with one line on stderr, never with a stack trace."""
+"""Expected errors end the command with one line on stderr and no stack trace."""
 
 import logging
 import re
@@ -16,16 +16,16 @@ from ..client import (
     UnreadEvents,
 )
 
-_INTERRUPTED = 130  # What a shell reports for a program that Ctrl-C ended.
+_INTERRUPTED = 130  # The exit code that shells use after Ctrl-C.
 _BROKEN_PIPE = 141
 
-# In the shell, the way out is another command rather than the SQL that the server hints at.
+# Hints for the shell: commands, in place of the SQL in the server's hints.
 _WAYS_OUT: dict[type[PgqueError], str] = {
-    QueueNotFound: "`pgque queues` lists those there are, `pgque create-queue` makes one.",
-    ConsumerNotFound: "`pgque consumers` lists those there are, `pgque register` adds one.",
-    QueueInUse: "`pgque unregister` them, or drop all with --force.",
+    QueueNotFound: "`pgque queues` lists the queues, `pgque create-queue` creates one.",
+    ConsumerNotFound: "`pgque consumers` lists the consumers, `pgque register` adds one.",
+    QueueInUse: "Run `pgque unregister` for each consumer, or add --force.",
     SchemaMissing: "Run `pgque install`.",
-    UnreadEvents: "Let their consumers finish, or remove all with `pgque uninstall --force`.",
+    UnreadEvents: "Let the consumers finish, or run `pgque uninstall --force`.",
 }
 
 # `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.
@@ -35,7 +35,7 @@ _SECRETS = re.compile(
 
 
 class CommandFailed(click.ClickException):
-    """The command could not do its work; click prints it and exits with 1."""
+    """The command failed. click prints the message and exits with 1."""
 
     def show(self, file: Any = None) -> None:
         """Prints `pgque: ` and the message as one line on stderr."""
@@ -43,7 +43,7 @@ class CommandFailed(click.ClickException):
 
 
 class OneLineErrorGroup(click.Group):
-    """A command group whose expected errors become `CommandFailed`."""
+    """A command group that raises expected errors as `CommandFailed`."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""

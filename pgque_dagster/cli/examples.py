@@ -1,6 +1,6 @@
-"""Examples under a command's help."""
+"""Examples in a command's help."""
 
 
 def examples(*lines: str) -> str:
-    r"""Lays examples out as an epilog; `\b` keeps click from joining the lines."""
+    r"""Returns examples as an epilog. `\b` keeps click from joining the lines."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,11 +1,11 @@
-"""Plain text for eyes: aligned columns, short ages, nothing that could steer a terminal."""
+"""Plain text tables: aligned columns, short ages, control characters escaped."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lays rows out under a header; numbers stand to the right, None is shown as `-`."""
+    """Returns rows as text under a header. Numbers are right-aligned; None is shown as `-`."""
     texts = [[_text(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
     numeric = [
@@ -22,7 +22,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def shortened(text: str | None, length: int | None) -> str | None:
-    """Cuts a text that is longer than `length`; None leaves it whole."""
+    """Shortens a text to `length` characters; None means no limit."""
     if text is None or length is None or len(text) <= length:
         return text
     return text[: length - 3] + "..."

@@ -24,7 +24,7 @@ class Age(click.ParamType[timedelta]):
 
 
 class Moment(click.ParamType[datetime]):
-    """A time of ISO 8601, local without a zone; or an `Age` from now."""
+    """A time in ISO 8601 (local time if it has no zone), or an `Age` from now."""
 
     name = "time"
 
@@ -38,4 +38,6 @@ class Moment(click.ParamType[datetime]):
                 return datetime.now(UTC) + Age().convert(text, param, ctx)
             return datetime.fromisoformat(text).astimezone()
         except (ValueError, OverflowError) as error:
-            self.fail(f"{value!r} is no time: {error}; write 2030-12-24T18:00, or 15m", param, ctx)
+            self.fail(
+                f"{value!r} is not a time: {error}; write 2030-12-24T18:00, or 15m", param, ctx
+            )

@@ -1,4 +1,4 @@
-"""Says on stderr what a command waits for, when that takes longer than a moment."""
+"""Prints on stderr what a command is waiting for, if that takes longer than 1.5 s."""
 
 import threading
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ _MOMENT_SECONDS = 1.5
 
 
 @contextmanager
-def told_if_slow(what: str) -> Iterator[None]:
-    """Says what is waited for, once, unless the block ends within a moment.
+def announce_if_slow(what: str) -> Iterator[None]:
+    """Prints once what the command is waiting for, unless the block ends within 1.5 s.
 
-    On stderr, so that what is piped stays clean; also where that is no terminal, for the logs of
-    services.
+    The text goes to stderr so that pipes stay clean. It is also printed without a terminal, for
+    the logs of services.
 
     Args:
-        what: "starting Spark", for example.
+        what: the activity, such as "starting Spark".
     """
     timer = threading.Timer(_MOMENT_SECONDS, _tell, [what])
     timer.daemon = True

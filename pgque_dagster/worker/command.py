@@ -19,7 +19,7 @@ import click
 import dagster as dg
 
 from ..cli.examples import examples
-from ..cli.waiting import told_if_slow
+from ..cli.waiting import announce_if_slow
 from ..client import Limits
 from ..consumers import Consumer, consumers_of, consuming_among
 from ..resource import PgqueResource
@@ -181,7 +181,7 @@ def main(
     logging.getLogger("pgque").setLevel(logging.INFO)
     if "DAGSTER_HOME" not in os.environ:
         raise click.ClickException("set DAGSTER_HOME: runs are recorded in the instance there")
-    with told_if_slow(f"loading {module}"):
+    with announce_if_slow(f"loading {module}"):
         definitions = load_definitions(module, attribute)
     resource = (definitions.resources or {}).get("pgque")
     if not isinstance(resource, PgqueResource):
@@ -218,7 +218,7 @@ def start_spark(resource: object) -> None:
         ClickException: if Spark does not start.
     """
     try:
-        with told_if_slow("starting Spark"):
+        with announce_if_slow("starting Spark"):
             open_session(resource)
     except Exception as error:
         raise click.ClickException(f"Spark does not start: {error}") from error

@@ -46,7 +46,7 @@ def test_start_without_pg_cron_says_what_to_do(refused: Callable[..., str]) -> N
 
 
 def test_stop_without_pg_cron_has_nothing_to_do(pgque: Pgque) -> None:
-    assert pgque("stop").output == "pg_cron ticks no more\n"
+    assert pgque("stop").output == "pg_cron no longer runs ticks\n"
 
 
 def test_ticker_once_ticks_what_is_due(pgque: Pgque, client: Client) -> None:
@@ -126,4 +126,4 @@ def test_ctrl_c_ends_any_command_quietly(database_url: str) -> None:
 
 
 def test_maint_says_how_much_it_did(pgque: Pgque) -> None:
-    assert pgque("maint").output.startswith("things done: ")
+    assert pgque("maint").output.startswith("operations done: ")

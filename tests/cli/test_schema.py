@@ -67,7 +67,7 @@ def test_uninstall_needs_no_force_when_all_is_read(pgque: Pgque, client: Client)
     assert batch is not None
     batch.ack()
 
-    assert pgque("uninstall").output == "removed pgque; its roles stay\n"
+    assert pgque("uninstall").output == "removed pgque; its roles are kept\n"
     assert "not installed" in pgque("version").output
 
 

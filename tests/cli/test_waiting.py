@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from pgque_dagster.cli.waiting import told_if_slow
+from pgque_dagster.cli.waiting import announce_if_slow
 
 
 def test_what_takes_long_is_told_on_stderr_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with told_if_slow("starting Spark"):
+    with announce_if_slow("starting Spark"):
         time.sleep(4)
 
     said = capsys.readouterr()
@@ -16,7 +16,7 @@ def test_what_takes_long_is_told_on_stderr_once(capsys: pytest.CaptureFixture[st
 
 
 def test_what_is_over_at_once_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with told_if_slow("starting Spark"):
+    with announce_if_slow("starting Spark"):
         pass
     time.sleep(2)
 
@@ -24,7 +24,7 @@ def test_what_is_over_at_once_is_not_told(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_what_fails_is_not_told_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="boom"), told_if_slow("starting Spark"):
+    with pytest.raises(ValueError, match="boom"), announce_if_slow("starting Spark"):
         raise ValueError("boom")
     time.sleep(2)
 

@@ -1,1 +1,1 @@
-"""The commands of `pgque`, a module for each subject."""
+"""The subcommands of `pgque`, one module per subject."""

@@ -1,4 +1,4 @@
-"""Dead letters, the events that consumers gave up: list, replay, purge."""
+"""Commands for dead letters: list, replay, purge."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -22,7 +22,7 @@ _TEXT_WIDTH = 60
     ),
 )
 def dead_letters() -> None:
-    """Look after events that consumers gave up."""
+    """List, replay and purge events that consumers dead-lettered."""
 
 
 @dead_letters.command(
@@ -34,9 +34,13 @@ def dead_letters() -> None:
 )
 @click.argument("queue")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number to show.",
 )
-@click.option("--full", is_flag=True, help="Show payloads and reasons whole.")
+@click.option("--full", is_flag=True, help="Show complete payloads and reasons.")
 @pass_database
 def list_(database: Database, queue: str, limit: int, full: bool) -> None:
     """Show the newest dead letters of QUEUE."""
@@ -68,11 +72,17 @@ def list_(database: Database, queue: str, limit: int, full: bool) -> None:
     ),
 )
 @click.argument("queue", required=False)
-@click.option("--id", "ids", type=int, multiple=True, help="Only this one. May be given again.")
-@click.option("--reason", help="Only those given up for this reason; % stands for any text.")
+@click.option(
+    "--id", "ids", type=int, multiple=True, help="Replay only this dead letter. Repeatable."
+)
+@click.option("--reason", help="Only dead letters with this reason; % matches any text.")
 @click.option("--type", help="Only events of this type.")
-@click.option("--since", type=Age(), help="Only those given up so lately: 90s, 15m, 12h, 30d.")
-@click.option("--limit", type=click.IntRange(min=1), help="The oldest, and so many at most.")
+@click.option(
+    "--since", type=Age(), help="Only dead letters of this age or younger: 90s, 15m, 12h, 30d."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Replay at most this many, the oldest first."
+)
 @pass_database
 def replay(
     database: Database,
@@ -83,10 +93,10 @@ def replay(
     since: timedelta | None,
     limit: int | None,
 ) -> None:
-    """Send dead letters of QUEUE, or those of --id, to their consumers again."""
+    """Send dead letters of QUEUE, or those given by --id, to their consumers again."""
     filtered = any(option is not None for option in (reason, type, since, limit))
     if (queue is None) == (not ids) or (ids and filtered):
-        raise click.UsageError("Give a queue, with or without a filter, or one or more --id.")
+        raise click.UsageError("Give a queue, optionally with filters, or one or more --id.")
     with database.client() as client:
         if queue is None:
             with client.transaction():
@@ -103,7 +113,7 @@ def replay(
         )
     click.echo(f"dead letters replayed: {replayed}")
     if failed:
-        raise PgqueError(f"{failed} dead letters stay, the first because: {first_error}")
+        raise PgqueError(f"{failed} dead letters were not replayed; the first error: {first_error}")
 
 
 @dead_letters.command(
@@ -118,7 +128,7 @@ def replay(
     type=Age(),
     default="30d",
     show_default=True,
-    help="Only those given up so long ago: 90s, 15m, 12h, 30d; 0s for all.",
+    help="Only dead letters of this age or older: 90s, 15m, 12h, 30d; 0s for all.",
 )
 @pass_database
 def purge(database: Database, queue: str, older_than: timedelta) -> None:

@@ -1,4 +1,4 @@
-"""Queues and their consumers: make, drop, list."""
+"""Commands for queues and consumers: create, drop, list."""
 
 import click
 
@@ -21,11 +21,11 @@ from ..tables import table
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter of the queue, such as ticker_max_lag='1 second'. May be given again.",
+    help="A parameter of the queue, such as ticker_max_lag='1 second'. Repeatable.",
 )
 @pass_database
 def create_queue(database: Database, queue: str, settings: tuple[str, ...]) -> None:
-    """Create QUEUE (1 to 57 bytes); one that exists stays as it is, but takes the settings."""
+    """Create QUEUE (name of 1 to 57 bytes). An existing queue only gets the new settings."""
     parameters = dict(_split(setting) for setting in settings)
     with database.client() as client, client.transaction():
         created = client.create_queue(queue)
@@ -48,7 +48,7 @@ def _split(setting: str) -> tuple[str, str]:
     ),
 )
 @click.argument("queue")
-@click.option("--force", is_flag=True, help="Drop it although consumers are registered.")
+@click.option("--force", is_flag=True, help="Drop the queue even if consumers are registered.")
 @pass_database
 def drop_queue(database: Database, queue: str, force: bool) -> None:
     """Drop QUEUE with all its events."""
@@ -66,7 +66,7 @@ def drop_queue(database: Database, queue: str, force: bool) -> None:
 @click.argument("consumer")
 @pass_database
 def register(database: Database, queue: str, consumer: str) -> None:
-    """Register CONSUMER on QUEUE; it gets the events sent from now on."""
+    """Register CONSUMER on QUEUE. It receives the events sent from now on."""
     with database.client() as client:
         new = client.register_consumer(queue, consumer)
     click.echo(f"{'registered' if new else 'there was already'} consumer {consumer} on {queue}")
@@ -80,10 +80,14 @@ def register(database: Database, queue: str, consumer: str) -> None:
 )
 @click.argument("queue")
 @click.argument("consumer")
-@click.option("--keep-dead-letters", is_flag=True, help="Leave these, to inspect or replay later.")
+@click.option(
+    "--keep-dead-letters",
+    is_flag=True,
+    help="Keep the dead letters, to inspect or replay them later.",
+)
 @pass_database
 def unregister(database: Database, queue: str, consumer: str, keep_dead_letters: bool) -> None:
-    """End the registration of CONSUMER on QUEUE, with its retries and dead letters."""
+    """Unregister CONSUMER from QUEUE and delete its retries and dead letters."""
     with database.client() as client:
         client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
     click.echo(f"unregistered consumer {consumer} from {queue}")
@@ -96,7 +100,7 @@ def unregister(database: Database, queue: str, consumer: str, keep_dead_letters:
 )
 @pass_database
 def queues(database: Database) -> None:
-    """List the queues: the last tick, its age, the events since, the rate of events."""
+    """List the queues: last tick, its age, events since then, events per second."""
     with database.client() as client:
         click.echo(_queue_table(client))
 
@@ -123,7 +127,7 @@ def consumers(database: Database, queue: str | None) -> None:
 )
 @pass_database
 def status(database: Database) -> None:
-    """Show what keeps queues going, queues, consumers and dead letters in one view."""
+    """Show components, queues, consumers and dead letters in one view."""
     with database.client() as client:
         click.echo(_part_table(client))
         click.echo()
@@ -138,7 +142,7 @@ def _part_table(client: Client) -> str:
     try:
         parts = client.status()
     except PermissionDenied:
-        return "what keeps the queues going is shown to pgque_admin only"
+        return "components are shown to pgque_admin only"
     rows = [(part.component, part.status, part.detail) for part in parts]
     return table(("component", "status", "detail"), rows)
 
@@ -149,7 +153,7 @@ def _queue_table(client: Client) -> str:
         for q in client.queues()
     ]
     if not rows:
-        return "no queues: make one with `pgque create-queue NAME`"
+        return "no queues: create one with `pgque create-queue NAME`"
     return table(("queue", "last tick", "tick age", "new events", "events/s"), rows)
 
 

@@ -1,4 +1,4 @@
-"""What keeps queues going where no scheduler does: ticks and maintenance."""
+"""Commands that run ticks, maintenance and batches."""
 
 import signal
 from importlib import import_module
@@ -10,7 +10,7 @@ import click
 from ...client import Ticker
 from ..database import Database, pass_database
 from ..examples import examples
-from ..waiting import told_if_slow
+from ..waiting import announce_if_slow
 
 
 @click.command(
@@ -20,13 +20,13 @@ from ..waiting import told_if_slow
 )
 @pass_database
 def start(database: Database) -> None:
-    """Have pg_cron tick all queues and maintain them; once is enough.
+    """Schedule ticks and maintenance of all queues in pg_cron. Run it once.
 
     Without pg_cron, run `pgque ticker`.
     """
     with database.client() as client:
         client.start()
-    click.echo("pg_cron ticks and maintains; it begins within a minute")
+    click.echo("pg_cron runs ticks and maintenance; it begins within a minute")
 
 
 @click.command(
@@ -36,10 +36,10 @@ def start(database: Database) -> None:
 )
 @pass_database
 def stop(database: Database) -> None:
-    """Take the jobs of `pgque start` back."""
+    """Remove the jobs of `pgque start` from pg_cron."""
     with database.client() as client:
         client.stop()
-    click.echo("pg_cron ticks no more")
+    click.echo("pg_cron no longer runs ticks")
 
 
 @click.command(
@@ -49,28 +49,28 @@ def stop(database: Database) -> None:
         "pgque ticker --once --force orders",
     ),
 )
-@click.option("--once", is_flag=True, help="Tick the queues that are due once, and end.")
+@click.option("--once", is_flag=True, help="Tick the queues that are due once, then exit.")
 @click.option(
     "--force",
     "forced",
     multiple=True,
     metavar="QUEUE",
-    help="With --once: tick this queue, due or not. May be given again.",
+    help="With --once: tick this queue even if no tick is due. Repeatable.",
 )
 @pass_database
 def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
-    """Tick all queues, with maintenance now and then, until Ctrl-C or SIGTERM.
+    """Run ticks and maintenance of all queues until Ctrl-C or SIGTERM.
 
-    Without ticks no consumer gets a batch. Run one ticker for a database; a second one does no
-    harm. A database that goes away is waited for.
+    Without ticks no consumer gets a batch. One ticker per database is enough; a second one does no
+    harm. If the database is unreachable, the ticker waits for it.
     """
     if forced and not once:
-        raise click.UsageError("--force makes one tick: give it with --once.")
+        raise click.UsageError("--force needs --once.")
     url = database.url
-    with told_if_slow("making the first tick"), database.client() as client:
+    with announce_if_slow("making the first tick"), database.client() as client:
         for queue in forced:
             client.force_next_tick(queue)
-        # Tells a wrong URL or a missing schema at once, and not after a wait for better times.
+        # Fails at once on a wrong URL or a missing schema; Ticker would wait and retry.
         count = client.ticker()
     if once:
         click.echo(f"queues ticked: {count}")
@@ -81,7 +81,7 @@ def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
 
 
 def _run(ticker: Ticker) -> int | None:
-    """Ticks until a signal; returns which."""
+    """Ticks until a signal; returns its number."""
     received: int | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -106,12 +106,12 @@ def _run(ticker: Ticker) -> int | None:
 )
 @pass_database
 def maint(database: Database) -> None:
-    """Rotate event tables, deliver retries that are due, compact positions and ticks, once.
+    """Rotate event tables, deliver due retries, compact positions and ticks, once.
 
-    `pgque ticker` does this by itself.
+    `pgque ticker` does this regularly.
     """
     with database.client() as client:
-        click.echo(f"things done: {client.maint()}")
+        click.echo(f"operations done: {client.maint()}")
 
 
 @click.command(
@@ -120,7 +120,7 @@ def maint(database: Database) -> None:
 )
 @click.pass_context
 def worker(context: click.Context) -> None:
-    """Run batches as they come, in one warm process, each as a run of Dagster.
+    """Run batches as they arrive, in one warm process, each as a Dagster run.
 
     The database is that of the project's PgqueResource. `pgque worker --help` has the options.
     """
@@ -128,7 +128,7 @@ def worker(context: click.Context) -> None:
         raise click.ClickException(
             "the worker needs Dagster: pip install 'pgque-dagster[spark,dagster]'"
         )
-    with told_if_slow("loading Dagster and Spark"):
-        # By its name: this package needs no Dagster, and the module does.
+    with announce_if_slow("loading Dagster and Spark"):
+        # Imported by name: `cli` must not need Dagster, and this module does.
         command = import_module("pgque_dagster.worker.command").main
     command(context.args, prog_name="pgque worker")

@@ -1,4 +1,4 @@
-"""Events that wait for their time: list, cancel."""
+"""Commands for scheduled events: list, cancel."""
 
 import click
 
@@ -17,7 +17,7 @@ _TEXT_WIDTH = 60
     ),
 )
 def scheduled() -> None:
-    """Look after events that were sent with --at."""
+    """List and cancel events that were sent with --at."""
 
 
 @scheduled.command(
@@ -28,11 +28,15 @@ def scheduled() -> None:
 )
 @click.argument("queue")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number to show.",
 )
 @pass_database
 def list_(database: Database, queue: str, limit: int) -> None:
-    """Show the events of QUEUE that wait for their time, the next first."""
+    """Show the scheduled events of QUEUE, the earliest first."""
     with database.client() as client:
         waiting = client.list_scheduled(queue, limit)
     if not waiting:
@@ -53,7 +57,7 @@ def list_(database: Database, queue: str, limit: int) -> None:
 @click.argument("entry", type=int)
 @pass_database
 def cancel(database: Database, entry: int) -> None:
-    """Take back the event of ENTRY, as long as it waits."""
+    """Cancel the scheduled event ENTRY if it is not delivered yet."""
     with database.client() as client:
         if not client.cancel_scheduled(entry):
             raise PgqueError(

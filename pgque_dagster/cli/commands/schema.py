@@ -1,4 +1,4 @@
-"""The schema's life in a database: install, uninstall, version."""
+"""Commands for the schema: install, uninstall, version."""
 
 import click
 
@@ -17,7 +17,7 @@ from ..examples import examples
 def install(database: Database) -> None:
     """Install the schema, or upgrade it to this package's version.
 
-    Queues, events, positions and settings stay; running it again changes nothing.
+    Queues, events, positions and settings are kept. Running it again changes nothing.
     """
     before = installer.installed_version(database.url)
     installer.install(database.url)
@@ -25,7 +25,7 @@ def install(database: Database) -> None:
     if before is None:
         click.echo(f"installed pgque {after}")
     elif before == after:
-        click.echo(f"pgque {after} was installed, and is again; nothing was lost")
+        click.echo(f"pgque {after} is installed; reinstalled it, nothing was lost")
     else:
         click.echo(f"upgraded pgque from {before} to {after}")
 
@@ -36,15 +36,15 @@ def install(database: Database) -> None:
         "pgque uninstall --force",
     ),
 )
-@click.option("--force", is_flag=True, help="Remove events that were not read, too.")
+@click.option("--force", is_flag=True, help="Remove unread events, too.")
 @pass_database
 def uninstall(database: Database, force: bool) -> None:
-    """Remove the schema with all queues and positions, and its jobs of pg_cron.
+    """Remove the schema with all queues and positions, and its pg_cron jobs.
 
-    Nothing of it comes back. While events are unread it refuses, unless with --force.
+    This cannot be undone. It is refused while events are unread, unless --force is given.
     """
     installer.uninstall(database.url, force=force)
-    click.echo("removed pgque; its roles stay")
+    click.echo("removed pgque; its roles are kept")
 
 
 @click.command(

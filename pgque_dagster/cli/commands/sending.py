@@ -19,7 +19,7 @@ from ..database import Database, pass_database
 from ..errors import CommandFailed
 from ..examples import examples
 from ..times import Age, Moment
-from ..waiting import told_if_slow
+from ..waiting import announce_if_slow
 
 _STDIN = "-"
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -120,7 +120,7 @@ def send(
 def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
     """Returns when the queue is there, or after so long."""
     ends_at = time.monotonic() + patience.total_seconds()
-    with told_if_slow(f"waiting for queue {queue}"):
+    with announce_if_slow(f"waiting for queue {queue}"):
         while time.monotonic() < ends_at and queue not in _queue_names(client):
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
