@@ -99,7 +99,10 @@ def read_duration(value: float | str) -> timedelta:
     """
     if not isinstance(value, str):
         return timedelta(seconds=value)
-    return parse_duration(value)
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or seconds as a number") from error
 
 
 def duration(description: str) -> dg.Resolver:

@@ -15,6 +15,7 @@ from pgque_dagster.client import (
     ConnectionFailed,
     ConsumerInUse,
     ConsumerNotFound,
+    DatabaseError,
     DeadLetterNotFound,
     EventNotInBatch,
     InvalidArgument,
@@ -96,6 +97,16 @@ def text_that_is_no_json(client: Client, db: Connection) -> None:
 def queue_closed(client: Client, db: Connection) -> None:
     make_queue(db, disable_insert="true")
     client.send("q", "x")
+
+
+def lock_that_another_session_holds(client: Client, db: Connection) -> None:
+    """Is an OperationalError of psycopg, as a lost connection is."""
+    make_queue(db)
+    with db.transaction():
+        db.execute("select from pgque.queue for update")
+        with client.transaction() as connection:
+            connection.execute("set local lock_timeout = '50 ms'")
+            client.configure_queue("q", ticker_max_lag="1 s")
 
 
 def queue_with_consumers(client: Client, db: Connection) -> None:
@@ -241,6 +252,7 @@ def staging_that_was_published(client: Client, db: Connection) -> None:
 
 PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str]] = [
     (unknown_queue, QueueNotFound, "nosuch"),
+    (lock_that_another_session_holds, DatabaseError, "lock timeout"),
     (unknown_consumer, ConsumerNotFound, "nobody"),
     (batch_finished_before, BatchNotOpen, "batch 1"),
     (batch_of_somebody_else, BatchLeased, "holder"),
@@ -319,7 +331,7 @@ def test_a_timeout_is_not_taken_for_a_lost_connection(
     make_queue(db)
     with db.transaction():
         db.execute("select from pgque.queue for update")
-        with pytest.raises(psycopg.OperationalError), client.transaction() as connection:
+        with pytest.raises(DatabaseError, match="timeout"), client.transaction() as connection:
             connection.execute(f"set local {setting} = '50 ms'".encode())
             client.configure_queue("q", ticker_max_lag="1 s")
 

@@ -128,5 +128,5 @@ def test_a_duration_is_seconds_or_a_number_with_a_unit(
 
 @pytest.mark.parametrize("text", ["20 seconds", "-5s", "5 m", ""])
 def test_what_is_no_duration_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(ValueError, match="write seconds, or 90s"):
+    with pytest.raises(ValueError, match="write 90s, 15m, 12h or 30d; or seconds"):
         read_duration(text)
