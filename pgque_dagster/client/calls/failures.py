@@ -37,7 +37,8 @@ class Failures:
         """Takes what a consumer says.
 
         Raises:
-            InvalidArgument: if an id is no whole number, or there are not as many reasons as ids.
+            InvalidArgument: if an id is not an integer, or the number of reasons differs from
+                the number of ids.
         """
         try:
             ids = array("q", msg_ids)
