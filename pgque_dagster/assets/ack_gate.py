@@ -1,8 +1,8 @@
-"""What has to be stored and checked of a batch before it is acked, and what was.
+"""Tracks what must be stored and checked before a batch is acked.
 
-Each output of the step has to be stored once, each check has to have a result, and no blocking
-check may have failed. Whatever a function returned or yielded, and whoever stored it, the ack comes
-after `AckGate.failed`.
+Each output of the step must be stored once, each check must have a result, and no blocking check
+may have failed. The step calls `AckGate.failed_checks` before every ack, whatever the function
+returned or yielded and whoever stored it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ import dagster as dg
 from ..client import InvalidArgument
 
 STORES_ITSELF = (
-    "A function that stores its results itself says so: annotate it with -> None, or pass "
+    "If the function stores its results itself, annotate it with -> None or pass "
     "returns_nothing=True."
 )
 
 
 class AckGate:
-    """The books of one batch.
+    """Records what of one batch is stored and checked.
 
     Args:
-        keys: the assets that have to be stored, by the name of the output.
+        keys: the assets that must be stored, by output name.
         specs: the checks of the step.
     """
 
@@ -36,28 +36,28 @@ class AckGate:
         self._failed: list[str] = []
 
     def begin(self, name: str) -> None:
-        """Takes note that an output is about to be stored.
+        """Records that storing an output begins.
 
         Raises:
-            InvalidArgument: if there is no such output, or it was stored before.
+            InvalidArgument: if the step has no such output, or the output already has a result.
         """
         if name not in self._keys:
             raise InvalidArgument(
-                f"{name!r} is no output of this step",
-                f"Name one of: {', '.join(self._keys)}.",
+                f"{name!r} is not an output of this step",
+                f"Use one of: {', '.join(self._keys)}.",
             )
         if name in self._begun:
             raise InvalidArgument(
                 f"{self._named(name)} has two results for one batch",
-                "Return or yield one: unite the DataFrames, for example.",
+                "Return or yield one result, for example the union of the DataFrames.",
             )
         self._begun.add(name)
 
     def begin_check(self, check: dg.AssetCheckResult) -> None:
-        """Takes note that the result of a check is about to be recorded.
+        """Records that a check has a result, which is about to be stored.
 
         Raises:
-            InvalidArgument: if the check has a result.
+            InvalidArgument: if the check already has a result.
             DagsterInvariantViolationError: as for `spec_of`.
         """
         key = self.spec_of(check).key
@@ -69,15 +69,16 @@ class AckGate:
         self._begun.add(key)
 
     def stored(self, name: str) -> None:
-        """Takes note that an output is stored and recorded."""
+        """Records that an output is stored and its materialization is recorded."""
         self._done.add(name)
 
     def checked(self, check: dg.AssetCheckResult | dg.AssetCheckEvaluation) -> None:
-        """Takes note that a check's result is recorded.
+        """Records that a check's result is stored, and whether the check failed.
 
         Args:
-            check: a result; or an evaluation that the function made itself, which may fail the
-                step and is no result of one of its checks.
+            check: the result of a check of the step, or an evaluation that the function yielded
+                itself. Such an evaluation can fail the step, but does not count as the result of
+                one of its checks.
         """
         if isinstance(check, dg.AssetCheckEvaluation):
             key, is_blocking = check.asset_check_key, bool(check.blocking)
@@ -89,18 +90,18 @@ class AckGate:
             self._failed.append(_check_name(key))
 
     def spec_of(self, check: dg.AssetCheckResult) -> dg.AssetCheckSpec:
-        """Returns the check that a result is of, found as Dagster finds it.
+        """Returns the spec of the check that a result belongs to, resolved as Dagster does it.
 
         Raises:
-            DagsterInvariantViolationError: if a result fits no check, or more than one.
+            DagsterInvariantViolationError: if the result matches no check, or more than one.
         """
         return self._specs[check.resolve_target_check_key(self._names)]
 
-    def failed(self) -> list[str]:
-        """Returns the blocking checks that failed; with none the batch may be acked.
+    def failed_checks(self) -> list[str]:
+        """Returns the blocking checks that failed. If there are none, the batch may be acked.
 
         Raises:
-            InvalidArgument: if an output was not stored, or a check has no result.
+            InvalidArgument: if an output is not stored, or a check has no result.
         """
         if self._failed:
             return self._failed
@@ -109,13 +110,13 @@ class AckGate:
             raise InvalidArgument(
                 f"nothing was stored for {', '.join(missing)}",
                 "Return or yield a result for each asset: a value for its IO manager, or a "
-                f"MaterializeResult for what the function stored itself. {STORES_ITSELF}",
+                f"MaterializeResult if the function stored it itself. {STORES_ITSELF}",
             )
-        # Dagster fails a step for these as well, but only after the ack.
+        # Dagster also fails a step for missing check results, but only after the ack.
         unchecked = [_check_name(key) for key in self._specs if key not in self._done]
         if unchecked:
             raise InvalidArgument(
-                f"there is no result of the check {', '.join(unchecked)}",
+                f"there is no result for the check {', '.join(unchecked)}",
                 "Return or yield an AssetCheckResult for each check of each batch.",
             )
         return []

@@ -1,4 +1,4 @@
-"""Which batches a run claims: its own, the next ones, or those of a shared consumer's parts."""
+"""Claims the batches of a run: the batch in its tags, then the next ones of the consumer."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,19 +13,19 @@ from ..client.cooperative import claim_shared
 from ..keys import BATCH_ID, SUBCONSUMER
 from .consumption import Consumption
 
-# What a run without a batch of its own (materialized by hand), or beyond it, takes at once.
+# Limits for batches that the run opens itself: those of a run by hand, and those after the first.
 _AT_ONCE = Limits(max_count=1_000_000)
 
 
 def next_batches(
     context: dg.AssetExecutionContext, client: Client, consumption: Consumption
 ) -> Iterator[Batch]:
-    """Claims the run's batch, or the next one, and as many after it as are wanted.
+    """Claims the batch in the run's tags, or the next one, and then up to `max_batches` in all.
 
-    Why there is none to have is logged.
+    Logs the reason if there is no first batch.
 
     Yields:
-        Batches with events. Each has to be acked before the next is asked for.
+        Batches with events. The caller acks each batch before it requests the next.
     """
     started = time.monotonic()
     limit = consumption.max_seconds
@@ -38,7 +38,7 @@ def next_batches(
     )
     for number in range(consumption.max_batches):
         if number and limit is not None and time.monotonic() - started >= limit:
-            context.log.info(f"Stopped after {number} batches: {limit} s are over.")
+            context.log.info(f"Stopped after {number} batches: max_seconds={limit} has passed.")
             return
         try:
             batch = claims.open_one(int(tag)) if tag and not number else claims.next()
@@ -59,24 +59,24 @@ class _Claims:
 
     Args:
         client: the database.
-        consumption: of which consumer.
-        owner: who claims, for others to read.
-        part: the subconsumer that the run is for.
+        consumption: which consumer, and its lease TTL.
+        owner: the owner to record in the lease.
+        subconsumer: the subconsumer in the run's tags, if the consumer is a cooperative one.
     """
 
     client: Client
     consumption: Consumption
     owner: str
-    part: str | None
+    subconsumer: str | None
 
     def open_one(self, batch_id: int) -> Batch | None:
-        """Claims an open batch and no other."""
-        if self.part is not None:
-            return self._of_part(self.part, batch_id)
-        return self._of_consumer(batch_id)
+        """Claims the open batch with this id, and no other."""
+        if self.subconsumer is not None:
+            return self._claim_subconsumer(self.subconsumer, batch_id)
+        return self._claim_consumer(batch_id)
 
     def next(self) -> Batch | None:
-        """Claims the next batch with events, and finishes those without; None if there is none."""
+        """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
         while batch := self._next():
             if batch.read_plan(1).events:
                 return batch
@@ -84,26 +84,28 @@ class _Claims:
         return None
 
     def _next(self) -> Batch | None:
-        if self.part is not None:
-            return self._of_part(self.part)
+        if self.subconsumer is not None:
+            return self._claim_subconsumer(self.subconsumer)
         names = [(self.consumption.queue, self.consumption.consumer)]
-        main, *parts = self.client.run(consumer_states(names, Limits()))
-        return self._of_any(parts) if main.role == "coop_main" else self._of_consumer()
+        main, *members = self.client.run(consumer_states(names, Limits()))
+        if main.role == "coop_main":
+            return self._claim_any_subconsumer(members)
+        return self._claim_consumer()
 
-    def _of_any(self, parts: Sequence[ConsumerState]) -> Batch | None:
-        """Claims through a part that nobody works for; one that has a batch open comes first."""
-        free = [part.subconsumer for part in parts if part.batch_id and not part.is_live]
-        free += [part.subconsumer for part in parts if not part.batch_id]
-        for part in free:
-            assert part is not None
+    def _claim_any_subconsumer(self, members: Sequence[ConsumerState]) -> Batch | None:
+        """Claims through a subconsumer without a live lease, first those with an open batch."""
+        free = [each.subconsumer for each in members if each.batch_id and not each.is_live]
+        free += [each.subconsumer for each in members if not each.batch_id]
+        for subconsumer in free:
+            assert subconsumer is not None
             with suppress(BatchLeased):
-                return self._of_part(part)
+                return self._claim_subconsumer(subconsumer)
         raise BatchLeased(
-            f"each of the {len(parts)} parts of {self.consumption} has a run at work",
-            "Materialize the asset when one of them has ended.",
+            f"each of the {len(members)} subconsumers of {self.consumption} has a run in progress",
+            "Materialize the asset again after one of these runs has ended.",
         )
 
-    def _of_consumer(self, batch_id: int | None = None) -> Batch | None:
+    def _claim_consumer(self, batch_id: int | None = None) -> Batch | None:
         return self.client.claim(
             self.consumption.queue,
             self.consumption.consumer,
@@ -113,12 +115,12 @@ class _Claims:
             batch_id=batch_id,
         )
 
-    def _of_part(self, part: str, batch_id: int | None = None) -> Batch | None:
+    def _claim_subconsumer(self, subconsumer: str, batch_id: int | None = None) -> Batch | None:
         return claim_shared(
             self.client,
             self.consumption.queue,
             self.consumption.consumer,
-            part,
+            subconsumer,
             owner=self.owner,
             ttl=self.consumption.lease_ttl,
             limits=_AT_ONCE,

@@ -1,4 +1,4 @@
-"""Makes a step that Dagster can run of a function that takes a batch."""
+"""Wraps a function that takes a batch into a compute function that Dagster can run."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -11,56 +11,60 @@ from ..spark import SparkBatch
 from ..step_errors import log_error_line
 from .outputs import AssetRecord, StepResult
 
-Body = Callable[..., Any]
+ComputeFunction = Callable[..., Any]
 
 
-def is_annotated_none(body: Body) -> bool:
-    """Whether a function's annotation says that it returns None."""
-    return inspect.signature(body).return_annotation in (None, "None")
+def is_annotated_none(compute_fn: ComputeFunction) -> bool:
+    """Whether the function is annotated with `-> None`."""
+    return inspect.signature(compute_fn).return_annotation in (None, "None")
 
 
-def is_annotated_result(body: Body) -> bool:
-    """Whether a function's annotation says that it returns a MaterializeResult without a value."""
-    returned = inspect.signature(body).return_annotation
+def is_annotated_result(compute_fn: ComputeFunction) -> bool:
+    """Whether the function is annotated with `-> MaterializeResult`, without a value type."""
+    returned = inspect.signature(compute_fn).return_annotation
     if isinstance(returned, str):
         return returned.rpartition(".")[2] == "MaterializeResult"
     return returned is dg.MaterializeResult
 
 
-def step_of(
-    body: Body,
+def make_step(
+    compute_fn: ComputeFunction,
     work: Callable[..., Iterator[StepResult | AssetRecord]],
     required: Iterable[str],
     config: type[dg.Config] | None = None,
-) -> Body:
-    """Returns a function with the body's parameters, less the batch, plus what the work needs.
+) -> ComputeFunction:
+    """Returns the function that Dagster runs as the step.
+
+    Its parameters are those of `compute_fn` without `batch`, plus those that `work` needs.
 
     Args:
-        body: takes a `SparkBatch` named `batch`, and what it likes besides.
-        work: is passed context, pgque, pyspark and a function that calls the body with a batch; and
-            the config, if there is one.
-        required: keys of further resources.
+        compute_fn: takes a `SparkBatch` named `batch`, and optionally `context`, resources and
+            upstream assets.
+        work: runs the step. It gets context, pgque, pyspark, a function that calls `compute_fn`
+            with a batch, and the config, if the step has one.
+        required: keys of further resources that the step needs.
         config: the type of the step's config.
 
     Raises:
-        DagsterInvalidDefinitionError: if the body takes no batch, or a config of its own, or is
-            `async`.
+        DagsterInvalidDefinitionError: if `compute_fn` takes no batch, takes `config` although the
+            step has its own, or is `async`.
     """
-    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+    if inspect.iscoroutinefunction(compute_fn) or inspect.isasyncgenfunction(compute_fn):
         raise dg.DagsterInvalidDefinitionError(
-            f"{body.__name__} is async: nothing would wait for it before the ack. Make it a plain "
-            "function"
+            f"{compute_fn.__name__} is async: nothing would wait for it before the ack. Make it a "
+            "plain function"
         )
-    wanted = inspect.signature(body).parameters
+    wanted = inspect.signature(compute_fn).parameters
     if "batch" not in wanted:
         raise dg.DagsterInvalidDefinitionError(
-            f"{body.__name__} has no parameter 'batch': it is passed the SparkBatch"
+            f"{compute_fn.__name__} has no parameter 'batch': add it, to get the SparkBatch"
         )
     if config is not None and "config" in wanted:
         raise dg.DagsterInvalidDefinitionError(
-            f"{body.__name__} has a parameter 'config', where the step has a config of its own"
+            f"{compute_fn.__name__} has a parameter 'config', but the step already has a config: "
+            "rename the parameter or remove it"
         )
-    # Dagster takes resources by parameter or by key, not both: those by key become parameters.
+    # Dagster takes resources by parameter or by key, not both. So keys become parameters.
     added = sorted(set(required) - set(wanted) - {"pgque", "pyspark"})
     own = {} if config is None else {"config": config}
 
@@ -70,7 +74,7 @@ def step_of(
         def call(batch: SparkBatch) -> Any:
             offered = {"context": context, "pgque": pgque, "pyspark": pyspark, "batch": batch}
             mine = {key: value for key, value in others.items() if key in wanted}
-            return body(**mine, **{key: offered[key] for key in offered if key in wanted})
+            return compute_fn(**mine, **{key: offered[key] for key in offered if key in wanted})
 
         with log_error_line(context.log):
             yield from work(context, pgque, pyspark, call, **{key: others[key] for key in own})
@@ -83,7 +87,7 @@ def step_of(
         **own,
     }
     inputs = [key for key in wanted if key not in {*parameters, "batch"}]
-    run.__name__ = body.__name__
+    run.__name__ = compute_fn.__name__
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             *(
@@ -93,7 +97,7 @@ def step_of(
             *(wanted[key] for key in inputs),
         ]
     )
-    annotations = body.__annotations__
+    annotations = compute_fn.__annotations__
     run.__annotations__ = {
         **{key: annotations[key] for key in inputs if key in annotations},
         **parameters,

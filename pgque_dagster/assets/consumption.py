@@ -1,4 +1,4 @@
-"""What an asset consumes, and how."""
+"""The decorators' arguments that say what an asset consumes, and how."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,10 +8,10 @@ import dagster as dg
 
 @dataclass(frozen=True)
 class Consumption:
-    """What an asset consumes and how: the decorators' own arguments.
+    """What an asset consumes, and how; the fields are arguments of the decorators.
 
     Raises:
-        DagsterInvalidDefinitionError: if one is out of range.
+        DagsterInvalidDefinitionError: if a value is out of range.
     """
 
     queue: str
@@ -25,17 +25,15 @@ class Consumption:
     wants_values: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what is out of range."""
+        """Refuses values out of range."""
         for option, value in (("max_batches", self.max_batches), ("slices", self.slices)):
             if value < 1:
                 self._refuse(f"{option} is {value}: it must be 1 or more")
         for option, time in (("lease_ttl", self.lease_ttl), ("timeout", self.timeout)):
             if time is not None and time <= timedelta():
-                self._refuse(f"{option} is {time}: it must be more than nothing")
+                self._refuse(f"{option} is {time}: it must be more than 0")
         if self.max_seconds is not None and (self.max_seconds <= 0 or self.max_batches == 1):
-            self._refuse(
-                "max_seconds is for more than one batch: pass max_batches, and more than 0 seconds"
-            )
+            self._refuse("max_seconds must be more than 0 and needs max_batches of 2 or more")
 
     def __str__(self) -> str:
         return f"{self.queue}/{self.consumer}"

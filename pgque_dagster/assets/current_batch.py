@@ -1,6 +1,6 @@
-"""Which batch a step works on, for the IO manager that stores what it makes.
+"""The current batch of a step, for the IO manager that stores its output.
 
-Dagster hands an IO manager the output and its metadata; a sink needs the claim itself.
+Dagster passes an IO manager the output and its metadata, but a sink needs the claim itself.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ _current: dict[tuple[str, dg.AssetKey], SparkBatch] = {}
 
 @contextmanager
 def working_on(run_id: str, keys: Iterable[dg.AssetKey], batch: SparkBatch) -> Iterator[None]:
-    """Lets IO managers find the batch that assets are made of, while the block runs."""
+    """Makes the batch the current one of these assets while the block runs."""
     places = [(run_id, key) for key in keys]
     _current.update(dict.fromkeys(places, batch))
     try:
@@ -27,15 +27,15 @@ def working_on(run_id: str, keys: Iterable[dg.AssetKey], batch: SparkBatch) -> I
 
 
 def current_batch(context: dg.OutputContext) -> SparkBatch:
-    """Returns the batch that an output is made of.
+    """Returns the batch from which an output is computed.
 
     Raises:
-        InvalidArgument: if it is made of none.
+        InvalidArgument: if the output is not computed from a batch.
     """
     batch = _current.get((context.run_id, context.asset_key))
     if batch is None:
         raise InvalidArgument(
-            f"{context.asset_key.to_user_string()} is not made of a batch",
-            "Use this IO manager for assets made with @pgque_asset.",
+            f"{context.asset_key.to_user_string()} is not computed from a batch",
+            "Use this IO manager only for assets made with @pgque_asset.",
         )
     return batch

@@ -1,6 +1,6 @@
 """`@pgque_asset` and `@pgque_multi_asset`: assets computed from the batches of a queue.
 
-They are thin layers on Dagster's own decorators; what happens in a run is in `consuming`.
+They are thin layers on Dagster's own decorators; `step.py` holds what happens in a run.
 """
 
 import copy
@@ -14,7 +14,7 @@ import dagster as dg
 from ..keys import CONSUMER, QUEUE, dead_letters_key, queue_key
 from ..resource import PgqueResource
 from ..spark import SparkBatch
-from .compute_function import Body, is_annotated_none, is_annotated_result, step_of
+from .compute_function import ComputeFunction, is_annotated_none, is_annotated_result, make_step
 from .consumption import Consumption
 from .outputs import AssetRecord, StepResult
 from .step import consume
@@ -49,39 +49,39 @@ def pgque_asset(
     op_tags: Mapping[str, Any] | None = None,
     pool: str | None = None,
     **asset_options: Any,
-) -> Callable[[Body], dg.AssetsDefinition]:
-    """Makes an asset of a function that takes a `SparkBatch` named `batch`.
+) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
+    """Defines an asset computed by a function that takes a `SparkBatch` named `batch`.
 
     The function may also take `context`, resources and upstream assets, as with `@dg.asset`. It
-    returns a value for the IO manager, an Output, or a MaterializeResult for what it stored itself;
-    or it yields one of them. A blocking check among `check_specs` that fails keeps the batch from
-    being acked. Where there is no batch, or somebody else works on it, the asset is skipped.
+    returns or yields a value for the IO manager, an Output, or a MaterializeResult if it stored the
+    result itself. If a blocking check among `check_specs` fails, the batch is not acked. If there
+    is no batch, or another run holds its lease, the asset is skipped.
 
-    A function that returns None, or yields nothing, fails the run and keeps the batch, unless its
-    annotation is `-> None`, or `returns_nothing` says that it stores its results itself.
+    If the function returns None or yields nothing, the run fails and the batch is released, unless
+    the function is annotated with `-> None` or `returns_nothing` is set.
 
     Args:
         queue: the queue's name.
-        consumer: the consumer's name; the asset's, if left out. One asset a consumer.
-        lease_ttl: how long the batch stays with a run that died, before another may take it over;
-            a living run renews it.
-        slices: how many partitions a large batch is read in, at the most.
-        max_batches: how many batches one run takes, at the most, one after another. Each is stored,
-            recorded and acked by itself; a blocking check or an error ends the run there. What the
-            function says of the later ones it has to return: `context.add_output_metadata` is for
-            the first.
-        max_seconds: no further batch is begun when the run has worked this long.
-        timeout: how long the work on one batch may take. After it, its Spark jobs are cancelled,
-            the run fails and the batch is given back, whatever the function waits for. Storing
-            that waits for something else than Spark is not ended.
+        consumer: the consumer's name; by default the asset's name. Each asset needs its own.
+        lease_ttl: how long the lease of a run that died lasts. Until then no other run may claim
+            the batch. A live run renews its lease.
+        slices: the maximum number of partitions in which a large batch is read.
+        max_batches: the maximum number of batches that one run consumes, one after another. Each
+            is stored, recorded and acked by itself; a failed blocking check or an error ends the
+            run. For batches after the first, the function returns metadata with its result,
+            because `context.add_output_metadata` works for the first batch only.
+        max_seconds: after this time the run claims no further batch.
+        timeout: how long the work on one batch may take. After it, the batch's Spark jobs are
+            cancelled, the run fails and the batch is released, whatever the function waits for. An
+            IO manager that waits for something other than Spark is not interrupted.
         returns_nothing: whether the function stores its results itself, so that it may return None
-            or yield nothing. The annotation `-> None` says the same.
-        name: the asset's name; the function's, if left out.
-        key_prefix: put before the name in the asset's key.
+            or yield nothing. The annotation `-> None` has the same effect.
+        name: the asset's name; by default the function's name.
+        key_prefix: prefix of the asset's key.
         deps: upstream assets besides the queue and its dead letters.
-        description: of the asset; the function's docstring, if left out.
-        kinds: shown with the asset; pyspark, if left out.
-        group_name: the group to show the asset in.
+        description: of the asset; by default the function's docstring.
+        kinds: shown with the asset; by default pyspark.
+        group_name: the asset's group.
         owners: of the asset.
         tags: of the asset.
         metadata: of the asset.
@@ -89,18 +89,18 @@ def pgque_asset(
         automation_condition: of the asset.
         freshness_policy: of the asset.
         check_specs: checks whose results the function yields or returns.
-        io_manager_key: the resource to store with.
+        io_manager_key: the key of the IO manager.
         op_tags: of the step.
-        pool: a pool that bounds how many of its steps run.
-        asset_options: anything else that `@dg.asset` takes.
+        pool: a pool that limits how many steps run at the same time.
+        asset_options: any other option of `@dg.asset`.
 
     Returns:
         The decorator. The asset needs the resources `pgque` (PgqueResource) and `pyspark`
-        (of dagster-pyspark, or anything with a `spark_session`).
+        (from dagster-pyspark, or any object with a `spark_session`).
 
     Raises:
-        DagsterInvalidDefinitionError: if the function has no parameter `batch`, is `async`, says
-            that it returns nothing where an IO manager is named, or an option is out of range.
+        DagsterInvalidDefinitionError: if the function has no parameter `batch`, is `async`, or
+            returns nothing although an IO manager is named, or if an option is out of range.
 
     Example:
         .. code-block:: python
@@ -110,49 +110,49 @@ def pgque_asset(
                 return batch.payload("total double not null").groupBy().sum("total")
     """
 
-    def decorate(body: Body) -> dg.AssetsDefinition:
+    def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
         options = dict(asset_options)
         if "key" not in options:
-            options |= {"name": name or body.__name__, "key_prefix": key_prefix}
+            options |= {"name": name or compute_fn.__name__, "key_prefix": key_prefix}
         elif name is not None or key_prefix is not None:
-            raise dg.DagsterInvalidDefinitionError("pass key, or name and key_prefix; not both")
+            raise dg.DagsterInvalidDefinitionError("pass either key, or name and key_prefix")
         manager = io_manager_key
         if "io_manager_def" in options:
             if manager is not None:
                 raise dg.DagsterInvalidDefinitionError(
                     "pass io_manager_def or io_manager_key, not both"
                 )
-            # Under a name of our own, by which later batches find it.
-            manager = f"{body.__name__}_{_IO_MANAGER}"
+            # The key is ours, so that later batches of a run find the IO manager.
+            manager = f"{compute_fn.__name__}_{_IO_MANAGER}"
             resources = options.get("resource_defs") or {}
             options["resource_defs"] = {**resources, manager: options.pop("io_manager_def")}
         consumption = Consumption(
             queue,
-            consumer or name or body.__name__,
+            consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
             max_batches,
             max_seconds,
             timeout,
-            returns_nothing=returns_nothing or is_annotated_none(body),
+            returns_nothing=returns_nothing or is_annotated_none(compute_fn),
         )
         if consumption.returns_nothing and manager is not None:
-            _refuse_manager(body, manager)
+            _refuse_manager(compute_fn, manager)
         required = set(options.pop("required_resource_keys", None) or ())
         required |= set(options.get("resource_defs") or ())
-        if manager is None and (consumption.returns_nothing or is_annotated_result(body)):
-            # No IO manager is asked for, so none is needed.
+        if manager is None and (consumption.returns_nothing or is_annotated_result(compute_fn)):
+            # The function stores its results itself, so the asset needs no IO manager.
             options.setdefault("dagster_type", dg.Nothing)
         elif max_batches > 1:
             required.add(manager or _IO_MANAGER)
         asset: dg.AssetsDefinition = dg.asset(
             deps=[queue_key(queue), dead_letters_key(queue), *deps],
-            description=description or inspect.getdoc(body),
+            description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None and "compute_kind" not in options else kinds,
             group_name=group_name,
             owners=owners,
             tags=tags,
-            metadata={**(metadata or {}), **_marks(consumption)},
+            metadata={**(metadata or {}), **_consumer_metadata(consumption)},
             code_version=code_version,
             automation_condition=automation_condition,
             freshness_policy=freshness_policy,
@@ -162,7 +162,7 @@ def pgque_asset(
             pool=pool,
             output_required=False,
             **options,
-        )(step_of(body, _work(consumption), required))
+        )(make_step(compute_fn, _work(consumption), required))
         return asset
 
     return decorate
@@ -185,58 +185,59 @@ def pgque_multi_asset(
     description: str | None = None,
     check_specs: Sequence[dg.AssetCheckSpec] = (),
     **asset_options: Any,
-) -> Callable[[Body], dg.AssetsDefinition]:
-    """Makes several assets of one function that takes a `SparkBatch` named `batch`.
+) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
+    """Defines several assets computed by one function that takes a `SparkBatch` named `batch`.
 
-    They share the consumer: a batch is acked when all that the function made of it is stored. So
-    they are always materialized together.
+    The assets share a consumer: a batch is acked when its output for every asset is stored. So they
+    are always materialized together.
 
     Args:
         queue: the queue's name.
-        consumer: the consumer's name; that of the step, if left out.
-        specs: the assets, where the function stores them itself; it returns or yields a
-            MaterializeResult each, or None for all under `returns_nothing`.
-        outs: the assets, where IO managers do; the function returns a tuple of values, or yields an
-            Output each.
+        consumer: the consumer's name; by default the step's name.
+        specs: the assets, if the function stores them itself. It returns or yields a
+            MaterializeResult for each, or None for all with `returns_nothing`.
+        outs: the assets, if IO managers store them. The function returns a tuple of values, or
+            yields an Output for each.
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
         max_batches: as for `pgque_asset`.
         max_seconds: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
         returns_nothing: as for `pgque_asset`; for `specs` only.
-        name: the step's name; the function's, if left out.
+        name: the step's name; by default the function's name.
         deps: upstream assets of all of them, besides the queue and its dead letters.
-        description: of the step; the function's docstring, if left out.
+        description: of the step; by default the function's docstring.
         check_specs: checks whose results the function yields or returns.
-        asset_options: anything else that `@dg.multi_asset` takes, except `can_subset`.
+        asset_options: any other option of `@dg.multi_asset`, except `can_subset`.
 
     Returns:
         The decorator. The assets need the resources `pgque` and `pyspark`.
 
     Raises:
-        DagsterInvalidDefinitionError: if not exactly one of specs and outs is given, or as for
+        DagsterInvalidDefinitionError: if not exactly one of specs and outs is given, and as for
             `pgque_asset`.
     """
     if bool(specs) == bool(outs):
-        raise dg.DagsterInvalidDefinitionError("pass specs or outs, one of the two")
+        raise dg.DagsterInvalidDefinitionError("pass either specs or outs")
     if asset_options.get("can_subset"):
         raise dg.DagsterInvalidDefinitionError(
-            "can_subset: a batch is acked as a whole, so its assets are materialized together"
+            "leave out can_subset: a batch is acked as a whole, so its assets are always "
+            "materialized together"
         )
 
-    def decorate(body: Body) -> dg.AssetsDefinition:
+    def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
         consumption = Consumption(
             queue,
-            consumer or name or body.__name__,
+            consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
             max_batches,
             max_seconds,
             timeout,
-            returns_nothing=returns_nothing or is_annotated_none(body),
+            returns_nothing=returns_nothing or is_annotated_none(compute_fn),
         )
         if consumption.returns_nothing and outs:
-            _refuse_manager(body, "its outs")
+            _refuse_manager(compute_fn, "its outs")
         options = dict(asset_options)
         required = set(options.pop("required_resource_keys", None) or ())
         upstream = [queue_key(queue), dead_letters_key(queue), *deps]
@@ -251,37 +252,37 @@ def pgque_multi_asset(
                 for spec in specs or ()
             ]
         assets: dg.AssetsDefinition = dg.multi_asset(
-            name=name or body.__name__,
-            description=description or inspect.getdoc(body),
+            name=name or compute_fn.__name__,
+            description=description or inspect.getdoc(compute_fn),
             check_specs=list(check_specs),
             **options,
-        )(step_of(body, _work(consumption), required))
+        )(make_step(compute_fn, _work(consumption), required))
         return assets.map_asset_specs(
             lambda spec: spec.merge_attributes(
-                metadata=_marks(consumption), kinds=set() if spec.kinds else {"pyspark"}
+                metadata=_consumer_metadata(consumption), kinds=set() if spec.kinds else {"pyspark"}
             )
         )
 
     return decorate
 
 
-def _refuse_manager(body: Body, manager: str) -> NoReturn:
-    """Refuses a function that returns nothing where something is to be stored."""
+def _refuse_manager(compute_fn: ComputeFunction, manager: str) -> NoReturn:
+    """Refuses a function that is declared to return nothing but has an IO manager."""
     raise dg.DagsterInvalidDefinitionError(
-        f"{body.__name__} says that it returns nothing (-> None, or returns_nothing), but "
-        f"{manager} says where to store what it returns: leave one of them out"
+        f"{compute_fn.__name__} is declared to return nothing (-> None, or returns_nothing), but "
+        f"{manager} would store its result: leave one of them out"
     )
 
 
 def _optional(out: dg.AssetOut) -> dg.AssetOut:
-    """The same output, which a run without a batch skips."""
+    """Returns the output as an optional one, because a run without a batch skips it."""
     optional = copy.copy(out)
     optional.is_required = False
     return optional
 
 
-def _marks(consumption: Consumption) -> dict[str, str]:
-    """The metadata by which sensors know what an asset consumes."""
+def _consumer_metadata(consumption: Consumption) -> dict[str, str]:
+    """Returns the metadata from which sensors read the asset's queue and consumer."""
     return {QUEUE: consumption.queue, CONSUMER: consumption.consumer}
 
 

@@ -1,6 +1,6 @@
-"""Stores what an asset makes of a batch so that doing it again changes nothing.
+"""IO managers that store the output of a batch idempotently.
 
-How, and what a crash can do, is told in `spark/sinks/`; these managers only call it.
+They only call the sinks. `spark/sinks/` says how storing works and what a crash can leave behind.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ from .current_batch import current_batch
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
     """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>`.
 
-    A reader of that directory sees one table, with the column batch_id. What a
-    `@pgque_replay_asset` makes has a directory more, and the column replay, for each replay. What
-    is kept when an attempt is killed or stopped is told with `ParquetSink`.
+    A reader of that directory sees one table, with the column `batch_id`. The output of a
+    `@pgque_replay_asset` has one more directory level, and the column `replay`, for each replay.
+    `ParquetSink` describes what remains when an attempt is killed or stopped.
     """
 
     base_dir: str = Field(
@@ -37,11 +37,11 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
 
     @logs_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Stores a batch's DataFrame in the place of what an earlier attempt stored.
+        """Stores a batch's DataFrame. Replaces what an earlier attempt stored.
 
         Raises:
-            InvalidArgument: if the output is no DataFrame, or is not of a batch, or the directory
-                holds batches of another database.
+            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
+                the directory holds batches of another database.
         """
         batch = current_batch(context)
         frame, rows = _counted(_data_frame(context, obj))
@@ -62,16 +62,16 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
 
 
 class PostgresBatchIOManager(dg.ConfigurableIOManager):
-    """Takes DataFrames of `@pgque_asset` into tables of the queue's database, exactly once.
+    """Merges DataFrames of `@pgque_asset` into tables of the queue's database, exactly once.
 
-    What is stored here is staged; it gets into the table in the transaction of the batch's ack. So
-    a run that dies, whenever, leaves either both or neither. Assets downstream, in the same run,
-    begin after the ack and see it.
+    The IO manager stages the rows. They are merged into the table in the transaction of the batch's
+    ack, so a run that dies at any point leaves either both or neither. Downstream assets in the
+    same run start after the ack and see the rows.
 
-    The table has the name that the asset's metadata `dagster/table_name` gives, or the last part of
-    the asset's key. It must exist, with a unique index on the key for `upsert` and `add`. The role
-    needs INSERT on it, for `upsert` and `add` SELECT and UPDATE, and CREATE in its schema or in
-    `stage_schema`.
+    The table is named by the asset's metadata `dagster/table_name`, or else by the last part of the
+    asset's key. It must exist; `upsert` and `add` need a unique index on the key. The role needs
+    INSERT on the table, also SELECT and UPDATE for `upsert` and `add`, and CREATE in the table's
+    schema or in `stage_schema`.
 
     Example:
         .. code-block:: python
@@ -87,24 +87,24 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
     mode: Mode = Field(
         default="append",
         description="append inserts the rows; upsert replaces the values of rows with the same "
-        "key; add adds the values up.",
+        "key; add adds the values to those of rows with the same key.",
     )
     key: list[str] = Field(
         default_factory=list, description="Columns of a unique index, for upsert and add."
     )
     stage_schema: str | None = Field(
         default=None,
-        description="Schema in which rows are staged, where the role may create tables; that of "
-        "the table, if left out.",
+        description="Schema in which rows are staged. The role must be allowed to create tables "
+        "there. By default the schema of the table.",
     )
 
     @logs_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Stages a batch's DataFrame, to be merged with the ack.
+        """Stages a batch's DataFrame. The ack merges it.
 
         Raises:
-            InvalidArgument: if the output is no DataFrame, or is not of a batch, or the table
-                cannot take it.
+            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
+                does not fit the table.
         """
         batch = current_batch(context)
         frame, rows = _counted(_data_frame(context, obj))
@@ -121,7 +121,7 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
         context.add_output_metadata({TABLE: table, ROWS: rows()})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns the whole table as DataFrame, read by the driver; numeric comes as text."""
+        """Returns the whole table as a DataFrame, read by the driver; numeric columns as text."""
         made = context.upstream_output
         table = _table(context.asset_key, made.definition_metadata if made else None)
         name = sql.Identifier(*table.split(".")).as_string(None)
@@ -132,7 +132,7 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Gives columns of types that Arrow has no name for the form in which they travelled."""
+    """Casts columns of extension types, which Arrow does not know, to their storage types."""
     for place, field in enumerate(table.schema):
         if isinstance(field.type, pa.BaseExtensionType):
             column = table.column(place).cast(field.type.storage_type)
@@ -155,6 +155,6 @@ def _data_frame(context: dg.OutputContext, value: object) -> DataFrame:
 
 
 def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
-    """Has Spark count the rows while it writes them; ask when it has."""
+    """Has Spark count the rows while it writes them. Call the function after the write."""
     seen = Observation()
     return frame.observe(seen, f.count(f.lit(1)).alias("rows")), lambda: int(seen.get["rows"])

@@ -1,4 +1,4 @@
-"""What is said of a batch with the asset made of it; times and sizes are numbers, to be plotted."""
+"""The metadata of a batch on its asset. Times and sizes are numbers, so that the UI plots them."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ..spark.batch import Reader
 
 
 class TimedBatch(SparkBatch):
-    """A SparkBatch that knows how long the driver spent reading events."""
+    """A SparkBatch that measures how long the driver spends reading events."""
 
     read_seconds = 0.0
 
@@ -32,7 +32,7 @@ class TimedBatch(SparkBatch):
 
 @dataclass(frozen=True)
 class Extent:
-    """How far a batch's events reach: their times, None without events, and payload bytes."""
+    """The oldest and newest event time of a batch, None without events, and its payload bytes."""
 
     oldest: datetime | None
     newest: datetime | None
@@ -40,7 +40,7 @@ class Extent:
 
     @classmethod
     def read(cls, client: Client, plan: ReadPlan) -> "Extent":
-        """Has the server find out, in one pass over the events."""
+        """Computes the extent on the server, in one pass over the events."""
         parts = []
         with client.transaction() as connection:
             for part in plan.slices:
@@ -57,12 +57,12 @@ class Extent:
 
 
 class Report:
-    """Collects what is known of a batch at work.
+    """Collects the metadata of a batch while a step works on it.
 
     Args:
         client: the database.
         batch: the claim.
-        spark_batch: the same as DataFrames.
+        spark_batch: the same batch as DataFrames.
     """
 
     def __init__(self, client: Client, batch: Batch, spark_batch: TimedBatch) -> None:
@@ -76,10 +76,10 @@ class Report:
         self._made = self._started
 
     def with_output(self) -> dict[str, Any]:
-        """Returns what goes with an output, which is about to be stored."""
+        """Returns the metadata of an output that is about to be stored."""
         self._made = time.monotonic()
         read = self._spark_batch.read_seconds
-        lease, asked = self._batch.lease, self._batch.requested
+        lease, requested = self._batch.lease, self._batch.requested
         times = {
             "pgque/oldest_event": self._extent.oldest,
             "pgque/newest_event": self._extent.newest,
@@ -97,12 +97,12 @@ class Report:
             "pgque/bytes": self._extent.payload_bytes,
             "pgque/read_seconds": read,
             "pgque/process_seconds": self._made - self._started - read,
-            "pgque/nacked": asked.nacked,
-            "pgque/dead_lettered": asked.dead_lettered,
+            "pgque/nacked": requested.nacked,
+            "pgque/dead_lettered": requested.dead_lettered,
         }
 
     def ack(self) -> tuple[AckResult, dict[str, Any]]:
-        """Acks; returns what came of it, and what is known only now."""
+        """Acks the batch. Returns the result, and the metadata that is known only afterwards."""
         stored = time.monotonic()
         result = self._batch.ack()
         return result, {
@@ -115,7 +115,7 @@ class Report:
 
 
 def column_schema(value: Any) -> dict[str, Any]:
-    """Returns the columns of a DataFrame as metadata; nothing for other values."""
+    """Returns the columns of a DataFrame as metadata; empty for other values."""
     if not isinstance(value, DataFrame):
         return {}
     columns = [

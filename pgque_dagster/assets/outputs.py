@@ -1,7 +1,7 @@
-"""What a body made of a batch, as Dagster's events, and where it goes.
+"""Turns the results of a compute function into Dagster events, and stores those of later batches.
 
-A step yields each of its outputs once. So the first batch of a run goes the ordinary way, and those
-drained after it are handed to the IO manager and recorded here.
+A step can yield each of its outputs only once. So Dagster stores the results of a run's first
+batch, and this module passes those of later batches to the IO manager and records them.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from .metadata import column_schema
 
 Result = dg.MaterializeResult[Any] | dg.Output[Any]
 AssetRecord = dg.AssetCheckEvaluation | dg.AssetMaterialization | dg.AssetObservation
-# Dagster logs records whenever they are yielded.
+# A step may yield records any number of times; Dagster logs each of them.
 StepResult = dg.AssetCheckResult | Result | AssetRecord
 
 _RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
@@ -25,7 +25,7 @@ _RESULTS = (dg.MaterializeResult, dg.Output)
 _REFUSED = (dg.DynamicOutput, dg.ObserveResult)
 _LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
 
-# What a MaterializeResult has in the place of a value that was not given.
+# The `value` of a MaterializeResult that was created without one.
 _NO_VALUE = dg.MaterializeResult[Any]().value
 _DATA_VERSION = "dagster/data_version"
 
@@ -36,10 +36,10 @@ class Outputs:
 
     Args:
         context: of the step.
-        keys: the assets, by the name of the output.
-        gate: is told what is stored and checked.
+        keys: the assets, by output name.
+        gate: records what is stored and checked.
         returns_nothing: whether the function stores its results itself and returns nothing.
-        wants_values: whether each output has to have a value for its IO manager.
+        wants_values: whether each output must have a value for its IO manager.
     """
 
     context: dg.AssetExecutionContext
@@ -49,10 +49,10 @@ class Outputs:
     wants_values: bool
 
     def events(self, returned: Any) -> Iterator[StepResult]:
-        """Turns what a body returned or yielded into Dagster's events.
+        """Turns what a compute function returned or yielded into Dagster events.
 
         Raises:
-            InvalidArgument: if it is nothing where a result is needed, or of no known output.
+            InvalidArgument: if a required result is missing, or a result belongs to no output.
         """
         has_result = False
         for result in returned if inspect.isgenerator(returned) else (returned,):
@@ -66,7 +66,7 @@ class Outputs:
     def _events(self, result: Any) -> Iterator[StepResult]:
         if isinstance(result, _REFUSED):
             raise InvalidArgument(
-                f"a {type(result).__name__} is no result of a batch",
+                f"a {type(result).__name__} cannot be the result of a batch",
                 "Return a value, an Output or a MaterializeResult.",
             )
         if result is None:
@@ -76,9 +76,8 @@ class Outputs:
             yield result
         elif isinstance(result, _LAZY) or (isinstance(result, list) and _has_results(result)):
             raise InvalidArgument(
-                f"a {type(result).__name__} of results is no result",
-                "Return a tuple, or yield each result: nobody iterates anything else before the "
-                "ack.",
+                f"a {type(result).__name__} of results cannot be a result",
+                "Return a tuple, or yield each result. Nothing else is iterated before the ack.",
             )
         elif isinstance(result, tuple) and (len(self.keys) > 1 or _has_results(result)):
             yield from self._each(result)
@@ -87,9 +86,9 @@ class Outputs:
             yield self._output(name, result)
         else:
             raise InvalidArgument(
-                f"a {type(result).__name__} does not say which asset it is of",
-                f"Make it an Output with an output_name of {', '.join(self.keys)}, or return a "
-                "tuple of as many values.",
+                f"a {type(result).__name__} does not name its asset",
+                f"Return a tuple with a value for each asset, or an Output whose output_name is "
+                f"one of {', '.join(self.keys)}.",
             )
 
     def _check_may_be_nothing(self) -> None:
@@ -97,16 +96,16 @@ class Outputs:
             names = ", ".join(key.to_user_string() for key in self.keys.values())
             raise InvalidArgument(
                 f"{names}: the function returned nothing, so nothing of the batch was stored",
-                f"Return what is to be stored. {STORES_ITSELF}",
+                f"Return the value to store. {STORES_ITSELF}",
             )
 
     def _each(self, results: tuple[Any, ...]) -> Iterator[StepResult]:
-        """One result for each asset, in their order; those of checks come behind."""
+        """Yields one result for each asset, in the order of the assets, then those of checks."""
         values = [each for each in results if not isinstance(each, dg.AssetCheckResult)]
         if len(values) != len(self.keys):
             raise InvalidArgument(
                 f"{len(values)} results for {len(self.keys)} assets",
-                f"Return one for each of {', '.join(self.keys)}, in this order.",
+                f"Return one result for each of {', '.join(self.keys)}, in this order.",
             )
         for name, value in zip(self.keys, values, strict=True):
             if isinstance(value, _RESULTS):
@@ -124,7 +123,7 @@ class Outputs:
         return output
 
     def _check(self, event: StepResult) -> None:
-        """Refuses a result that stores nothing, or that the function said it would not return."""
+        """Refuses results that store nothing or contradict the function's declaration."""
         if not isinstance(event, _RESULTS):
             return
         name = self._name(event)
@@ -132,20 +131,21 @@ class Outputs:
         if event.value is None:
             raise InvalidArgument(
                 f"the value for {asset} is None, so nothing of the batch would be stored",
-                "Return the value; or a MaterializeResult, if the function stored it itself.",
+                "Return the value, or a MaterializeResult if the function stored it itself.",
             )
         if event.value is not _NO_VALUE and self._stores_nothing(name):
             raise InvalidArgument(
-                f"{asset}: the function says that it stores its results itself, and returned a "
+                f"{asset}: the function is declared to store its results itself, but returned a "
                 f"{type(event.value).__name__}, which would not be stored",
-                "Correct the annotation, -> None or -> MaterializeResult, or leave out "
-                "returns_nothing, and name an IO manager; assets given by specs have none.",
+                "Return a MaterializeResult or nothing. To have an IO manager store the value, "
+                "remove the annotation (-> None or -> MaterializeResult) or returns_nothing, and "
+                "name an IO manager; assets given as specs have none.",
             )
         if event.value is _NO_VALUE and self.wants_values:
             raise InvalidArgument(
-                f"{asset}: a replay stores by its IO manager, and there is no value for it",
-                "Return the value: what a function stores itself would stand beside what it "
-                "stored the first time.",
+                f"{asset}: the IO manager stores the output of a replay, but got no value",
+                "Return the value. What a function stores itself would be added to what it stored "
+                "the first time.",
             )
 
     def _stores_nothing(self, name: str) -> bool:
@@ -162,12 +162,13 @@ class Outputs:
             )
 
     def admit(self, event: StepResult) -> None:
-        """Refuses what Dagster would, before anything is stored: it does so to no later batch.
+        """Validates a result before it is stored, since Dagster validates only the first batch.
 
         Raises:
-            InvalidArgument: if it is of no known output, or an output or check has a result.
-            DagsterInvariantViolationError: if the result of a check is of none.
-            DagsterTypeCheckDidNotPass: if a value has not the type of its output.
+            InvalidArgument: if the result belongs to no output, or its output or check already
+                has a result.
+            DagsterInvariantViolationError: if the result of a check matches no check.
+            DagsterTypeCheckDidNotPass: if a value does not have the type of its output.
         """
         if isinstance(event, _RESULTS):
             name = self._name(event)
@@ -178,15 +179,15 @@ class Outputs:
             if isinstance(check, dg.AssetCheckResult):
                 self.gate.begin_check(check)
 
-    def passed(self, event: StepResult) -> None:
-        """Tells the gate that an event was stored and recorded."""
+    def mark_stored(self, event: StepResult) -> None:
+        """Records in the gate that an event is stored and recorded."""
         if isinstance(event, _RESULTS):
             self.gate.stored(self._name(event))
         for check in _checks(event):
             self.gate.checked(check)
 
     def record(self, event: StepResult, metadata: Mapping[str, Any]) -> Iterator[AssetRecord]:
-        """Stores what cannot be yielded any more; yields the records of it, and of checks."""
+        """Stores a result of a later batch; yields the records of it and of its checks."""
         if isinstance(event, _RECORDS):
             yield event
             return
@@ -213,8 +214,9 @@ class Outputs:
             if key == event.asset_key:
                 return name
         raise InvalidArgument(
-            f"a MaterializeResult is of {event.asset_key}, which is not computed here",
-            "Give asset_key one of "
+            f"a MaterializeResult names the asset {event.asset_key}, which this step does not "
+            "compute",
+            "Set asset_key to one of "
             + ", ".join(key.to_user_string() for key in self.keys.values())
             + ".",
         )
@@ -222,7 +224,7 @@ class Outputs:
     def _store(
         self, name: str, key: dg.AssetKey, value: Any, metadata: Mapping[str, Any]
     ) -> Generator[AssetRecord, None, dict[str, Any]]:
-        """Has the IO manager store a value as Dagster would; returns the metadata that it adds."""
+        """Calls the IO manager as Dagster would; returns the metadata that it adds."""
         definition = self.context.op_def.output_def_named(name)
         manager = getattr(self.context.resources, definition.io_manager_key)
         output = dg.build_output_context(
@@ -231,13 +233,13 @@ class Outputs:
             run_id=self.context.run.run_id,
             asset_key=key,
             definition_metadata=self.context.assets_def.get_asset_spec(key).metadata,
-            # As Dagster passes it: each as a MetadataValue.
+            # Dagster passes each entry as a MetadataValue.
             output_metadata={**dg.AssetMaterialization(key, metadata=metadata).metadata},
             dagster_type=definition.dagster_type,
         )
         handled = manager.handle_output(output, value)
         added: dict[str, Any] = {}
-        # A generator stores nothing before it is iterated.
+        # A generator must be iterated, because it stores nothing before.
         for item in handled if inspect.isgenerator(handled) else [handled]:
             if isinstance(item, dg.AssetMaterialization):
                 yield item
@@ -245,7 +247,7 @@ class Outputs:
                 added |= item
             elif item:
                 raise InvalidArgument(
-                    f"the IO manager {definition.io_manager_key} gave back a "
+                    f"the IO manager {definition.io_manager_key} returned or yielded a "
                     f"{type(item).__name__} for {key.to_user_string()}",
                     "handle_output may yield an AssetMaterialization, or metadata as a dict.",
                 )

@@ -1,7 +1,7 @@
-"""`@pgque_replay_asset`: events of a retained range of ticks once more, into an asset of their own.
+"""`@pgque_replay_asset`: computes a retained range of ticks again, into a separate asset.
 
-What was consumed is not touched: a consumer that lives as long as the replay is given the events
-again, in batches with ids of their own, and their output is kept apart from that of the first time.
+A replay reads the events through a temporary consumer, in batches with their own ids. Its output is
+stored apart from the original output, which does not change.
 """
 
 import inspect
@@ -19,27 +19,30 @@ from ..client.calls.ticks import claim_ticks, next_tick, register_at
 from ..keys import QUEUE, REPLAY, TABLE, queue_key
 from ..resource import PgqueResource
 from ..spark import SparkBatch
-from .compute_function import Body, is_annotated_none, step_of
+from .compute_function import ComputeFunction, is_annotated_none, make_step
 from .consumption import Consumption
 from .outputs import AssetRecord, StepResult
 from .step import Step, executors_address
 
-# PostgreSQL cuts longer names off, and what is cut off may be all that tells two tables apart.
-_LONGEST_NAME = 63
+# PostgreSQL truncates longer names, so the names of two tables could become equal.
+_MAX_NAME_BYTES = 63
 
-# What the name of a replay's consumer begins with; a part of its run's id follows.
+# Prefix of a replay consumer's name. The first 8 characters of the run id follow.
 REPLAY_CONSUMER = "replay-"
 
 
 class ReplayRange(dg.Config):
-    """Which events to replay. Their batches' materializations name the ticks."""
+    """Which events to replay. The metadata of the batches' materializations name the ticks."""
 
     from_tick: int = Field(
-        description="The tick after which to begin: pgque/prev_tick_id of the first batch wanted."
+        description="The tick after which to start: pgque/prev_tick_id of the first batch to "
+        "replay."
     )
-    to_tick: int = Field(description="The last tick: pgque/tick_id of the last batch wanted.")
+    to_tick: int = Field(description="The last tick: pgque/tick_id of the last batch to replay.")
     max_events: int = Field(
-        default=1_000_000, ge=1, description="How many events a batch of the replay has, about."
+        default=1_000_000,
+        ge=1,
+        description="The approximate maximum number of events in a batch of the replay.",
     )
 
 
@@ -58,38 +61,39 @@ def pgque_replay_asset(
     check_specs: Sequence[dg.AssetCheckSpec] = (),
     io_manager_key: str | None = None,
     **asset_options: Any,
-) -> Callable[[Body], dg.AssetsDefinition]:
-    """Makes an asset of a `@pgque_asset`'s function that computes past events once more.
+) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
+    """Defines an asset that computes past events again, with the function of a `@pgque_asset`.
 
-    Each of its runs is one replay: it asks in its config for a range of ticks, and takes the events
-    in batches, each stored, recorded and acked before the next. It is materialized by hand only.
+    Each of its runs is one replay. The run's config names a range of ticks. The run reads their
+    events in batches, and stores, records and acks each before the next. No sensor starts such
+    runs; materialize the asset by hand.
 
-    It has to have an IO manager: a function that stores its results itself would store them beside
-    those of the first time. One that says `-> None` is refused; one that returns None, or a
-    MaterializeResult without a value, fails.
+    The asset needs an IO manager, because a function that stores its results itself would add them
+    to those of the first time. A function annotated with `-> None` is refused. A function that
+    returns None, or a MaterializeResult without a value, fails the run.
 
     Args:
         queue: the queue's name.
-        of: the asset that is replayed. Where its metadata `dagster/table_name` is sales.revenue,
-            that of the replay is sales.revenue_replay, unless `metadata` says another.
+        of: the asset to replay. If its metadata `dagster/table_name` is sales.revenue, that of the
+            replay is sales.revenue_replay, unless `metadata` sets another.
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
-        name: the asset's name; the function's with `_replay` behind it, if left out.
-        key_prefix: put before the name in the asset's key.
-        description: of the asset; the function's docstring, if left out.
-        kinds: shown with the asset; pyspark, if left out.
+        name: the asset's name; by default the function's name with the suffix `_replay`.
+        key_prefix: prefix of the asset's key.
+        description: of the asset; by default the function's docstring.
+        kinds: shown with the asset; by default pyspark.
         metadata: of the asset.
         check_specs: checks whose results the function yields or returns.
-        io_manager_key: the resource to store with.
-        asset_options: anything else that `@dg.asset` takes.
+        io_manager_key: the key of the IO manager.
+        asset_options: any other option of `@dg.asset`.
 
     Returns:
         The decorator. The asset needs the resources `pgque` and `pyspark`.
 
     Raises:
-        DagsterInvalidDefinitionError: if the function has no parameter `batch` or one `config`,
-            says that it returns nothing, or an option is out of range.
+        DagsterInvalidDefinitionError: if the function has no parameter `batch`, has a parameter
+            `config`, or is annotated with `-> None`, or if an option is out of range.
 
     Example:
         .. code-block:: python
@@ -100,13 +104,13 @@ def pgque_replay_asset(
             first = pgque_asset(queue="orders")(revenue)
             assets = [first, pgque_replay_asset(queue="orders", of=first)(revenue)]
     """
-    own_metadata = {**_table_beside(of), **(metadata or {})}
+    own_metadata = {**_replay_table_metadata(of), **(metadata or {})}
 
-    def decorate(body: Body) -> dg.AssetsDefinition:
-        if is_annotated_none(body):
+    def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
+        if is_annotated_none(compute_fn):
             raise dg.DagsterInvalidDefinitionError(
-                f"{body.__name__} says that it returns nothing (-> None): a replay stores what the "
-                "function returns, apart from what it stored itself the first time"
+                f"{compute_fn.__name__} is declared to return nothing (-> None), so it cannot be "
+                "replayed: a replay stores what the function returns, by an IO manager"
             )
         consumption = Consumption(
             queue,
@@ -127,55 +131,55 @@ def pgque_replay_asset(
             config: ReplayRange,
         ) -> Iterator[StepResult | AssetRecord]:
             with pgque.client() as client:
-                consumer = _begin_or_go_on(context, client, queue, config)
+                consumer = _start_or_resume(context, client, queue, config)
                 mine = replace(consumption, consumer=consumer)
                 batches = _batches(context, client, mine, config)
                 address = executors_address(pgque, client.url)
                 yield from Step(context, client, address, mine, pyspark, call).run(batches)
 
         asset: dg.AssetsDefinition = dg.asset(
-            name=name or f"{body.__name__}_replay",
+            name=name or f"{compute_fn.__name__}_replay",
             key_prefix=key_prefix,
             deps=[queue_key(queue)],
-            description=description or inspect.getdoc(body),
+            description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None else kinds,
             metadata={**own_metadata, QUEUE: queue, REPLAY: True},
             check_specs=list(check_specs),
             io_manager_key=io_manager_key,
             output_required=False,
             **asset_options,
-        )(step_of(body, work, {io_manager_key or "io_manager"}, ReplayRange))
+        )(make_step(compute_fn, work, {io_manager_key or "io_manager"}, ReplayRange))
         return asset
 
     return decorate
 
 
-def _table_beside(asset: dg.AssetsDefinition | None) -> dict[str, str]:
-    """Returns the metadata that name the table of an asset's replay, if the asset's names one.
+def _replay_table_metadata(asset: dg.AssetsDefinition | None) -> dict[str, str]:
+    """Returns metadata that name the replay's table, if the asset's metadata name a table.
 
     Raises:
-        DagsterInvalidDefinitionError: if PostgreSQL would cut the table's name off.
+        DagsterInvalidDefinitionError: if PostgreSQL would truncate the table's name.
     """
     named = next((spec.metadata.get(TABLE) for spec in asset.specs), None) if asset else None
     if not named:
         return {}
     table = str(getattr(named, "value", named))
-    beside = f'{table[:-1]}_replay"' if table.endswith('"') else f"{table}_replay"
-    if len(beside.rpartition(".")[2].strip('"').encode()) > _LONGEST_NAME:
+    replay_table = f'{table[:-1]}_replay"' if table.endswith('"') else f"{table}_replay"
+    if len(replay_table.rpartition(".")[2].strip('"').encode()) > _MAX_NAME_BYTES:
         raise dg.DagsterInvalidDefinitionError(
-            f"the table {beside} of the replay has a name of more than {_LONGEST_NAME} bytes: give "
-            f'the replay a shorter one, metadata={{"{TABLE}": …}}'
+            f"the replay's table name {replay_table} has more than {_MAX_NAME_BYTES} bytes: pass a "
+            f'shorter one to the replay, metadata={{"{TABLE}": …}}'
         )
-    return {TABLE: beside}
+    return {TABLE: replay_table}
 
 
-def _begin_or_go_on(
+def _start_or_resume(
     context: dg.AssetExecutionContext, client: Client, queue: str, wanted: ReplayRange
 ) -> str:
-    """Returns the replay's consumer: that of a failed run which this one re-executes, or a new one.
+    """Returns the consumer of the failed run that this run re-executes, or registers a new one.
 
     Raises:
-        InvalidArgument: if the range is empty, or its ticks are not retained.
+        InvalidArgument: if the range is empty, or its ticks are no longer retained.
     """
     run = context.run
     runs = (run.run_id, run.parent_run_id, run.root_run_id)
@@ -183,18 +187,20 @@ def _begin_or_go_on(
     registered = {consumer.name for consumer in client.consumers(queue)}
     for name in names:
         if name in registered:
-            context.log.info(f"Going on where {queue}/{name} stands.")
+            context.log.info(f"Resuming the replay from the position of {queue}/{name}.")
             return name
     if wanted.from_tick >= wanted.to_tick:
         raise InvalidArgument(
             f"no events lie between tick {wanted.from_tick} and tick {wanted.to_tick}",
-            "Give as from_tick the tick before the first event wanted, and a later to_tick.",
+            "Set from_tick to the tick before the first event to replay, and to_tick to a later "
+            "tick.",
         )
     plan = client.run(tick_range_plan(queue, wanted.from_tick, wanted.to_tick, 1))
     client.run(register_at(queue, names[0], wanted.from_tick))
     context.log.info(
-        f"Replaying {plan.events} events of queue {queue} as consumer {names[0]}. Should the run "
-        f"fail, re-execute it to go on, or give it up by `pgque unregister {queue} {names[0]}`."
+        f"Replaying {plan.events} events of queue {queue} as consumer {names[0]}. If the run "
+        f"fails, re-execute it to resume the replay, or run `pgque unregister {queue} {names[0]}` "
+        "to abandon it."
     )
     return names[0]
 
@@ -205,10 +211,10 @@ def _batches(
     consumption: Consumption,
     wanted: ReplayRange,
 ) -> Iterator[Batch]:
-    """Claims the range in batches, and ends the consumer when all are acked.
+    """Claims the range in batches, and unregisters the consumer when all are acked.
 
     Yields:
-        Batches with events. Each has to be acked before the next is asked for.
+        Batches with events. The caller acks each batch before it requests the next.
     """
     queue, consumer = consumption.queue, consumption.consumer
     owner, ttl = f"dagster run {context.run.run_id}", consumption.lease_ttl
@@ -217,7 +223,7 @@ def _batches(
         position = state.last_tick_id
         assert position is not None
         ticks: tuple[int, ...] = ()
-        # The batch of an attempt that failed stays as it is, whatever the config says now.
+        # The open batch of a failed attempt keeps its ticks, whatever max_events is now.
         if state.batch_id is None:
             if position >= wanted.to_tick:
                 break
@@ -230,4 +236,4 @@ def _batches(
         else:
             batch.ack()
     client.unregister_consumer(queue, consumer)
-    context.log.info(f"Replayed up to tick {position}; consumer {consumer} is gone.")
+    context.log.info(f"Replayed up to tick {position} and unregistered consumer {consumer}.")

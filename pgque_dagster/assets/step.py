@@ -1,8 +1,8 @@
 """How a step consumes batches: claim, compute, store, check, ack, in this order.
 
-The order is what the promise rests on. Dagster resumes a generator after `yield Output` once the IO
-manager has stored it, so the ack stands behind the yield; on an exception, from the body or from
-storing, it is never reached.
+The guarantee that each event counts once depends on this order. Dagster resumes a generator after
+`yield Output` once the IO manager has stored the output, so the ack follows the yield. If the
+function or the IO manager raises, the ack is never reached.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -43,10 +43,10 @@ class Step:
     Args:
         context: of the step.
         client: the database.
-        address: how executors find it.
+        address: how Spark's executors find the database.
         consumption: what to consume.
         pyspark: the resource that has the Spark session.
-        call: the body, less what it wants beside the batch.
+        call: the compute function; it takes only the batch, its other arguments are bound.
     """
 
     context: dg.AssetExecutionContext
@@ -57,7 +57,7 @@ class Step:
     call: Callable[[SparkBatch], Any]
 
     def run(self, batches: Iterable[Batch]) -> Iterator[StepResult | AssetRecord]:
-        """Consumes batches, each before the next is asked for, until one is not acked."""
+        """Consumes batches one after another, until one is not acked."""
         number = -1
         for number, batch in enumerate(batches):
             if not (yield from self._consume(batch, is_first=not number)):
@@ -66,7 +66,7 @@ class Step:
             yield from self._skip()
 
     def _skip(self) -> Iterator[StepResult]:
-        """Leaves the assets out, and their checks, whose outputs Dagster wants in any case."""
+        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
         assets = self.context.assets_def
         for spec in assets.check_specs:
             name = assets.get_output_name_for_asset_check_key(spec.key)
@@ -75,8 +75,8 @@ class Step:
     def _consume(
         self, batch: Batch, *, is_first: bool
     ) -> Generator[StepResult | AssetRecord, None, bool]:
-        """Works on a batch and acks it, or gives it back; returns whether it was acked."""
-        # GeneratorExit, too, must release: Dagster raises it when storing the output failed.
+        """Computes a batch, then acks or releases it. Returns whether the batch was acked."""
+        # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
                 session = open_session(self.pyspark)
@@ -123,31 +123,31 @@ class Step:
                         yield event
                     else:
                         yield from outputs.record(event, metadata)
-                    outputs.passed(event)
+                    outputs.mark_stored(event)
         finally:
             spark_batch.close()
-        if failed := gate.failed():
-            self._give_back(batch, name, failed, is_first=is_first)
+        if failed := gate.failed_checks():
+            self._reject(batch, name, failed, is_first=is_first)
             return False
         keeper.check()
         result, figures = report.ack()
-        yield from self._tell(name, keys.values(), result, figures)
+        yield from self._report_ack(name, keys.values(), result, figures)
         return True
 
-    def _give_back(self, batch: Batch, name: str, checks: list[str], *, is_first: bool) -> None:
+    def _reject(self, batch: Batch, name: str, checks: list[str], *, is_first: bool) -> None:
         what = f"{name} is not acked: {', '.join(checks)} failed"
         if not is_first:
             raise dg.Failure(what, allow_retries=False)
-        # Dagster itself fails the step for the checks of what it was yielded.
+        # For the first batch, Dagster itself fails the step because of the failed checks.
         self.context.log.error(what)
         batch.release()
 
-    def _tell(
+    def _report_ack(
         self, name: str, keys: Iterable[dg.AssetKey], result: AckResult, figures: dict[str, Any]
     ) -> Iterator[AssetRecord]:
         self.context.log.info(
-            f"Acked {name}: {result.nacked} events to be delivered again, "
-            f"{result.dead_lettered} dead letters."
+            f"Acked {name}: {result.nacked} events will be delivered again, "
+            f"{result.dead_lettered} became dead letters."
         )
         for key in keys:
             yield dg.AssetObservation(key, metadata=figures)
@@ -174,9 +174,9 @@ def consume(
     Raises:
         DagsterInvalidDefinitionError: if another asset of the code location has the same consumer.
         QueueNotFound: if there is no such queue.
-        ConsumerNotFound: if the consumer was removed while a batch of it waited for this run.
-        ComputeTimedOut: if the body took longer than it may.
-        LeaseLost: if another owner took the batch over.
+        ConsumerNotFound: if the consumer was removed while its batch waited for this run.
+        ComputeTimedOut: if the compute function took longer than `timeout`.
+        LeaseLost: if another owner took over the batch.
     """
     refuse_rivals(context, str(consumption))
     with pgque.client() as client:
@@ -195,7 +195,7 @@ def consume(
 
 
 def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:
-    """Returns how Spark's executors find the database that is at a URL for the driver."""
+    """Returns how Spark's executors find the database; the driver finds it at `url`."""
     named = DatabaseAddress(url_env=pgque.executors_url_env, url_file=pgque.executors_url_file)
     return named if named.options() else DatabaseAddress(url)
 
@@ -203,7 +203,7 @@ def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:
 def _find_consumer(
     context: dg.AssetExecutionContext, client: Client, consumption: Consumption
 ) -> None:
-    """Registers a consumer that is new; one that has a batch for this run must be there."""
+    """Registers a new consumer for a run by hand. A run for a batch requires the consumer."""
     batch_id = context.run.tags.get(BATCH_ID)
     if batch_id is None:
         ensure_consumer(client, consumption.queue, consumption.consumer)
@@ -213,6 +213,6 @@ def _find_consumer(
     except ConsumerNotFound as error:
         raise ConsumerNotFound(
             f"consumer {consumption} was removed while its batch {batch_id} waited for this run",
-            f"Register it with `pgque register {consumption.queue} {consumption.consumer}`, and it "
-            "goes on at the last tick.",
+            f"Register it with `pgque register {consumption.queue} {consumption.consumer}`; it "
+            "starts at the last tick.",
         ) from error

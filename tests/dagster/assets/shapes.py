@@ -1,4 +1,4 @@
-"""Shapes of results that functions return of batches, and a run of three batches with them."""
+"""Shapes of results that functions return for a batch, and a run of three batches with them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Made = Callable[[list[str]], Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a function returns of a batch's payloads, and the options that go with it."""
+    """What a function returns for a batch's payloads, and the asset options that belong to it."""
 
     name: str
     make: Made
@@ -52,7 +52,7 @@ def check(name: str, asset: str = "kept", *, blocking: bool = True) -> dg.AssetC
 
 
 def function(good: Made, bad: Made | None = None, wrong: str = "") -> Callable[[SparkBatch], Any]:
-    """A function that makes something else of one payload."""
+    """A function that returns something else for one payload."""
 
     def body(batch):  # type: ignore[no-untyped-def]
         payloads = [row.ev_data for row in batch.events(["ev_data"]).collect()]
@@ -108,6 +108,6 @@ GOOD = shapes(
 
 
 def good_for(shape: Shape) -> Made:
-    """What a function with the shape's options has to return."""
+    """What a function with the shape's options must return."""
     names = [spec.name for spec in shape.options.get("check_specs", ())]
     return lambda v: yields(v, *(passes(check_name=name) for name in names))

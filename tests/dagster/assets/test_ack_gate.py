@@ -1,7 +1,7 @@
-"""A batch is acked when all of it is stored and checked, whatever shape its results have.
+"""A batch is acked when its whole output is stored and checked, whatever shape its results have.
 
-Each shape runs over three batches of one run, so that the second goes the way of later batches. A
-table in Postgres tells what was stored, and the queue what it still delivers.
+Each shape runs over three batches of one run, so that the second is stored as later batches are. A
+table in Postgres shows what was stored, and the queue shows what it still delivers.
 """
 
 from collections.abc import Callable
@@ -183,11 +183,11 @@ def test_a_function_cannot_return_nothing_where_an_io_manager_is_named() -> None
     def body(batch: SparkBatch) -> None: ...
 
     outs = {"totals": dg.AssetOut(), "counts": dg.AssetOut()}
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="says that it returns nothing"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
         pgque_asset(queue="orders", io_manager_key="table")(body)
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="says that it returns nothing"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
         pgque_multi_asset(queue="orders", outs=outs)(body)
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="says that it returns nothing"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
         pgque_replay_asset(queue="orders")(body)
 
 

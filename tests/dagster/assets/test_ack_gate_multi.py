@@ -1,4 +1,4 @@
-"""The same for several assets of one batch, and for replays."""
+"""The tests of test_ack_gate.py for several assets computed from one batch, and for replays."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,13 +44,13 @@ def both(v: list[str]) -> Iterator[Any]:
     return yields(dg.Output(v, output_name="totals"), dg.Output(v, output_name="counts"))
 
 
-def judged(v: list[str], *others: Any) -> Iterator[Any]:
-    """Both outputs, with results of those checks that the others leave out."""
-    told = {(each.asset_key and each.asset_key.path[-1], each.check_name) for each in others}
+def with_checks(v: list[str], *others: Any) -> Iterator[Any]:
+    """Both outputs, with results of the checks that the other shapes leave out."""
+    given = {(each.asset_key and each.asset_key.path[-1], each.check_name) for each in others}
     yield from both(v)
     yield from others
     for spec in TWO["check_specs"]:
-        if (spec.asset_key.path[-1], spec.name) not in told:
+        if (spec.asset_key.path[-1], spec.name) not in given:
             yield passes(asset_key=spec.asset_key, check_name=spec.name)
 
 
@@ -69,10 +69,10 @@ def multi_asset_of(shape: Shape, body: Callable[[SparkBatch], Any]) -> dg.Assets
             *(dg.MaterializeResult(value=v, asset_key=k) for k in ("totals", "counts"))
         ),
     ),
-    Shape("outputs and checks", judged, TWO),
+    Shape("outputs and checks", with_checks, TWO),
     Shape(
         "a check that blocks on the other asset only",
-        lambda v: judged(v, fails(asset_key="counts", check_name="same")),
+        lambda v: with_checks(v, fails(asset_key="counts", check_name="same")),
         TWO,
     ),
 )
@@ -97,15 +97,17 @@ def test_what_is_stored_of_all_assets_is_acked(
     Shape("no checks", both, TWO),
     Shape(
         "a failed check by its name",
-        lambda v: judged(v, fails(asset_key="totals", check_name="same")),
+        lambda v: with_checks(v, fails(asset_key="totals", check_name="same")),
         TWO,
     ),
     Shape(
         "a failed check without a name",
-        lambda v: judged(v, fails(asset_key="counts")),
+        lambda v: with_checks(v, fails(asset_key="counts")),
         {"check_specs": [check("only", "totals"), check("other", "counts")]},
     ),
-    Shape("a failed check of no asset", lambda v: judged(v, fails(check_name="plausible")), TWO),
+    Shape(
+        "a failed check of no asset", lambda v: with_checks(v, fails(check_name="plausible")), TWO
+    ),
 )
 @pytest.mark.parametrize("wrong", ["a", "b"], ids=["first batch", "later batch"])
 def test_what_is_not_stored_of_all_assets_is_not_acked(

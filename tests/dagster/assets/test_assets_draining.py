@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("one_event_a_batch")
 
 
 def publish_batches(client: Client, payloads: list[str]) -> None:
-    """Publishes each payload before a tick of its own."""
+    """Publishes each payload in a tick of its own."""
     for payload in payloads:
         publish(client, [payload])
 
@@ -22,8 +22,8 @@ def texts(batch: SparkBatch) -> list[str]:
     return sorted(row.ev_data for row in batch.events().collect())
 
 
-def kept(result: dg.ExecuteInProcessResult) -> list[tuple[int, int]]:
-    """Batch and number of events of each materialization, the observations aside."""
+def materialized_batches(result: dg.ExecuteInProcessResult) -> list[tuple[int, int]]:
+    """Batch and number of events of each materialization, without the observations."""
     found = []
     for event in result.all_events:
         if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
@@ -44,7 +44,7 @@ def test_a_run_takes_batches_until_none_is_left_and_records_each(
 
     store = StoringIOManager(lambda value: held.append(client.lease_info("orders", "revenue")))
     result = materialize(drained, client.url, spark, io_manager=store)
-    batches = [batch for batch, _ in kept(result)]
+    batches = [batch for batch, _ in materialized_batches(result)]
 
     assert result.success
     assert store.stored == [["a"], ["b"], ["c"]]
@@ -138,7 +138,7 @@ def test_checks_of_later_batches_are_recorded_and_a_blocking_one_stops_the_run(
 
     assert not result.success
     assert checks == [True, True, False]
-    assert len(kept(result)) == 3
+    assert len(materialized_batches(result)) == 3
     assert lease is not None and not lease.is_live
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with an asset is told clearly, and its batch stays to be claimed."""
+"""An asset that fails reports a clear error, and its batch can be claimed again."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ def error_of(result: dg.ExecuteInProcessResult) -> str:
 
 
 def is_free(client: Client) -> bool:
-    """Whether the batch waits to be claimed, and can be."""
+    """Whether the batch is open and can be claimed."""
     claimed = client.claim("orders", "revenue", owner="a test")
     if claimed is None:
         return False
@@ -168,9 +168,9 @@ def test_a_consumer_removed_while_its_run_works_fails_the_run(
         ({"slices": 0}, "slices is 0"),
         ({"lease_ttl": timedelta()}, "lease_ttl is 0:00:00"),
         ({"timeout": timedelta(seconds=-1)}, "timeout is -1 day"),
-        ({"max_seconds": 5.0}, "max_seconds is for more than one batch"),
-        ({"max_batches": 2, "max_seconds": 0.0}, "more than 0 seconds"),
-        ({"key": "a", "name": "b"}, "pass key, or name and key_prefix"),
+        ({"max_seconds": 5.0}, "needs max_batches of 2 or more"),
+        ({"max_batches": 2, "max_seconds": 0.0}, "max_seconds must be more than 0"),
+        ({"key": "a", "name": "b"}, "pass either key, or name and key_prefix"),
         ({"io_manager_key": "a", "io_manager_def": StoringIOManager()}, "not both"),
     ],
 )

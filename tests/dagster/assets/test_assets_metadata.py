@@ -1,4 +1,4 @@
-"""What is recorded of a batch with the asset: numbers, which the UI plots."""
+"""The metadata that an asset records for a batch: numbers, which the UI plots."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support.events import publish
 
 
 def recorded(result: dg.ExecuteInProcessResult, kind: dg.DagsterEventType) -> dict[str, Any]:
-    """The metadata of the asset's only event of a kind."""
+    """The metadata of the asset's only event of this kind."""
     (event,) = [
         event
         for event in result.all_events

@@ -1,4 +1,4 @@
-"""`@pgque_multi_asset`: several assets of one batch, which is acked when all are stored."""
+"""`@pgque_multi_asset`: several assets from one batch, which is acked when all are stored."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -124,7 +124,7 @@ def test_without_a_batch_all_of_them_are_skipped(client: Client, spark: SparkSes
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [((1, 2, 3), "3 results for 2 assets"), ("one", "a str does not say which asset it is of")],
+    [((1, 2, 3), "3 results for 2 assets"), ("one", "a str does not name its asset")],
 )
 def test_results_that_fit_no_asset_fail_the_run(
     client: Client, spark: SparkSession, value: object, message: str
@@ -162,8 +162,8 @@ def test_a_sensor_sees_one_consumer_with_all_its_assets() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "pass specs or outs"),
-        ({"specs": [dg.AssetSpec("a")], "outs": {"b": dg.AssetOut()}}, "pass specs or outs"),
+        ({}, "pass either specs or outs"),
+        ({"specs": [dg.AssetSpec("a")], "outs": {"b": dg.AssetOut()}}, "pass either specs or outs"),
         ({"specs": [dg.AssetSpec("a")], "can_subset": True}, "materialized together"),
     ],
 )

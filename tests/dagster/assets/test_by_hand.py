@@ -1,4 +1,4 @@
-"""Runs that no sensor asked for, and consumers that are not what a run expects."""
+"""Runs that no sensor requested, and consumers that are not what a run expects."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ def claim_part(client: Client, part: str) -> Batch:
 def by_hand(
     client: Client, spark: SparkSession, asset: dg.AssetsDefinition = revenue
 ) -> list[list[str]]:
-    """What a run without tags stores."""
+    """Returns what a run without tags stores."""
     store = StoringIOManager()
     assert materialize(asset, client.url, spark, io_manager=store).success
     return store.stored
@@ -85,7 +85,9 @@ def test_a_run_by_hand_is_skipped_while_each_part_is_at_work(
     claims = [claim_part(client, "1"), claim_part(client, "2")]
 
     assert by_hand(client, spark) == []
-    assert "Skipped: each of the 2 parts of orders/revenue has a run" in capfd.readouterr().err
+    assert (
+        "Skipped: each of the 2 subconsumers of orders/revenue has a run" in capfd.readouterr().err
+    )
     for claim in claims:
         claim.ack()
 

@@ -1,4 +1,4 @@
-"""Where executors find the database: told the URL, or where to look for it."""
+"""How executors find the database: by the URL, or by a variable or file that holds it."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def _executors_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def consume(
     url: str, spark: SparkSession, **executors: str
 ) -> tuple[dg.ExecuteInProcessResult, list[DatabaseAddress]]:
-    """Has executors count a batch; returns how they were to find the database."""
+    """Has executors count a batch; returns the address that they were given."""
     seen = []
 
     @pgque_asset(queue="orders", consumer="revenue")

@@ -1,4 +1,4 @@
-"""The IO managers: doing a batch again changes nothing, whatever died before."""
+"""The IO managers: storing a batch again changes nothing, whatever attempt died before."""
 
 import signal
 import subprocess
@@ -58,7 +58,7 @@ def stages(client: Client) -> list[Any]:
 
 
 def silent(point: str) -> None:
-    """Goes on at each point."""
+    """Does nothing at each point."""
 
 
 def dying_at(point: str) -> Callable[[str], None]:
@@ -89,7 +89,7 @@ def test_each_event_counts_once_in_postgres_when_a_run_fails_at_any_point(
 @pytest.mark.parametrize(
     "point",
     [
-        # Each starts a Spark of its own, so only one of them runs each time.
+        # Each starts its own Spark, so only one of them runs by default.
         point if point == "after staging" else pytest.param(point, marks=pytest.mark.slow)
         for point in POINTS
     ],
@@ -200,7 +200,7 @@ def test_what_is_no_dataframe_of_a_batch_is_refused(
     lease = client.lease_info("orders", "revenue")
 
     assert "number returned int" in failure_of(wrong)
-    assert "stranger is not made of a batch" in failure_of(foreign)
+    assert "stranger is not computed from a batch" in failure_of(foreign)
     assert lease is not None and not lease.is_live
 
 

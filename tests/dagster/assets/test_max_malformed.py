@@ -54,7 +54,7 @@ def totals_of(orders: DataFrame) -> list[float]:
 def consume(
     request: pytest.FixtureRequest, client: Client, spark: SparkSession
 ) -> Callable[..., tuple[dg.ExecuteInProcessResult, list[Any]]]:
-    """Runs the asset on the next batch; returns what was stored, too."""
+    """Runs the asset on the next batch; returns the result and what was stored."""
 
     def run(schema: str, **options: float) -> tuple[dg.ExecuteInProcessResult, list[Any]]:
         store = StoringIOManager()

@@ -1,4 +1,4 @@
-"""Replays: past events once more, apart from what was made of them the first time."""
+"""Replays compute past events again, and store the output apart from the original."""
 
 import os
 from collections.abc import Callable
@@ -27,7 +27,7 @@ FAILS_AT = "REPLAY_TEST_FAILS_AT"
 
 
 def payloads(batch: SparkBatch) -> DataFrame:
-    """Keeps payloads; fails at the one that the environment names."""
+    """Returns the payloads; fails if one is the payload that the environment names."""
     frame = batch.events(["ev_data"])
     failing = os.environ.get(FAILS_AT)
     if failing in {row.ev_data for row in frame.collect()}:
@@ -40,7 +40,7 @@ replayed = pgque_replay_asset(queue="orders", name="kept_replay")(payloads)
 
 
 def consume(client: Client, *batches: list[str]) -> list[int]:
-    """Publishes batches and finishes each; returns the ticks around them."""
+    """Publishes batches and acks each; returns the ticks around them."""
     ticks = []
     for texts in batches:
         publish(client, texts)
@@ -70,7 +70,7 @@ def resources(url: str, spark: SparkSession, folder: Path) -> dict[str, Any]:
 def replay(
     client: Client, spark: SparkSession, tmp_path: Path
 ) -> Callable[..., dg.ExecuteInProcessResult]:
-    """Replays ticks into Parquet."""
+    """Replays a range of ticks into Parquet."""
 
     def run(
         from_tick: int, to_tick: int, asset: dg.AssetsDefinition = replayed, **more: int
@@ -195,7 +195,7 @@ def test_a_replay_that_failed_goes_on_with_its_batch_when_it_is_executed_again(
 
 
 def replay_job() -> dg.JobDefinition:
-    """The replay as a process of its own would load it."""
+    """The replay job as a separate process loads it."""
     spark = SparkSession.getActiveSession()
     assert spark is not None
     return dg.Definitions(
@@ -236,7 +236,7 @@ def test_a_function_that_stores_by_itself_cannot_be_replayed(
 
     ticks = consume(client, ["a"])
 
-    assert "there is no value for it" in error_of(replay(ticks[0], ticks[-1], storing))
+    assert "but got no value" in error_of(replay(ticks[0], ticks[-1], storing))
 
 
 def test_a_replay_into_postgres_is_merged_into_the_table_named_after_it(
@@ -307,7 +307,7 @@ def test_a_name_that_postgres_would_cut_off_is_refused_when_it_is_defined() -> N
 
 
 def test_a_body_with_a_config_of_its_own_is_refused_when_it_is_defined() -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="config of its own"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="already has a config"):
 
         @pgque_replay_asset(queue="orders")
         def configured(batch: SparkBatch, config: str) -> list[str]:

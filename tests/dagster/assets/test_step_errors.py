@@ -1,4 +1,4 @@
-"""What a person did wrong is told in one line, and only then with a traceback."""
+"""An error that a person can correct is logged in one line, before the traceback."""
 
 import dagster as dg
 import pytest
