@@ -1,4 +1,4 @@
-"""When a run is due: the sensors of batches, ticks and observations."""
+"""The sensors: they request runs for batches, make ticks and observe queues."""
 
 from .batch_sensor import build_pgque_sensor
 from .observation import build_pgque_observation_sensor

@@ -1,7 +1,7 @@
-"""Which attempt at a batch is due, told from the runs so far and the lease; no input or output.
+"""Decides whether a batch gets its next attempt, from its runs and its lease; does no I/O.
 
 An attempt is a run that claimed the batch. Each claim raises the consumer's epoch, and a run is
-tagged with the epoch at its request: where the epoch has grown since, the batch was claimed.
+tagged with the epoch at its request. If the epoch is higher now, the batch was claimed since.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ import dagster as dg
 from ..client.calls.states import ConsumerState
 from ..keys import ATTEMPT, EPOCH
 
-# Dagster itself starts these when their turn comes.
+# Dagster starts these runs itself.
 _WAITING = (dg.DagsterRunStatus.QUEUED,)
 _WORKING = (
     dg.DagsterRunStatus.NOT_STARTED,
@@ -21,50 +21,51 @@ _WORKING = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-# A run that has not claimed its batch after so long has died before it could.
+# A run that has not claimed its batch after this time counts as dead.
 _START_UP = timedelta(minutes=15)
-# Runs that fail before they claim are not limited in number, so their distance is.
+# Runs that fail before they claim are not limited in number, so the wait between them grows.
 _LONGEST_WAIT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
-    """How often a batch is tried, and how long after a run of it that failed.
+    """How many attempts a batch gets, and how long the wait after a failed run is.
 
-    The wait doubles with each run, up to 10 minutes, or to `backoff` where that is longer.
+    The wait doubles with each run, up to 10 minutes, or up to `backoff` if that is longer.
     """
 
     max_attempts: int
     backoff: timedelta
 
     def wait_after(self, runs: int) -> timedelta:
-        """Returns how long to wait after so many runs."""
+        """Returns how long to wait after this number of runs."""
         doublings = min(runs - 1, 30)
         return min(self.backoff * (1 << doublings), max(self.backoff, _LONGEST_WAIT))
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The batch gets a run now; `number` counts the runs requested for it, and never repeats."""
+    """The batch gets a run now. `number` counts its runs and is never used twice."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The batch gets no run now; `reason` says why, for a person."""
+    """The batch gets no run now. `reason` tells a person why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Exhausted:
-    """The batch had all its attempts.
+    """The batch has used up its attempts.
 
     Attributes:
         attempts: how many runs claimed it.
         last_run_id: the newest run.
-        unfinished_run_id: one that lost its claim, and that Dagster still records as working.
+        unfinished_run_id: a run whose lease has expired but which Dagster still records as
+            working.
     """
 
     attempts: int
@@ -75,13 +76,13 @@ class Exhausted:
 def next_attempt(
     state: ConsumerState, runs: Sequence[dg.RunRecord], policy: AttemptPolicy, now: datetime
 ) -> Attempt | Wait | Exhausted:
-    """Decides on a batch.
+    """Decides whether an open batch gets a run now.
 
     Args:
-        state: the consumer's, with the batch open.
-        runs: all that Dagster recorded of the batch.
-        policy: how often, and when again.
-        now: with its zone.
+        state: the state of the consumer that has the batch open.
+        runs: all runs that Dagster recorded for the batch.
+        policy: how many attempts, and the wait between them.
+        now: the current time, with its time zone.
     """
     batch = name_batch(state)
     for record in runs:
@@ -110,10 +111,10 @@ def next_attempt(
 
 
 def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
-    """Returns how many of the runs claimed the batch; one without an epoch counts as one that did.
+    """Returns how many of the runs claimed the batch. A run without an epoch counts as a claim.
 
-    Runs requested at the same epoch are counted once: when the later one was requested, the
-    earlier one had not claimed.
+    Runs requested at the same epoch count once, because the earlier one had not claimed the batch
+    when the later one was requested.
     """
     epochs = [_number(record.dagster_run.tags.get(EPOCH)) for record in runs]
     assert state.epoch is not None
@@ -122,7 +123,7 @@ def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
 
 
 def _unfinished(runs: Iterable[dg.RunRecord], state: ConsumerState) -> str | None:
-    """Returns the run that may go on with its claim when it wakes up, since nobody took it over."""
+    """Returns the run that still owns the batch and may ack it, since nobody took it over."""
     for record in runs:
         run = record.dagster_run
         if run.status in _WORKING and _is_holder(run, state):
@@ -145,9 +146,9 @@ def _unclaimed(runs: int) -> str:
 
 
 def name_batch(state: ConsumerState) -> str:
-    """Returns how messages call the open batch: `batch 812 of orders/revenue`."""
-    part = "" if state.subconsumer is None else f", part {state.subconsumer}"
-    return f"batch {state.batch_id} of {state.queue}/{state.consumer}{part}"
+    """Returns the open batch's name in messages: `batch 812 of orders/revenue`."""
+    suffix = "" if state.subconsumer is None else f", subconsumer {state.subconsumer}"
+    return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
 
 
 def _why_busy(record: dg.RunRecord, state: ConsumerState, now: datetime) -> str | None:
@@ -163,7 +164,7 @@ def _why_busy(record: dg.RunRecord, state: ConsumerState, now: datetime) -> str 
         else record.create_timestamp
     )
     if _is_holder(run, state):
-        # It let its lease run out: it has died.
+        # If its lease has expired, the run has died.
         return (
             f"{name} is working on it ({_age(since, now)}, lease until {_clock(state.lease_until)})"
             if state.is_live

@@ -1,4 +1,4 @@
-"""Opens the batches of consumers: one of a normal consumer, several of a shared one."""
+"""Opens the batches of consumers: one for a normal consumer, several for a cooperative one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,17 +22,17 @@ def open_batches(
     limits: Limits,
     parallel: int,
 ) -> list[ConsumerState] | str:
-    """Opens what is due.
+    """Opens the consumer's batches that are due.
 
     Args:
-        instance: tells whether runs have worked for a consumer before.
+        instance: knows whether the consumer had runs before.
         client: the database.
-        states: the consumer's own, and behind it those of its subconsumers.
+        states: the state of the consumer, then those of its subconsumers.
         limits: which batches to open.
         parallel: how many batches may be open at a time.
 
     Returns:
-        The states with a batch open, or why there is none.
+        The states that have a batch open, or the reason why there is none.
     """
     main = states[0]
     name = f"{main.queue}/{main.consumer}"
@@ -44,7 +44,7 @@ def open_batches(
     if main.role is None:
         return f"{name}: {_register(instance, client, main)}"
     if main.batch_id is not None:
-        # Of a consumer that is to be shared, this one ends first.
+        # Finish the open batch before converting the consumer to a cooperative one.
         return [main]
     if main.role == "coop_main" or (main.role == "normal" and parallel > 1):
         opened = _open_shared(client, main, states[1:], limits, parallel)
@@ -54,7 +54,7 @@ def open_batches(
 
 
 def _open_normal(client: Client, main: ConsumerState, limits: Limits) -> list[ConsumerState]:
-    # One of another role is asked as well, for the error that tells what it is.
+    # For a consumer of another role, next_batch raises the error that names its role.
     if not main.is_due and main.role == "normal":
         return []
     batch_id = client.next_batch(main.queue, main.consumer, limits)
@@ -71,14 +71,14 @@ def _open_shared(
     opened = [member for member in members if member.batch_id is not None]
     taken = {member.subconsumer for member in opened}
     free = [str(number) for number in range(1, parallel + 1) if str(number) not in taken]
-    for part in free[: max(0, parallel - len(opened))] if main.is_due else []:
+    for subconsumer in free[: max(0, parallel - len(opened))] if main.is_due else []:
         if main.role == "normal":
-            client.run(register_subconsumer(main.queue, main.consumer, part))
+            client.run(register_subconsumer(main.queue, main.consumer, subconsumer))
         batch = claim_shared(
             client,
             main.queue,
             main.consumer,
-            part,
+            subconsumer,
             owner="pgque sensor, to open it",
             ttl=_OPENING_TTL,
             limits=limits,
@@ -86,8 +86,8 @@ def _open_shared(
         if batch is None:
             break
         batch.release()
-        state = replace(_opened(main, batch.batch_id), subconsumer=part, epoch=batch.lease.epoch)
-        opened.append(state)
+        state = _opened(main, batch.batch_id)
+        opened.append(replace(state, subconsumer=subconsumer, epoch=batch.lease.epoch))
     return opened
 
 
@@ -96,13 +96,13 @@ def _opened(state: ConsumerState, batch_id: int) -> ConsumerState:
 
 
 def _register(instance: dg.DagsterInstance, client: Client, state: ConsumerState) -> str:
-    """Registers a consumer that is new, and says so, or that it was removed."""
-    # Runs for another database, or another life of this one, say nothing of this consumer.
+    """Registers a new consumer. Returns a message, also for a consumer that was removed."""
+    # Without the lineage, runs for another database would make a new consumer look removed.
     tags = {QUEUE: state.queue, CONSUMER: state.consumer, LINEAGE: str(client.lineage())}
     if instance.get_run_records(dg.RunsFilter(tags=tags), limit=1):
         return (
-            "the consumer was removed from its queue after runs had worked for it. Register it "
-            f"with `pgque register {state.queue} {state.consumer}`, and it goes on at the last "
-            "tick; or take its asset out of this sensor."
+            "the consumer was removed from its queue after it had runs. Register it with "
+            f"`pgque register {state.queue} {state.consumer}`, so that it starts at the last tick, "
+            "or remove its asset from this sensor."
         )
     return f"registered at {register(client, state.queue, state.consumer)}, no batch yet"

@@ -1,6 +1,6 @@
-"""`build_pgque_sensor`: one run for each finished batch of each consumer.
+"""`build_pgque_sensor`: requests one run for each batch of each consumer.
 
-The batch is opened here and claimed by the run. What decides is in `batch_requests`.
+The sensor opens the batch and the run claims it. `run_requests.py` decides which batches get a run.
 """
 
 from collections.abc import Sequence
@@ -32,36 +32,37 @@ def build_pgque_sensor(
     minimum_interval_seconds: int = 5,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
-    """Makes the sensor that starts one run for each batch of the given assets' consumers.
+    """Builds the sensor that requests one run for each batch of the assets' consumers.
 
-    A batch is opened when `min_events` are there or the oldest waited `max_age`; in a backlog it
-    takes up to `max_events` at once. A failed batch is tried again after `backoff`, doubled each
-    time, up to `max_attempts` claims. The consumers take turns at coming first.
+    A batch is opened when `min_events` events wait or the oldest has waited `max_age`; in a backlog
+    it has up to `max_events` events. After a failed run the batch is retried after `backoff`, which
+    doubles each time, up to `max_attempts` claims. The consumers take turns at being first.
 
     Args:
-        assets: assets made by `@pgque_asset`; one consumer each.
+        assets: assets made by `@pgque_asset`, each with its own consumer.
         name: the sensor's name.
-        min_events: how many events are worth a run.
-        max_events: how many events one run takes, about: a tick is never split.
-        max_age: how long events wait for others.
-        max_attempts: how many runs may claim a batch and fail. Those that end before their claim
-            use up none.
+        min_events: the minimum number of events for a run.
+        max_events: the approximate maximum number of events in a run; a tick is never split.
+        max_age: how long an event waits for `min_events` to be reached.
+        max_attempts: how many runs may claim a batch and fail. Runs that end before they claim do
+            not count.
         backoff: the wait after the first failure; it doubles with each run, up to 10 minutes.
-        on_exhausted: what becomes of a batch whose attempts all failed: `hold` keeps it, and with
-            it what follows, for somebody to materialize the asset by hand; `dead_letter` makes all
-            its events dead letters and goes on with the next batch.
-        max_runs: how many runs one evaluation requests at the most; None for no limit.
-        parallel_runs: how many batches of one consumer may be at work at a time. With more than 1
-            the consumer becomes a shared one, whose batches are handed out in order and end in any.
-        minimum_interval_seconds: between two evaluations.
+        on_exhausted: what happens to a batch after its last attempt has failed. `hold` keeps it and
+            the batches after it, until somebody materializes the asset by hand. `dead_letter` makes
+            all its events dead letters and continues with the next batch.
+        max_runs: the maximum number of runs that one evaluation requests; None for no limit.
+        parallel_runs: how many batches of one consumer may be in progress at a time. With more than
+            1 the consumer becomes a cooperative one: its batches are handed out in order, but may
+            finish in any order.
+        minimum_interval_seconds: the minimum time between two evaluations.
         default_status: whether the sensor runs without being switched on.
 
     Returns:
         The sensor. It needs the resource `pgque`.
 
     Raises:
-        DagsterInvalidDefinitionError: if an asset consumes no queue, two share a consumer, or an
-            option is out of range.
+        DagsterInvalidDefinitionError: if an asset consumes no queue, two assets share a consumer,
+            or an option is out of range.
     """
     consumers = consumers_of(assets)
     for option, value in (
@@ -73,12 +74,14 @@ def build_pgque_sensor(
         if value is not None and value < 1:
             _refuse(f"{option} is {value}: it must be 1 or more")
     if not 0 <= min_events <= max_events:
-        _refuse(f"min_events is {min_events}: it must be from 0 to max_events, {max_events}")
+        _refuse(f"min_events is {min_events}: it must be from 0 to max_events ({max_events})")
     for option, time in (("max_age", max_age), ("backoff", backoff)):
         if time < timedelta(0):
             _refuse(f"{option} is {time}: it must not be negative")
     if on_exhausted not in get_args(OnExhausted):
-        _refuse(f"on_exhausted is {on_exhausted!r}: it may be {' or '.join(get_args(OnExhausted))}")
+        _refuse(
+            f"on_exhausted is {on_exhausted!r}: it must be {' or '.join(get_args(OnExhausted))}"
+        )
     policy = BatchPolicy(
         Limits(min_count=min_events, min_interval=max_age, max_count=max_events),
         AttemptPolicy(max_attempts, backoff),
@@ -103,7 +106,7 @@ def build_pgque_sensor(
                     context.instance, client, consumers, policy, cursor=cursor, max_runs=max_runs
                 )
         except PgqueError as error:
-            # A tick that fails would be red, and again at each evaluation until all is well.
+            # Skip, because raising would record a failed evaluation every few seconds.
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
         return _result(context, findings)
@@ -112,7 +115,7 @@ def build_pgque_sensor(
 
 
 def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: int | None) -> str:
-    """Says for the UI whose batches these are, how large they get and how often they are tried."""
+    """Describes the consumers, batch sizes and attempts for the UI."""
     limits, retry = policy.limits, policy.retry
     named = "; ".join(
         f"queue {each.queue}, consumer {each.name}, asset "
@@ -121,19 +124,19 @@ def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: i
     )
     parallel = policy.parallel_runs
     exhausted = {
-        "hold": "it is held, with what follows it, until somebody materializes the asset",
+        "hold": "it is held, with the batches after it, until somebody materializes the asset",
         "dead_letter": "its events become dead letters and the next batch follows",
     }
     return (
         f"Starts one run for each batch of: {named}. "
         f"A batch is opened at min_events={limits.min_count}, or when its oldest event has waited "
-        f"max_age={limits.min_interval}; it takes about max_events={limits.max_count} at most. "
-        f"It is tried max_attempts={retry.max_attempts} times, the second time "
-        f"backoff={retry.backoff} after the first failure, and each wait is twice the one before. "
-        f"When all attempts failed, {exhausted[policy.on_exhausted]} "
+        f"max_age={limits.min_interval}; it has at most about max_events={limits.max_count}. "
+        f"It gets max_attempts={retry.max_attempts} attempts, the second one "
+        f"backoff={retry.backoff} after the first failure; each further wait is twice as long. "
+        f"If all attempts fail, {exhausted[policy.on_exhausted]} "
         f"(on_exhausted={policy.on_exhausted}). "
-        f"Batches of a consumer at work at a time: parallel_runs={parallel}. "
-        f"Runs requested by an evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}."
+        f"Batches of one consumer in progress at a time: parallel_runs={parallel}. "
+        f"Runs requested by one evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}."
     )
 
 

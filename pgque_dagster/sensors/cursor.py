@@ -1,7 +1,7 @@
-"""What a sensor remembers between evaluations: which consumer comes first in the next one.
+"""The sensor's cursor: it names the consumer that comes first in the next evaluation.
 
-Nothing else: attempts are the runs that Dagster recorded, and who works on a batch is told by its
-lease. So a cursor that is lost, or of another version, costs one turn and no batch.
+It holds nothing else. Dagster records the attempts, and the lease says who works on a batch. So a
+cursor that is lost, or written by another version, only changes whose turn it is.
 """
 
 import json
@@ -16,13 +16,13 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class SensorCursor:
-    """The name of the consumer whose turn it is; None for the first one."""
+    """The name of the consumer that comes first; None for the order given."""
 
     first: str | None = None
 
     @classmethod
     def read(cls, text: str | None) -> Self:
-        """Reads what `write` wrote; anything else is a cursor that knows nothing."""
+        """Reads what `write` returned; any other text gives an empty cursor."""
         try:
             fields = json.loads(text or "null")
         except ValueError:
@@ -33,14 +33,14 @@ class SensorCursor:
         return cls(first) if isinstance(first, str) else cls()
 
     def write(self) -> str:
-        """Returns the cursor as text, with the version of its form."""
+        """Returns the cursor as text, with the version of its format."""
         return json.dumps({"version": _VERSION, "first": self.first})
 
     def rotate(self, items: Sequence[T]) -> list[T]:
-        """Returns the items with the one of that name first, and those before it at the end.
+        """Returns the items, rotated so that the one named `first` comes first.
 
         Args:
-            items: told apart by their text. Without one of that name they stay as they are.
+            items: identified by their text. If none has that text, the order does not change.
         """
         names = [str(item) for item in items]
         start = names.index(self.first) if self.first in names else 0

@@ -1,4 +1,4 @@
-"""`build_pgque_observation_sensor`: how each queue is, as numbers that Dagster plots over time."""
+"""`build_pgque_observation_sensor`: records each queue's numbers, which Dagster plots over time."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,19 +14,19 @@ from ..resource import PgqueResource
 
 _VERSION = 1
 
-# Where the database could not be asked, the sensor asks again after so long, not after `interval`.
+# If the database cannot be reached, the sensor retries after this time, not after `interval`.
 _LONGEST_PAUSE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
 class ObservationCursor:
-    """What the sensor remembers: when it observed the queues last; None if it never did."""
+    """When the sensor last observed the queues; None if it never did."""
 
     observed_at: datetime | None = None
 
     @classmethod
     def read(cls, text: str | None) -> Self:
-        """Reads what `write` wrote; anything else is a cursor that knows nothing."""
+        """Reads what `write` returned; any other text gives an empty cursor."""
         try:
             fields = json.loads(text or "null")
             if fields["version"] != _VERSION:
@@ -37,12 +37,12 @@ class ObservationCursor:
         return cls(observed_at.replace(tzinfo=observed_at.tzinfo or UTC))
 
     def write(self) -> str:
-        """Returns the cursor as text, with the version of its form."""
+        """Returns the cursor as text, with the version of its format."""
         observed_at = self.observed_at and self.observed_at.isoformat()
         return json.dumps({"version": _VERSION, "observed_at": observed_at})
 
     def next_at(self, interval: timedelta, now: datetime) -> datetime:
-        """Returns when the next observation is due; a time in the future counts as none."""
+        """Returns when the next observation is due. Ignores a last observation in the future."""
         if self.observed_at is None or self.observed_at > now:
             return now
         return self.observed_at + interval
@@ -55,17 +55,17 @@ def build_pgque_observation_sensor(
     interval: timedelta = timedelta(minutes=5),
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
-    """Makes the sensor that observes queues: one AssetObservation a queue and interval.
+    """Builds the sensor that records one AssetObservation of each queue in each interval.
 
-    Its metadata are numbers, so that the page of the queue's asset plots them: depth, events a
-    second, dead letters, consumers, and in seconds the lag of the slowest consumer and of each, the
-    age of the oldest waiting event, of the last tick and of the last rotation.
+    The metadata are numbers, so that the page of the queue's asset plots them: depth, events per
+    second, dead letters, consumers, and in seconds the lag of the slowest consumer and of each, and
+    the ages of the oldest waiting event, the last tick and the last rotation.
 
     Args:
         queues: the queues' names.
         name: the sensor's name.
-        interval: between two observations of a queue. Each is a row in Dagster's event log for
-            ever.
+        interval: the time between two observations of a queue. Each observation stays in Dagster's
+            event log for ever.
         default_status: whether the sensor runs without being switched on.
 
     Returns:
@@ -75,10 +75,12 @@ def build_pgque_observation_sensor(
         DagsterInvalidDefinitionError: if there is no queue, or the interval is not positive.
     """
     if not queues:
-        raise dg.DagsterInvalidDefinitionError(f"sensor {name} has no queue to observe: name some")
+        raise dg.DagsterInvalidDefinitionError(
+            f"sensor {name} has no queue to observe: pass at least one"
+        )
     if interval <= timedelta(0):
         raise dg.DagsterInvalidDefinitionError(
-            f"sensor {name} cannot observe every {interval}: give a positive interval"
+            f"sensor {name} cannot observe every {interval}: pass a positive interval"
         )
 
     @dg.sensor(
@@ -111,9 +113,9 @@ def build_pgque_observation_sensor(
 
 
 def consumer_lag(info: ConsumerInfo) -> timedelta:
-    """Returns how far a consumer is behind; no time at all where no event waits for it.
+    """Returns how far a consumer is behind; 0 if no event waits for it.
 
-    Events that are delivered again are not among those that are pending, but in an open batch.
+    An open batch counts as waiting, because retried events are not among the pending ones.
     """
     waits = info.pending_events or info.batch_id is not None
     return info.lag if info.lag is not None and waits else timedelta(0)
@@ -151,5 +153,5 @@ def _observation(
 
 
 def _seconds(time: timedelta | None) -> float:
-    """A float in each observation, so that the plot has no gaps where nothing waits."""
+    """Returns seconds, 0.0 for None, so that the plots have no gaps."""
     return 0.0 if time is None else time.total_seconds()

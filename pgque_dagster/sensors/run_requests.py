@@ -1,7 +1,7 @@
-"""Which batches get a run now: what sensors and workers decide alike.
+"""Decides which batches get a run now, for sensors and workers alike.
 
-All consumers' states come with one query and all their runs with another, so that hundreds of
-consumers take a moment. Only a consumer whose next batch is due is called on by itself.
+One query reads the states of all consumers and another their runs, so hundreds of consumers take
+less than a second. Only a consumer whose next batch is due needs queries of its own.
 """
 
 import time
@@ -23,14 +23,14 @@ from .cursor import SensorCursor
 
 OnExhausted = Literal["hold", "dead_letter"]
 
-# An evaluation that took so long leaves the other consumers to the next one; Dagster ends it at 60.
-_LONGEST = timedelta(seconds=25)
+# After this time the next evaluation handles the remaining consumers. Dagster's limit is 60 s.
+_TIME_LIMIT = timedelta(seconds=25)
 _GIVE_UP_TTL = timedelta(minutes=2)
 
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """When a batch is opened, how often it is tried, and what becomes of it then."""
+    """When a batch is opened, how many attempts it gets, and what happens when they are used up."""
 
     limits: Limits
     retry: AttemptPolicy
@@ -40,7 +40,7 @@ class BatchPolicy:
 
 @dataclass
 class Findings:
-    """The runs to request, why there are no others, and who comes first the next time."""
+    """The runs to request, why other batches get none, and which consumer comes first next time."""
 
     requests: list[dg.RunRequest] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class _Open:
+class _OpenBatch:
     consumer: Consumer
     state: ConsumerState
 
@@ -61,27 +61,27 @@ def find_batches(
     *,
     cursor: SensorCursor,
     max_runs: int | None = None,
-    longest: timedelta = _LONGEST,
+    time_limit: timedelta = _TIME_LIMIT,
 ) -> Findings:
-    """Opens the batches that are due and decides which of the open ones get a run.
+    """Opens the batches that are due and decides which of the open batches get a run.
 
-    What is wrong with one consumer is a reason among the others and holds none of them up.
+    An error of one consumer becomes a reason and does not affect the other consumers.
 
     Args:
-        instance: where runs are recorded.
+        instance: records the runs.
         client: a client that may consume.
-        consumers: in any order; the cursor tells who comes first.
-        policy: when and how often.
-        cursor: of the evaluation before.
-        max_runs: how many runs to request at the most.
-        longest: after which time the consumers not yet looked at are left to the next evaluation.
+        consumers: in any order; the cursor names the first.
+        policy: when batches are opened and how many attempts they get.
+        cursor: of the previous evaluation.
+        max_runs: the maximum number of runs to request.
+        time_limit: after this time the remaining consumers are left to the next evaluation.
 
     Raises:
-        ConnectionFailed: if the database went away.
+        ConnectionFailed: if the connection to the database is lost.
     """
     order = cursor.rotate(consumers)
     findings = Findings(cursor=SensorCursor(str(order[1 % len(order)])) if order else cursor)
-    ends_at = time.monotonic() + longest.total_seconds()
+    ends_at = time.monotonic() + time_limit.total_seconds()
 
     opened = _open_due(instance, client, order, policy, findings, ends_at)
     lineage = str(client.lineage()) if opened else ""
@@ -89,10 +89,10 @@ def find_batches(
     served: Consumer | None = None
     for each in opened:
         if time.monotonic() >= ends_at:
-            _leave_from(each.consumer, findings)
+            _resume_from(each.consumer, findings)
             break
         if len(findings.requests) == max_runs:
-            # One that has more batches open has had its turn all the same.
+            # A consumer that got a run has had its turn, even if it has more open batches.
             is_same = each.consumer == served
             first = _after(each.consumer, order) if is_same else each.consumer
             findings.cursor = SensorCursor(str(first))
@@ -115,7 +115,7 @@ def _after(consumer: Consumer, order: Sequence[Consumer]) -> Consumer:
     return order[(order.index(consumer) + 1) % len(order)]
 
 
-def _leave_from(consumer: Consumer, findings: Findings) -> None:
+def _resume_from(consumer: Consumer, findings: Findings) -> None:
     findings.reasons.append(f"{consumer} comes first in the next evaluation")
     findings.cursor = SensorCursor(str(consumer))
 
@@ -127,16 +127,16 @@ def _open_due(
     policy: BatchPolicy,
     findings: Findings,
     ends_at: float,
-) -> list[_Open]:
-    """Returns all open batches, with those that are due."""
+) -> list[_OpenBatch]:
+    """Opens the batches that are due. Returns all open batches."""
     names = [(consumer.queue, consumer.name) for consumer in consumers]
     states: dict[tuple[str, str], list[ConsumerState]] = {}
     for state in client.run(consumer_states(names, policy.limits)):
         states.setdefault((state.queue, state.consumer), []).append(state)
-    opened: list[_Open] = []
+    opened: list[_OpenBatch] = []
     for consumer in consumers:
         if time.monotonic() >= ends_at:
-            _leave_from(consumer, findings)
+            _resume_from(consumer, findings)
             break
         found: list[ConsumerState] | str
         try:
@@ -154,7 +154,7 @@ def _open_due(
         if isinstance(found, str):
             findings.reasons.append(found)
         else:
-            opened += [_Open(consumer, state) for state in found]
+            opened += [_OpenBatch(consumer, state) for state in found]
     return opened
 
 
@@ -167,11 +167,11 @@ def _tags_of(state: ConsumerState) -> tuple[tuple[str, str], ...]:
 
 
 def _recorded_runs(
-    instance: dg.DagsterInstance, opened: Sequence[_Open], lineage: str
+    instance: dg.DagsterInstance, opened: Sequence[_OpenBatch], lineage: str
 ) -> Mapping[tuple[tuple[str, str], ...], list[dg.RunRecord]]:
-    """Returns the runs of all open batches, by the tags that tell these apart.
+    """Returns the runs of all open batches, by the tags that identify a batch.
 
-    In another database, or another life of this one, the same ids mean other batches.
+    The lineage is part of the query, because batch ids repeat in other databases.
     """
     runs: dict[tuple[tuple[str, str], ...], list[dg.RunRecord]] = {}
     if not opened:
@@ -186,7 +186,7 @@ def _recorded_runs(
 
 def _decide(
     client: Client,
-    each: _Open,
+    each: _OpenBatch,
     runs: Sequence[dg.RunRecord],
     policy: BatchPolicy,
     lineage: str,
@@ -198,14 +198,14 @@ def _decide(
         return decision.reason
     if isinstance(decision, Exhausted):
         return _exhausted(client, each, decision, policy.on_exhausted)
-    # A batch that has been tried was looked into before.
+    # A batch that already had a run has events.
     if not runs and not client.run(has_events(state.batch_id)):
         client.finish_batch(state.batch_id)
         return f"{each.consumer}: no batch yet"
     return _request(each, decision, lineage)
 
 
-def _request(each: _Open, attempt: Attempt, lineage: str) -> dg.RunRequest:
+def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
     state = each.state
     return dg.RunRequest(
         run_key=f"{lineage}:{state.queue}:{state.consumer}:{state.batch_id}:{attempt.number}",
@@ -216,19 +216,21 @@ def _request(each: _Open, attempt: Attempt, lineage: str) -> dg.RunRequest:
             ATTEMPT: str(attempt.number),
             EPOCH: str(state.epoch),
             LINEAGE: lineage,
-            # Dagster's own retries would run the batch beside the next attempt.
+            # Dagster's own retries would compete with the sensor's next attempt.
             "dagster/max_retries": "0",
         },
     )
 
 
-def _exhausted(client: Client, each: _Open, exhausted: Exhausted, on_exhausted: OnExhausted) -> str:
+def _exhausted(
+    client: Client, each: _OpenBatch, exhausted: Exhausted, on_exhausted: OnExhausted
+) -> str:
     state = each.state
     assert state.batch_id is not None and state.epoch is not None
     attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
     attempts += f", the last in run {exhausted.last_run_id[:8]}"
     if on_exhausted == "hold" or exhausted.unfinished_run_id is not None:
-        reason = f"{attempts}; {_way_out(each, exhausted.unfinished_run_id)}"
+        reason = f"{attempts}; {_what_to_do(each, exhausted.unfinished_run_id)}"
         if state.held_reason is None:
             client.run(hold(state.batch_id, state.epoch, reason))
         return f"{name_batch(state)}: held {state.held_reason or reason}"
@@ -238,18 +240,18 @@ def _exhausted(client: Client, each: _Open, exhausted: Exhausted, on_exhausted: 
     return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
 
 
-def _way_out(each: _Open, unfinished_run_id: str | None) -> str:
+def _what_to_do(each: _OpenBatch, unfinished_run_id: str | None) -> str:
     if unfinished_run_id is not None:
         return (
-            f"run {unfinished_run_id[:8]} is still recorded as started, though its claim ran out: "
-            "cancel it in Dagster, or let it end"
+            f"run {unfinished_run_id[:8]} is still recorded as started, although its lease has "
+            "expired: cancel it in Dagster, or let it end"
         )
     if each.state.subconsumer is not None:
-        return "mend the cause and re-execute that run"
+        return "correct the cause and re-execute that run"
     assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)
     return (
-        f"mend the cause and materialize {assets} by hand: Materialize on its page, or, in a "
-        f"project of dg, dg launch --assets {assets}"
+        f"correct the cause and materialize {assets} by hand: use Materialize on its page, or run "
+        f"dg launch --assets {assets} in a dg project"
     )
 
 

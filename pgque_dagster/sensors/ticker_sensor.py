@@ -1,4 +1,4 @@
-"""`build_pgque_ticker_sensor`: ticks and maintenance, where nothing but Dagster runs."""
+"""`build_pgque_ticker_sensor`: ticks and maintenance without pg_cron or `pgque ticker`."""
 
 import dagster as dg
 
@@ -12,15 +12,15 @@ def build_pgque_ticker_sensor(
     minimum_interval_seconds: int = 5,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
-    """Makes the sensor that ticks all queues and maintains them, where the policy is `sensor`.
+    """Builds the sensor that ticks and maintains all queues, if `ticking` is `sensor`.
 
-    Events wait for a tick, so they wait up to one interval more than with pg_cron or
-    `pgque ticker`, and as long as the daemon is down. Where the resource's `ticking` is another,
-    the sensor does nothing.
+    Events wait for a tick, so they wait up to one interval longer than with pg_cron or
+    `pgque ticker`, and for as long as the daemon is down. If the resource's `ticking` has another
+    value, the sensor does nothing.
 
     Args:
         name: the sensor's name.
-        minimum_interval_seconds: between two evaluations, and so between two ticks.
+        minimum_interval_seconds: the minimum time between two evaluations, and so between ticks.
         default_status: whether the sensor runs without being switched on.
 
     Returns:
@@ -37,15 +37,15 @@ def build_pgque_ticker_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SkipReason:
         if pgque.ticking != "sensor":
-            return dg.SkipReason(f"ticking is left to others: the policy is {pgque.ticking}")
+            return dg.SkipReason(f"this sensor does not tick: ticking is {pgque.ticking}")
         try:
             with pgque.client() as client:
                 ticked = client.ticker()
-                # What is delivered again needs a tick, which the next evaluation makes.
+                # Maintenance reinserts due retries; the next evaluation makes their tick.
                 done = client.maint()
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
-        return dg.SkipReason(f"queues ticked: {ticked}; maintenance did {done} things")
+        return dg.SkipReason(f"queues ticked: {ticked}; maintenance operations done: {done}")
 
     return pgque_ticker_sensor

@@ -1,4 +1,4 @@
-"""`build_pgque_observation_sensor`: numbers of each queue, one observation an interval."""
+"""`build_pgque_observation_sensor`: the numbers of each queue, one observation per interval."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +17,7 @@ HOUR = timedelta(hours=1)
 def evaluate(
     sensor: dg.SensorDefinition, url: str, cursor: str | None = None
 ) -> dg.SensorResult | str:
-    """What the sensor observed, or why it did not."""
+    """Returns what the sensor observed, or its skip reason."""
     result = sensor(dg.build_sensor_context(cursor=cursor), pgque=PgqueResource(url=url))
     return str(result.skip_message) if isinstance(result, dg.SkipReason) else result
 

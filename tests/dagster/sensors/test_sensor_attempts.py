@@ -1,4 +1,4 @@
-"""An attempt is a run that claimed its batch: one that fails before uses none up."""
+"""An attempt is a run that claimed its batch. A run that fails before its claim does not count."""
 
 from datetime import timedelta
 
@@ -37,7 +37,7 @@ def failing(batch: SparkBatch) -> int:
 
 
 def held(client: Client) -> tuple[str, str]:
-    """What the health of the queue says of the consumer's held batch."""
+    """Returns status and detail of the health check of the held batch."""
     (check,) = [each for each in client.health() if each.check == "held_batch:revenue"]
     return check.status, check.detail
 
@@ -141,7 +141,7 @@ def test_a_held_batch_is_held_once_more_after_a_run_by_hand_that_failed(
     assert held(client)[0] == "ok"
     by_hand.release()
     assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
-    assert "materialize revenue by hand: Materialize on its page" in held(client)[1]
+    assert "materialize revenue by hand: use Materialize on its page" in held(client)[1]
 
 
 def test_a_held_batch_is_recorded_once_and_not_at_each_evaluation(
@@ -228,7 +228,7 @@ def test_runs_for_another_database_count_for_nothing(
     spark: SparkSession,
     instance: dg.DagsterInstance,
 ) -> None:
-    """Ids of batches begin again in a database that is made anew; Dagster's instance remembers."""
+    """In a new database batch ids start again, but Dagster's instance still has the old runs."""
     sensor = build_pgque_sensor(
         [failing], max_attempts=1, backoff=timedelta(0), on_exhausted="dead_letter"
     )

@@ -1,4 +1,4 @@
-"""What a sensor remembers survives upgrades, and what it cannot read costs nothing."""
+"""The sensor's cursor survives upgrades, and a cursor that it cannot read loses nothing."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One sensor for many consumers: quick, and nobody is left out for long."""
+"""One sensor serves many consumers: evaluations are fast, and every consumer gets its turn."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -100,7 +100,7 @@ def test_an_evaluation_that_takes_too_long_goes_on_where_it_stopped(
         consumers,
         policy,
         cursor=SensorCursor("orders/b"),
-        longest=timedelta(0),
+        time_limit=timedelta(0),
     )
 
     assert findings.requests == []

@@ -26,7 +26,7 @@ def requests(found: list[dg.RunRequest] | str) -> list[dg.RunRequest]:
     return found
 
 
-def part_of(request: dg.RunRequest) -> str:
+def subconsumer_of(request: dg.RunRequest) -> str:
     return request.tags["pgque/subconsumer"]
 
 
@@ -38,7 +38,7 @@ def test_so_many_batches_of_one_consumer_get_a_run_at_a_time_and_no_more(
 
     found = requests(evaluate(TWO, client.url, instance))
 
-    assert [part_of(request) for request in found] == ["1", "2"]
+    assert [subconsumer_of(request) for request in found] == ["1", "2"]
     assert len({request.run_key for request in found}) == 2
     for request in found:
         record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.STARTED)
@@ -79,7 +79,7 @@ def test_a_failed_part_is_tried_again_while_the_other_goes_on(
 
     again = the_request(evaluate(TWO, client.url, instance))
 
-    assert part_of(again) == part_of(first)
+    assert subconsumer_of(again) == subconsumer_of(first)
     assert again.run_key == str(first.run_key)[:-1] + "2"
 
 
@@ -119,11 +119,11 @@ def test_an_exhausted_part_becomes_dead_letters_of_the_consumer(
     )
     request = the_request(evaluate(sensor, client.url, instance))
     record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
-    assert part_of(the_request(evaluate(sensor, client.url, instance))) == "1"
+    assert subconsumer_of(the_request(evaluate(sensor, client.url, instance))) == "1"
     ttl = timedelta(microseconds=1)
     claim_shared(
         client, "orders", "revenue", "1", owner="a run that died", ttl=ttl, limits=Limits()
     )
 
-    assert "part 1: given up after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "subconsumer 1: given up after 1 attempt," in evaluate(sensor, client.url, instance)
     assert [(x.consumer, x.count) for x in client.dead_letter_counts("orders")] == [("revenue", 1)]

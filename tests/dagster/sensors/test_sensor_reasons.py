@@ -1,4 +1,4 @@
-"""Why there is no run, in words that a person understands."""
+"""The skip reasons say in plain words why there is no run."""
 
 import re
 from collections.abc import Callable

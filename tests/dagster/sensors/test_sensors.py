@@ -1,4 +1,4 @@
-"""`build_pgque_sensor`: one run a batch, one at a time, so many attempts and no more."""
+"""`build_pgque_sensor`: one run per batch, one at a time, up to `max_attempts` attempts."""
 
 from datetime import timedelta
 
@@ -74,7 +74,7 @@ def test_an_idle_queue_gets_no_run_while_another_one_is_busy(
     for _ in range(3):
         client.send("busy", "a")
         with client.transaction() as db, db.transaction(force_rollback=True):
-            db.execute("select pgque.send('orders', 'undone'::text)")  # uses up an id
+            db.execute("select pgque.send('orders', 'undone'::text)")  # consumes an id
         for queue in ("busy", "orders"):
             client.force_next_tick(queue)
         client.ticker()
