@@ -1,4 +1,4 @@
-"""Asset checks on queues: what consumers gave up, how far they are behind, and health."""
+"""Asset checks and alerts on queues: dead letters, consumer lag and health."""
 
 from .alerts import Alert, build_pgque_alerts
 from .dead_letters import build_dead_letter_checks

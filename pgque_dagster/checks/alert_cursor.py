@@ -1,4 +1,4 @@
-"""What the sensor of alerts remembers: the problems that were told, and counters of events."""
+"""The cursor of the alert sensor: the open problems, and counters of events given up."""
 
 import json
 from collections.abc import Mapping
@@ -11,11 +11,12 @@ _VERSION = 1
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """What is wrong: a check of health, or another name, of a queue.
+    """Identifies a problem by queue and name.
 
     Attributes:
         queue: empty for a problem of the whole database.
-        name: such as `rotation_health` or `held_batch:revenue`.
+        name: a health check or another problem, such as `rotation_health` or
+            `held_batch:revenue:812`.
     """
 
     queue: str
@@ -24,11 +25,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """How many events of a queue were given up in all, and when more were seen last.
+    """How many events of a queue were given up in all, and when the number last grew.
 
     Attributes:
         ever: the counter.
-        grown_at: None once that is told to be over, or where it never was.
+        grown_at: when the sensor last saw it grow; None if it never did or if the growth is over.
     """
 
     ever: int
@@ -37,14 +38,14 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class AlertCursor:
-    """The problems that were told and are not over, with since when; and the counters of queues."""
+    """The notified problems that are not over, with their start, and the queues' counters."""
 
-    told: Mapping[Problem, datetime] = field(default_factory=dict)
+    notified: Mapping[Problem, datetime] = field(default_factory=dict)
     given_up: Mapping[str, GivenUp] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str | None) -> Self:
-        """Reads what `write` wrote; anything else is a cursor that knows nothing."""
+        """Reads what `write` returned; any other text gives an empty cursor."""
         try:
             fields = json.loads(text or "null")
             if fields["version"] != _VERSION:
@@ -63,13 +64,13 @@ class AlertCursor:
             return cls()
 
     def write(self) -> str:
-        """Returns the cursor as text, with the version of its form."""
+        """Returns the cursor as text, with the version of its format."""
         return json.dumps(
             {
                 "version": _VERSION,
                 "told": [
                     [problem.queue, problem.name, since.isoformat()]
-                    for problem, since in sorted(self.told.items())
+                    for problem, since in sorted(self.notified.items())
                 ],
                 "given_up": [
                     [queue, each.ever, each.grown_at and each.grown_at.isoformat()]

@@ -1,7 +1,7 @@
-"""`build_pgque_alerts`: tells each problem once when it begins, and once when it is over.
+"""`build_pgque_alerts`: notifies once when a problem begins, and once when it is over.
 
-A failing asset check fails no run, so sensors on failed runs do not see it. This one asks the
-database itself.
+A failed asset check does not fail a run, so run-failure sensors do not see it. This sensor queries
+the database itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from ..sensors.observation import consumer_lag
 from .alert_cursor import AlertCursor, GivenUp, Problem
 from .dead_letters import what_to_do_about
 
-# Dead letters are no longer growing once there were no more for so long.
+# The number of dead letters counts as no longer growing after this time without new ones.
 _QUIET = timedelta(hours=1)
 _COUNTER = "pgque.message.dead_lettered_total"
 _DATABASE = Problem("", "database")
@@ -27,17 +27,17 @@ _HELD = "held_batch"
 
 @dataclass(frozen=True)
 class Alert:
-    """A problem that has begun or is over, for whoever is on call. As text it is one line.
+    """A problem that has begun or is over. Its text is one line.
 
     Attributes:
         queue: None for a problem of the whole database.
-        problem: the check that `pgque.queue_health()` names, such as `rotation_health`,
-            `consumer_lag:revenue`; `held_batch:revenue:812`, for each batch; `dead_letters`, for
-            more events that were given up; `queue`, for one that does not exist; `database`, for
-            one that cannot be asked.
-        since: when it was seen first.
-        is_over: whether this tells its end.
-        detail: how bad it is and what to do; of one that is over, how it is now.
+        problem: a check of `pgque.queue_health()`, such as `rotation_health` or
+            `consumer_lag:revenue`; `held_batch:revenue:812`, one for each batch; `dead_letters` if
+            more events were given up; `queue` if it does not exist; `database` if it cannot be
+            queried.
+        since: when the problem was first seen.
+        is_over: whether the problem is over.
+        detail: how bad the problem is and what to do; for a problem that is over, its state now.
     """
 
     queue: str | None
@@ -53,7 +53,7 @@ class Alert:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Finding:
     is_bad: bool
     detail: str
 
@@ -67,24 +67,25 @@ def build_pgque_alerts(
     interval: timedelta = timedelta(minutes=1),
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
-    """Makes the sensor that tells somebody what is wrong with queues.
+    """Builds the sensor that calls a function when something is wrong with queues.
 
-    A problem is each check of `queue_health()` that is critical, of a queue or the whole database:
-    a held batch, a consumer that holds up rotation, rotation that is stuck, no ticks; more dead
-    letters than before, which is over an hour after the last one; a consumer that is more than
-    `max_lag` behind; and a database that cannot be asked.
+    These are problems: a critical check of `queue_health()`, on a queue or the whole database, such
+    as a held batch, a consumer that holds up rotation, stuck rotation, or missing ticks; new dead
+    letters, until an hour after the last one; a consumer more than `max_lag` behind; a queue that
+    does not exist; and a database that cannot be queried.
 
-    Each is told once when it begins and once when it is over. Where `notify` raises, the alert is
-    told again at the next evaluation, and the evaluation is red; one that told other alerts before
-    ends as skipped, so that those are not told twice, and the next one is red.
+    The sensor calls `notify` once when a problem begins and once when it is over. If `notify`
+    raises, the evaluation fails and the next one repeats the call. If other calls of the same
+    evaluation succeeded, it ends as skipped instead, so that those are not repeated, and the next
+    one fails.
 
     Args:
         queues: the queues' names.
-        notify: gets each alert. It should end within seconds.
-        max_lag: how far a consumer may be behind; None leaves it to the check of health, which is
-            critical at a whole rotation period.
+        notify: is called with each alert. It should return within seconds.
+        max_lag: how far a consumer may be behind; None leaves this to the health check
+            `consumer_lag`, which is critical at a whole rotation period.
         name: the sensor's name.
-        interval: between two evaluations.
+        interval: the minimum time between two evaluations.
         default_status: whether the sensor runs without being switched on.
 
     Returns:
@@ -94,35 +95,37 @@ def build_pgque_alerts(
         DagsterInvalidDefinitionError: if there is no queue, or a duration is not positive.
     """
     if not queues:
-        raise dg.DagsterInvalidDefinitionError(f"sensor {name} has no queue to watch: name some")
+        raise dg.DagsterInvalidDefinitionError(
+            f"sensor {name} has no queue to watch: pass at least one"
+        )
     if interval <= timedelta(0) or (max_lag is not None and max_lag <= timedelta(0)):
         raise dg.DagsterInvalidDefinitionError(
-            f"sensor {name} has interval={interval}, max_lag={max_lag}: give positive durations"
+            f"sensor {name} has interval={interval}, max_lag={max_lag}: pass positive durations"
         )
 
     @dg.sensor(
         name=name,
         minimum_interval_seconds=max(1, int(interval.total_seconds())),
         default_status=default_status,
-        description=f"Tells what is wrong with {', '.join(queues)}, and when it is over.",
+        description=f"Notifies when a problem with {', '.join(queues)} begins and when it is over.",
     )
     def pgque_alerts(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SensorResult:
         now = datetime.now(UTC)
         cursor = AlertCursor.read(context.cursor)
         try:
             with pgque.client() as client:
-                found = _look(client, queues) | _held(client, queues)
+                found = _health_findings(client, queues) | _held_batches(client, queues)
                 if max_lag is not None:
-                    found |= _late(client, queues, max_lag)
+                    found |= _lagging_consumers(client, queues, max_lag)
                 given_up = _count_given_up(client, queues, cursor, now)
-                found |= _growing(client, given_up)
+                found |= _dead_letter_growth(client, given_up)
         except PgqueError as error:
-            # Of the other problems nothing is known, so they go on.
+            # The state of the other problems is unknown, so they stay open.
             given_up = dict(cursor.given_up)
-            found = {problem: _Found(True, "") for problem in cursor.told}
-            found[_DATABASE] = _Found(True, str(error))
+            found = {problem: _Finding(True, "") for problem in cursor.notified}
+            found[_DATABASE] = _Finding(True, str(error))
 
-        told = dict(cursor.told)
+        notified = dict(cursor.notified)
         failed: list[Exception] = []
         alerts = list(_alerts(cursor, found, now))
         for alert in alerts:
@@ -130,59 +133,61 @@ def build_pgque_alerts(
             try:
                 notify(alert)
             except Exception as error:
-                error.add_note(f"not told: {alert}")
+                error.add_note(f"alert not sent: {alert}")
                 failed.append(error)
             else:
                 if alert.is_over:
-                    del told[problem]
+                    del notified[problem]
                 else:
-                    told[problem] = alert.since
+                    notified[problem] = alert.since
         if failed and len(failed) == len(alerts):
             raise failed[0]
         for each in failed:
-            context.log.error(f"notify raised {each!r}, {each.__notes__[-1]}")
+            context.log.error(f"notify raised {each!r}; {each.__notes__[-1]}")
         return dg.SensorResult(
             skip_reason=(
-                f"{len(alerts) - len(failed)} of {len(alerts)} alerts told; problems that go on: "
-                f"{', '.join(_name(problem) for problem in sorted(told)) or 'none'}"
+                f"{len(alerts) - len(failed)} of {len(alerts)} alerts sent; open problems: "
+                f"{', '.join(_name(problem) for problem in sorted(notified)) or 'none'}"
             ),
-            cursor=AlertCursor(told, given_up).write(),
+            cursor=AlertCursor(notified, given_up).write(),
         )
 
     return pgque_alerts
 
 
-def _alerts(cursor: AlertCursor, found: Mapping[Problem, _Found], now: datetime) -> Iterator[Alert]:
+def _alerts(
+    cursor: AlertCursor, found: Mapping[Problem, _Finding], now: datetime
+) -> Iterator[Alert]:
     for problem, each in sorted(found.items(), key=lambda item: item[0]):
-        if each.is_bad and problem not in cursor.told:
+        if each.is_bad and problem not in cursor.notified:
             yield Alert(problem.queue or None, problem.name, now, False, each.detail)
-    for problem, since in sorted(cursor.told.items()):
-        over = found.get(problem, _Found(False, "nothing is found of it any more"))
+    for problem, since in sorted(cursor.notified.items()):
+        over = found.get(problem, _Finding(False, "it is no longer found"))
         if not over.is_bad:
             yield Alert(problem.queue or None, problem.name, since, True, over.detail)
 
 
-def _look(client: Client, queues: Sequence[str]) -> dict[Problem, _Found]:
-    """Returns the checks of health, those that are well among them."""
-    found = {_DATABASE: _Found(False, "it answers again")}
+def _health_findings(client: Client, queues: Sequence[str]) -> dict[Problem, _Finding]:
+    """Returns the health checks, including those that are not critical."""
+    found = {_DATABASE: _Finding(False, "it answers again")}
     health = [row for row in client.health() if row.queue in (None, *queues)]
     for row in health:
         if not row.check.startswith(f"{_HELD}:"):
             is_bad = row.status == "critical"
-            found[Problem(row.queue or "", row.check)] = _Found(is_bad, row.detail)
+            found[Problem(row.queue or "", row.check)] = _Finding(is_bad, row.detail)
     existing = {row.queue for row in health}
     for queue in queues:
         is_missing = queue not in existing
-        detail = "it does not exist: create it, or watch it no more" if is_missing else "it exists"
-        found[Problem(queue, "queue")] = _Found(is_missing, detail)
+        detail = "it does not exist: create it, or stop watching it" if is_missing else "it exists"
+        found[Problem(queue, "queue")] = _Finding(is_missing, detail)
     return found
 
 
-def _held(client: Client, queues: Sequence[str]) -> dict[Problem, _Found]:
-    """Returns the batches that are held, each a problem of its own."""
+def _held_batches(client: Client, queues: Sequence[str]) -> dict[Problem, _Finding]:
+    """Returns the held batches, each as its own problem."""
     names = [(info.queue, info.name) for info in client.consumers() if info.queue in queues]
     return {
-        Problem(state.queue, f"{_HELD}:{state.consumer}:{state.batch_id}"): _Found(
+        Problem(state.queue, f"{_HELD}:{state.consumer}:{state.batch_id}"): _Finding(
             True, f"{name_batch(state)} is held {state.held_reason}"
         )
         for state in client.run(consumer_states(names, Limits()))
@@ -190,27 +195,29 @@ def _held(client: Client, queues: Sequence[str]) -> dict[Problem, _Found]:
     }
 
 
-def _late(client: Client, queues: Sequence[str], max_lag: timedelta) -> dict[Problem, _Found]:
+def _lagging_consumers(
+    client: Client, queues: Sequence[str], max_lag: timedelta
+) -> dict[Problem, _Finding]:
     found = {}
     for info in client.consumers():
         lag = consumer_lag(info)
         if info.queue in queues and lag > max_lag:
-            found[Problem(info.queue, f"consumer_lag:{info.name}")] = _Found(
+            found[Problem(info.queue, f"consumer_lag:{info.name}")] = _Finding(
                 True,
                 f"{timedelta(seconds=round(lag.total_seconds()))} behind, {max_lag} allowed: "
-                "see that its sensor or worker runs and keeps up",
+                "check that its sensor or worker runs and keeps up",
             )
     return found
 
 
-def _growing(client: Client, given_up: Mapping[str, GivenUp]) -> dict[Problem, _Found]:
+def _dead_letter_growth(client: Client, given_up: Mapping[str, GivenUp]) -> dict[Problem, _Finding]:
     found = {}
     for stats in client.queue_stats():
         if each := given_up.get(stats.queue):
-            found[Problem(stats.queue, "dead_letters")] = _Found(
+            found[Problem(stats.queue, "dead_letters")] = _Finding(
                 each.grown_at is not None,
-                f"{each.ever} events were given up in all, {stats.dead_letters} dead letters wait. "
-                + what_to_do_about(stats.queue),
+                f"{each.ever} events were given up in all; {stats.dead_letters} dead letters are "
+                "stored. " + what_to_do_about(stats.queue),
             )
     return found
 
@@ -226,21 +233,21 @@ def _count_given_up(
     counted = {}
     for queue, number in ever.items():
         before = cursor.given_up.get(queue)
-        # At the first look, those that wait are news.
+        # At the first evaluation, stored dead letters count as new.
         known = before.ever if before else 0 if waiting.get(queue) else number
         now_given_up = GivenUp(number, before.grown_at if before else None)
-        # Only a queue that was dropped and created again has fewer.
+        # The counter is lower only if the queue was dropped and created again.
         if number > known or 0 < number < known:
             now_given_up = GivenUp(number, now)
-        elif _is_over(now_given_up, Problem(queue, "dead_letters") in cursor.told, now):
+        elif _is_over(now_given_up, Problem(queue, "dead_letters") in cursor.notified, now):
             now_given_up = replace(now_given_up, grown_at=None)
         counted[queue] = now_given_up
     return counted
 
 
-def _is_over(given_up: GivenUp, is_told: bool, now: datetime) -> bool:
-    """Whether the growth has ended. One that could not be told yet has not."""
-    return given_up.grown_at is not None and is_told and now - given_up.grown_at >= _QUIET
+def _is_over(given_up: GivenUp, is_notified: bool, now: datetime) -> bool:
+    """Whether the growth is over. Growth that was not notified yet is not."""
+    return given_up.grown_at is not None and is_notified and now - given_up.grown_at >= _QUIET
 
 
 def _name(problem: Problem) -> str:

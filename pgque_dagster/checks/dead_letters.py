@@ -1,4 +1,4 @@
-"""Checks on what consumers gave up: how many, for which reasons, and how many more lately."""
+"""Checks on dead letters: their number, in all and by reason, and how fast it grows."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,24 +15,24 @@ ShowPayloads = bool | Callable[[DeadLetter], str | None]
 
 _HIDDEN = "(hidden)"
 _COUNTER = "pgque.message.dead_lettered_total"
-# How many evaluations are read at a time, looking for the last one that has a result.
+# How many evaluations are read at a time, in the search for the last one with a result.
 _PAGE = 100
 
 
 @dataclass(frozen=True)
 class _Limits:
-    """How many dead letters a queue may have; those with a limit of their own count for no other.
+    """How many dead letters a queue may have. Each dead letter counts towards one limit.
 
     Attributes:
-        others: the limit of those that no pattern fits.
-        by_reason: limits by patterns of LIKE; the first one that fits counts.
+        others: the limit for dead letters whose reason matches no pattern.
+        by_reason: limits by LIKE pattern; the first pattern that matches counts.
     """
 
     others: int
     by_reason: Mapping[str, int]
 
     def exceeded(self, counts: Sequence[DeadLetterCount]) -> list[str]:
-        """Says which limits the dead letters exceed."""
+        """Describes the limits that the dead letters exceed."""
         found: dict[str | None, int] = dict.fromkeys([*self.by_reason, None], 0)
         for count in counts:
             fitting = (each for each in self.by_reason if _is_like(count.reason or "", each))
@@ -50,7 +50,7 @@ class _Limits:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Which dead letters to show, and what of them."""
+    """How many dead letters to show, and whether to show their payloads."""
 
     rows: int
     payloads: ShowPayloads
@@ -61,7 +61,7 @@ class _Sample:
         try:
             return shortened(self.payloads(letter))
         except Exception as error:
-            # What was to be hidden must not be shown because hiding it failed.
+            # The payload must stay hidden if the function that redacts it fails.
             return f"{_HIDDEN[:-1]}: show_payloads raised {type(error).__name__})"
 
 
@@ -76,21 +76,21 @@ def build_dead_letter_checks(
     show_payloads: ShowPayloads = True,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
-    """Makes the checks on the assets of queues' dead letters.
+    """Builds the checks on the assets of queues' dead letters.
 
-    `dead_letters` is on how many there are. With `max_growth` there is `dead_letters_growth` too,
-    on how many events were given up since it was evaluated last, whatever became of them. Its first
-    evaluation passes only where no event was given up before.
+    `dead_letters` checks how many there are. With `max_growth`, `dead_letters_growth` checks how
+    many events were given up since its last evaluation, even if they were replayed or purged since.
+    Its first evaluation passes only if no event was ever given up.
 
     Args:
         queues: the queues' names.
-        max_dead_letters: how many a queue may have.
-        max_by_reason: limits of their own for some reasons, as patterns of LIKE (`not JSON%`). What
-            one fits does not count for `max_dead_letters`.
+        max_dead_letters: how many dead letters a queue may have.
+        max_by_reason: separate limits for some reasons, by LIKE pattern (`not JSON%`). Dead letters
+            that match a pattern do not count towards `max_dead_letters`.
         max_growth: how many events may be given up between two evaluations.
         severity: of a failure.
-        sample_rows: how many of the newest to show.
-        show_payloads: whether payloads are shown there, which Dagster's event log keeps; or a
+        sample_rows: how many of the newest dead letters to show.
+        show_payloads: whether to show their payloads, which then stay in Dagster's event log; or a
             function that returns what to show of a dead letter. Reasons are always shown.
         automation_condition: when Dagster evaluates the checks by itself.
 
@@ -103,7 +103,8 @@ def build_dead_letter_checks(
     by_reason = dict(max_by_reason or {})
     if min(max_dead_letters, max_growth or 0, sample_rows, *by_reason.values()) < 0:
         raise dg.DagsterInvalidDefinitionError(
-            "a negative number for a check on dead letters: limits and sample_rows are 0 or more"
+            "a number for a check on dead letters is negative: limits and sample_rows must be 0 or "
+            "more"
         )
     limits = _Limits(max_dead_letters, by_reason)
     sample = _Sample(sample_rows, show_payloads)
@@ -166,14 +167,15 @@ def _growth_check(
     @dg.asset_check(
         asset=key.asset_key,
         name=name,
-        description=f"At most {max_growth} events of queue {queue} given up since the last time.",
+        description=f"At most {max_growth} events of queue {queue} given up since the last "
+        "evaluation.",
         automation_condition=automation_condition,
     )
     def dead_letters_growth(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> dg.AssetCheckResult:
         with pgque.client() as client:
-            # The queue's own error, should there be none of this name.
+            # Raises QueueNotFound if the queue does not exist; metrics() would be silent.
             client.dead_letter_counts(queue)
             ever = sum(
                 int(metric.value)
@@ -182,14 +184,14 @@ def _growth_check(
             )
         before = _previous(context.instance, key)
         if before is None:
-            # Nobody was told of those yet; the next evaluation compares with them.
+            # Nobody has seen these yet. The next evaluation compares with this number.
             growth, passed = ever, ever == 0
-            found = f"first evaluation: {ever} events given up before it"
+            found = f"first evaluation: {ever} events were given up before it"
         else:
-            # Only a queue that was dropped and created again counts from the start.
+            # The counter is lower only if the queue was dropped and created again.
             growth = ever - before if ever >= before else ever
             passed = growth <= max_growth
-            found = f"{growth} events given up since the last evaluation, {max_growth} allowed"
+            found = f"{growth} events were given up since the last evaluation, {max_growth} allowed"
         return dg.AssetCheckResult(
             passed=passed,
             severity=severity if growth > max_growth else dg.AssetCheckSeverity.WARN,
@@ -208,8 +210,8 @@ def _growth_check(
 def _previous(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> int | None:
     """Returns the counter at the last evaluation that has a result, however long ago it was.
 
-    The check's own run is among the evaluations already, and so is each one that could not reach
-    the database: planned, and without a result.
+    Dagster also lists evaluations without a result: the current one, and those that could not reach
+    the database.
     """
     cursor = None
     while True:
@@ -224,7 +226,7 @@ def _previous(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> int | None
 
 
 def _is_like(text: str, pattern: str) -> bool:
-    """Whether a text fits a pattern of LIKE."""
+    """Whether a text matches a LIKE pattern."""
     wild = {"%": ".*", "_": "."}
     return bool(
         re.fullmatch("".join(wild.get(each, re.escape(each)) for each in pattern), text, re.DOTALL)
@@ -269,11 +271,11 @@ def _newest(letters: Sequence[DeadLetter], sample: _Sample) -> dg.TableMetadataV
 
 
 def what_to_do_about(queue: str) -> str:
-    """Says how to look at a queue's dead letters, and how to replay or purge them."""
+    """Says how to inspect a queue's dead letters, and how to replay or purge them."""
     name = queue.replace("'", "''")
     return (
-        f"Look at them: `select * from pgque.dlq_inspect('{name}')`. Once the cause is mended, "
-        f"send them again to the consumers that gave them up, by the job "
-        f"`pgque_replay_dead_letters` or `select * from pgque.dlq_replay_all('{name}')`; or delete "
-        f"them, by `pgque_purge_dead_letters` or `select pgque.dlq_purge('{name}', '0')`."
+        f"Inspect them: `select * from pgque.dlq_inspect('{name}')`. After correcting the cause, "
+        f"send them again to the consumers that gave them up, with the job "
+        f"`pgque_replay_dead_letters` or `select * from pgque.dlq_replay_all('{name}')`. Or delete "
+        f"them, with `pgque_purge_dead_letters` or `select pgque.dlq_purge('{name}', '0')`."
     )

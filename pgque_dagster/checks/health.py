@@ -1,4 +1,4 @@
-"""Checks that show in Dagster what `pgque.queue_health()` finds."""
+"""Asset checks that show the results of `pgque.queue_health()` in Dagster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -15,26 +15,26 @@ from .orphans import CHECK as CONSUMER_ASSETS
 from .orphans import consumers_without_asset
 from .tables import table
 
-# Those of the SQL side and, last, one that only Dagster can tell. Those named `<check>:<consumer>`
-# are one check here.
+# The checks of `queue_health()` and, last, one that needs Dagster. Rows named `<check>:<consumer>`
+# are combined into one check.
 CHECKS: Mapping[str, str] = {
     "ticker_running": "The queue is ticked.",
     "rotation_health": "Its event tables rotate.",
-    "dlq_health": "Dead letters do not pile up.",
-    "retry_backlog": "Retries that are due come back.",
-    "lease_health": "No open batch was left by its worker.",
+    "dlq_health": "Dead letters do not accumulate.",
+    "retry_backlog": "Retries that are due are delivered again.",
+    "lease_health": "No open batch has an expired lease.",
     "consumer_lag": "No consumer holds up rotation.",
-    "held_batch": "No batch is held after its attempts.",
+    "held_batch": "No batch is held after its last attempt.",
     "scheduler": "The database's queues are ticked.",
-    "restored_database": "The database is no restored dump that was not adopted.",
+    "restored_database": "The database is not a restored dump that still has to be adopted.",
     "xmin_horizon": "No transaction in the database holds back the removal of dead rows.",
-    CONSUMER_ASSETS: "No consumer that holds up rotation is idle and without an asset.",
+    CONSUMER_ASSETS: "No idle consumer without an asset holds up rotation.",
 }
 
 _ORDER = ("ok", "unknown", "warning", "critical")
 _OF_CONSUMERS = ("consumer_lag", "held_batch")
 
-# How bad a row is: its status, and then the lag of the consumer that it is about.
+# How bad a row is: its status, then the lag of its consumer.
 Badness = Callable[[HealthCheck], tuple[int, timedelta]]
 
 
@@ -43,14 +43,13 @@ def build_queue_health_checks(
     *,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
-    """Makes a check on queues' assets for each health check of the SQL side.
+    """Builds a check on the assets of queues for each check of `pgque.queue_health()`.
 
-    `critical` fails as an error, `warning` and `unknown` fail as warnings. What is wrong with the
-    database as a whole fails the checks of each queue. All are evaluated in one step,
-    or those of them that are selected.
+    `critical` fails as an error; `warning` and `unknown` fail as warnings. A problem of the whole
+    database fails the check of each queue. All selected checks are evaluated in one step.
 
-    `consumer_assets` is Dagster's own: it warns of a consumer that no asset of the code location
-    consumes, that holds up rotation and was not active for an hour, as after an asset was renamed.
+    `consumer_assets` is an additional check. It warns of a consumer that holds up rotation, was not
+    active for an hour, and belongs to no asset of the code location, as after an asset was renamed.
 
     Args:
         queues: the queues' names.
@@ -99,7 +98,8 @@ def _result(
     of_queue = [each for each in found if each.queue in (queue, None)]
     rows = [each for each in of_queue if each.check.partition(":")[0] == key.name]
     if all(each.queue is None for each in of_queue):
-        status, detail = "critical", f"queue {queue} does not exist: create it, or drop this check"
+        detail = f"queue {queue} does not exist: create it, or remove this check"
+        status = "critical"
     else:
         worst = max(rows, key=badness, default=None)
         status, detail = (worst.status, worst.detail) if worst else ("ok", "nothing to check")

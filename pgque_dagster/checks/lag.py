@@ -25,7 +25,7 @@ class _Budget:
     def verdict(
         self, lag: timedelta, pending: int, severity: dg.AssetCheckSeverity
     ) -> tuple[str | None, dg.AssetCheckSeverity]:
-        """Says what is wrong, if anything, and how bad that is."""
+        """Returns the problem, if there is one, and its severity."""
         if lag > self.max_lag:
             return f"{_rounded(lag)} behind, {self.max_lag} allowed", severity
         if self.max_pending_events is not None and pending > self.max_pending_events:
@@ -47,18 +47,18 @@ def build_consumer_lag_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
-    """Makes a check `consumer_lag_<consumer>` on the queue of each consuming asset.
+    """Builds a check `consumer_lag_<consumer>` on the queue of each consuming asset.
 
-    It is evaluated with the other checks of the queue, whatever becomes of the asset's runs. A
-    queue without events fails none. The lag is the age of the tick where the consumer stands while
-    events wait for it: the oldest of them may be younger, by as long as the consumer had nothing to
-    do before. A batch that is held fails the check as an error, however short the lag.
+    The check is on the queue, so it is evaluated even if the asset's runs fail. It passes if no
+    event waits. Otherwise the lag is the age of the tick at the consumer's position; the oldest
+    waiting event may be younger, if the consumer was idle before. A held batch fails the check as
+    an error, however short the lag is.
 
     Args:
-        assets: assets made by `@pgque_asset`; one consumer each.
+        assets: assets made by `@pgque_asset`, each with its own consumer.
         max_lag: how far a consumer may be behind.
-        warn_lag: beyond this there is a warning; less than `max_lag`.
-        max_pending_events: how many events may wait for it.
+        warn_lag: beyond this the check warns; must be less than `max_lag`.
+        max_pending_events: how many events may wait for a consumer.
         severity: of a failure beyond `max_lag` or `max_pending_events`.
         automation_condition: when Dagster evaluates the checks by itself.
 
@@ -66,16 +66,17 @@ def build_consumer_lag_checks(
         The checks, for the Definitions. They need the resource `pgque`.
 
     Raises:
-        DagsterInvalidDefinitionError: if an asset consumes no queue, two share a consumer, or the
-            limits make no sense.
+        DagsterInvalidDefinitionError: if an asset consumes no queue, two assets share a consumer,
+            or a limit is out of range.
     """
     if max_lag <= timedelta(0) or (warn_lag is not None and not timedelta(0) < warn_lag < max_lag):
         raise dg.DagsterInvalidDefinitionError(
-            f"max_lag={max_lag}, warn_lag={warn_lag}: both are positive, and warn_lag is the less"
+            f"max_lag={max_lag}, warn_lag={warn_lag}: both must be positive, and warn_lag must be "
+            "less than max_lag"
         )
     if max_pending_events is not None and max_pending_events < 0:
         raise dg.DagsterInvalidDefinitionError(
-            f"max_pending_events={max_pending_events}: give 0 or more"
+            f"max_pending_events={max_pending_events}: it must be 0 or more"
         )
     budget = _Budget(max_lag, warn_lag, max_pending_events)
     consumers = consumers_of(assets)
@@ -120,8 +121,8 @@ def _result(
             check_name=key.name,
             passed=False,
             severity=dg.AssetCheckSeverity.WARN,
-            description=f"{consumer} is not registered; the asset's sensor or first run does "
-            "that, and until then no event is kept for it",
+            description=f"{consumer} is not registered. The asset's sensor or first run registers "
+            "it; until then the queue keeps no events for it",
         )
     lag = max(consumer_lag(info) for info in infos)
     pending = sum(info.pending_events or 0 for info in infos)
@@ -154,27 +155,27 @@ def _held(states: Sequence[ConsumerState]) -> str:
 def _find(
     client: Client, consumer: Consumer, states: Sequence[ConsumerState]
 ) -> list[ConsumerInfo]:
-    """Returns where the consumer stands, and each part of it that works on a batch beside it."""
-    parts = {f"{consumer.name}.{state.subconsumer}" for state in states if state.subconsumer}
+    """Returns the consumer, and its subconsumers."""
+    members = {f"{consumer.name}.{state.subconsumer}" for state in states if state.subconsumer}
     infos = client.consumers(consumer.queue)
-    return [info for info in infos if info.name == consumer.name or info.name in parts]
+    return [info for info in infos if info.name == consumer.name or info.name in members]
 
 
 def _advice(consumer: Consumer, lease: LeaseInfo | None) -> str:
     if lease is None:
         return (
-            f"No batch of {consumer} is open: see that the sensor or worker of "
+            f"No batch of {consumer} is open: check that the sensor or worker of "
             f"{consumer.asset_keys[0].to_user_string()} runs."
         )
     if lease.is_live:
         return (
-            f'Batch {lease.batch_id} is being worked on by "{lease.owner}", until {lease.until}: '
-            "if that takes too long, lower max_events of the sensor, or give Spark more."
+            f'"{lease.owner}" works on batch {lease.batch_id} (lease until {lease.until}): if that '
+            "takes too long, lower max_events of the sensor, or give Spark more resources."
         )
     return (
         f"Batch {lease.batch_id} is open and nobody works on it"
-        + (f', "{lease.owner}" did last' if lease.owner else "")
-        + f": see the latest runs of {consumer.asset_keys[0].to_user_string()} for their errors."
+        + (f', "{lease.owner}" was the last' if lease.owner else "")
+        + f": look for errors in the latest runs of {consumer.asset_keys[0].to_user_string()}."
     )
 
 

@@ -1,11 +1,11 @@
-"""Names of checks and their steps, made of names of queues and consumers."""
+"""Names of checks and their steps, derived from the names of queues and consumers."""
 
 import hashlib
 import re
 
 
 def identifier(name: str) -> str:
-    """Returns the name as Dagster accepts it; names that become equal by that are told apart."""
+    """Returns a name that Dagster accepts. A changed name gets a hash, so that it stays unique."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
     if plain == name:
         return name

@@ -1,4 +1,4 @@
-"""Consumers that stopped and have no asset: what the renaming of an asset leaves behind."""
+"""Finds idle consumers without an asset, such as the one left after an asset was renamed."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,7 +9,7 @@ from ..consumers import Consumer
 
 CHECK = "consumer_assets"
 
-# A consumer outside Dagster that is slow, or works on one batch for long, is no orphan.
+# Long enough for a consumer outside Dagster that is slow or works on one batch for long.
 _IDLE = timedelta(hours=1)
 
 
@@ -18,18 +18,18 @@ def consumers_without_asset(
     registered: Sequence[ConsumerInfo],
     consumers: Sequence[Consumer] | None,
 ) -> list[HealthCheck]:
-    """Finds consumers that hold up their queue's rotation, do nothing, and are of no asset.
+    """Finds idle consumers that hold up their queue's rotation and belong to no asset.
 
-    Consumers outside Dagster are in order as long as they consume: there is a warning only where
-    `queue_health()` finds the consumer behind, too, and it was not active for an hour.
+    Consumers outside Dagster are fine as long as they consume. So there is a warning only if
+    `queue_health()` reports the consumer as behind and it was not active for an hour.
 
     Args:
-        lagging: what `queue_health()` found.
+        lagging: the rows of `queue_health()`.
         registered: the consumers of the queues.
-        consumers: those of the code location's assets; None where the run belongs to none.
+        consumers: those of the code location's assets; None if the run has no code location.
 
     Returns:
-        A warning for each.
+        A warning for each such consumer.
     """
     if consumers is None:
         return []
@@ -50,7 +50,7 @@ def consumers_without_asset(
 
 
 def _names(info: ConsumerInfo) -> set[str]:
-    """The consumer, and the one that it is a part of if it is a subconsumer."""
+    """Returns the consumer's name and, if it is a subconsumer, that of its main consumer."""
     return {f"{info.queue}/{name}" for name in (info.name, info.name.rpartition(".")[0])}
 
 
@@ -61,8 +61,8 @@ def _warning(info: ConsumerInfo) -> HealthCheck:
         f"{CHECK}:{info.name}",
         "warning",
         f"consumer {info.name} was last active {idle} ago, {info.pending_events} events wait for "
-        "it, and no asset of this code location consumes it. If its asset was renamed, give the "
-        f"asset consumer={info.name!r}: it goes on where the consumer stands. If nothing consumes "
-        f"it any more, run `pgque unregister {info.queue} {info.name}`: the events that wait for "
-        "it are then given to nobody",
+        "it, and no asset of this code location consumes it. If its asset was renamed, set "
+        f"consumer={info.name!r} on the asset, so that it continues at this consumer's position. "
+        f"If the consumer is no longer needed, run `pgque unregister {info.queue} {info.name}`; "
+        "the events that wait for it are then not delivered",
     )

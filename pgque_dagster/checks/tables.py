@@ -1,4 +1,4 @@
-"""Rows in a check's metadata."""
+"""Tables in a check's metadata."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,10 +10,10 @@ _TEXT_WIDTH = 200
 def table(
     columns: Mapping[str, str], records: Iterable[tuple[str | float, ...]]
 ) -> dg.TableMetadataValue:
-    """Makes a table.
+    """Returns a table as metadata.
 
     Args:
-        columns: their types, such as `string` and `int`, by their names.
+        columns: the type of each column, such as `string` and `int`, by its name.
         records: the values, in the order of the columns.
     """
     return dg.MetadataValue.table(
@@ -25,7 +25,7 @@ def table(
 
 
 def shortened(text: str | None) -> str:
-    """Returns a text as a cell shows it; none where there is none."""
+    """Returns a text cut to the width of a cell; empty for None."""
     if text is None or len(text) <= _TEXT_WIDTH:
         return text or ""
     return f"{text[:_TEXT_WIDTH]}…"

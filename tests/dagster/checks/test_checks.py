@@ -1,4 +1,4 @@
-"""What all checks have in common."""
+"""The options that all checks have in common."""
 
 from datetime import timedelta
 

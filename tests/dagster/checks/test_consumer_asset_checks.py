@@ -1,4 +1,4 @@
-"""A consumer that was left behind when its asset was renamed is a warning; no other consumer is."""
+"""The check warns of a consumer whose asset was renamed, and of no other consumer."""
 
 import os
 import subprocess
@@ -35,18 +35,18 @@ defs = dg.Definitions(
 
 
 @pytest.fixture
-def go_by(sql: Callable[[str], None]) -> Callable[[str], None]:
-    """As if nothing had happened for so long, since the last tick and since any consumer's call."""
+def let_time_pass(sql: Callable[[str], None]) -> Callable[[str], None]:
+    """Moves the last tick and the last call of every consumer into the past by an interval."""
 
-    def go_by(time: str) -> None:
+    def let_time_pass(time: str) -> None:
         sql(f"update pgque.tick set tick_time = tick_time - interval '{time}'")
         sql(f"update pgque.position_log set sub_active = sub_active - interval '{time}'")
 
-    return go_by
+    return let_time_pass
 
 
 def evaluate(folder: Path, url: str, options: str) -> dg.AssetCheckEvaluation:
-    """Has Dagster load a code location with the asset `sales` and run its checks."""
+    """Has Dagster load a code location with the asset `sales` and run its checks; returns one."""
     (folder / "shop.py").write_text(LOCATION.format(options=options))
     (folder / "home").mkdir(exist_ok=True)
     dagster = Path(sys.executable).with_name("dagster")
@@ -66,15 +66,15 @@ def evaluate(folder: Path, url: str, options: str) -> dg.AssetCheckEvaluation:
 
 
 def found(client: Client, *of_assets: str) -> list[HealthCheck]:
-    """What is found where the code location's assets have these consumers of the queue orders."""
+    """Returns the findings if the code location's assets have these consumers of queue orders."""
     consumers = [Consumer("orders", name, (dg.AssetKey(name),)) for name in of_assets]
     return consumers_without_asset(client.health(), client.consumers(), consumers)
 
 
 def test_the_consumer_of_an_asset_that_was_renamed_is_a_warning_until_it_is_named(
-    client: Client, go_by: Callable[[str], None], tmp_path: Path
+    client: Client, let_time_pass: Callable[[str], None], tmp_path: Path
 ) -> None:
-    go_by("2 hours")
+    let_time_pass("2 hours")
     publish(client, ["a", "b"])
 
     renamed = evaluate(tmp_path, client.url, "")
@@ -84,7 +84,7 @@ def test_the_consumer_of_an_asset_that_was_renamed_is_a_warning_until_it_is_name
     for words in (
         "consumer revenue was last active 2:00:",
         "2 events wait for it",
-        "give the asset consumer='revenue'",
+        "set consumer='revenue' on the asset",
         "`pgque unregister orders revenue`",
     ):
         assert words in str(renamed.metadata["what_to_do"].value)
@@ -92,9 +92,9 @@ def test_the_consumer_of_an_asset_that_was_renamed_is_a_warning_until_it_is_name
 
 
 def test_a_consumer_outside_dagster_is_in_order_while_it_consumes(
-    client: Client, go_by: Callable[[str], None]
+    client: Client, let_time_pass: Callable[[str], None]
 ) -> None:
-    go_by("2 hours")
+    let_time_pass("2 hours")
     publish(client, ["a"])
     client.next_batch("orders", "revenue")
 
@@ -102,29 +102,29 @@ def test_a_consumer_outside_dagster_is_in_order_while_it_consumes(
 
 
 def test_a_consumer_for_which_nothing_waits_is_in_order(
-    client: Client, go_by: Callable[[str], None]
+    client: Client, let_time_pass: Callable[[str], None]
 ) -> None:
     publish(client, ["a"])
     batch = client.claim("orders", "revenue", owner="a test")
     assert batch is not None
     batch.ack()
-    go_by("2 days")
+    let_time_pass("2 days")
 
     assert found(client) == []
 
 
 def test_a_consumer_that_holds_up_no_rotation_is_in_order(
-    client: Client, sql: Callable[[str], None], go_by: Callable[[str], None]
+    client: Client, sql: Callable[[str], None], let_time_pass: Callable[[str], None]
 ) -> None:
     sql("update pgque.queue set queue_rotation_period = '7 days'")
-    go_by("1 day")
+    let_time_pass("1 day")
     publish(client, ["a"])
 
     assert found(client) == []
 
 
 def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
-    client: Client, go_by: Callable[[str], None]
+    client: Client, let_time_pass: Callable[[str], None]
 ) -> None:
     client.run(register_subconsumer("orders", "revenue", "1"))
     publish(client, ["a"])
@@ -138,7 +138,7 @@ def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
         limits=Limits(),
     )
     publish(client, ["b"])
-    go_by("2 hours")
+    let_time_pass("2 hours")
     tick(client)
 
     assert found(client, "revenue") == []
@@ -149,11 +149,11 @@ def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
 
 
 def test_replays_and_consumers_of_other_queues_are_told_apart(
-    client: Client, go_by: Callable[[str], None]
+    client: Client, let_time_pass: Callable[[str], None]
 ) -> None:
     client.register_consumer("orders", "replay-1a2b3c4d")
     make_queue(client, "returns")
-    go_by("2 hours")
+    let_time_pass("2 hours")
     publish(client, ["a"])
     tick(client, "returns")
 
@@ -162,9 +162,9 @@ def test_replays_and_consumers_of_other_queues_are_told_apart(
 
 
 def test_a_run_outside_of_a_code_location_finds_nothing(
-    client: Client, go_by: Callable[[str], None]
+    client: Client, let_time_pass: Callable[[str], None]
 ) -> None:
-    go_by("2 hours")
+    let_time_pass("2 hours")
     publish(client, ["a"])
     registered: list[ConsumerInfo] = client.consumers()
 

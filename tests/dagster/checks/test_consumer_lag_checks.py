@@ -55,7 +55,7 @@ def test_a_consumer_behind_its_budget_fails_and_is_told_what_to_do(
     assert (warned.passed, warned.severity) == (False, WARN)
     assert (failed.passed, failed.severity) == (False, ERROR)
     assert "0:30:00 allowed" in str(failed.description)
-    assert "see that the sensor or worker of revenue runs" in str(
+    assert "check that the sensor or worker of revenue runs" in str(
         failed.metadata["what_to_do"].value
     )
 
@@ -99,13 +99,13 @@ def test_a_held_batch_is_an_error_with_the_reason_however_short_the_lag(client: 
     publish(client, ["a"])
     batch = claim(client)
     batch.release()
-    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; mend the cause"))
+    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
 
     failed = lag_of(client, severity=WARN)
 
     assert (failed.passed, failed.severity) == (False, ERROR)
     assert failed.description == (
-        f"batch {batch.batch_id} of orders/revenue is held after 3 attempts; mend the cause"
+        f"batch {batch.batch_id} of orders/revenue is held after 3 attempts; correct the cause"
     )
 
 

@@ -121,10 +121,10 @@ def test_the_first_evaluation_passes_only_where_nothing_was_given_up_before(
     (much,) = run(checks, client.url).values()
 
     assert nothing.passed
-    assert nothing.description == "first evaluation: 0 events given up before it"
+    assert nothing.description == "first evaluation: 0 events were given up before it"
     assert (little.passed, little.severity) == (False, WARN)
     assert (much.passed, much.severity) == (False, ERROR)
-    assert much.description == "first evaluation: 2 events given up before it"
+    assert much.description == "first evaluation: 2 events were given up before it"
     assert "pgque_replay_dead_letters" in str(much.metadata["what_to_do"].value)
 
 
@@ -141,7 +141,7 @@ def test_evaluations_without_a_database_are_red_and_do_not_end_the_comparison(
     (result,) = run(checks, client.url, instance).values()
 
     assert not result.passed
-    assert result.description == "3 events given up since the last evaluation, 1 allowed"
+    assert result.description == "3 events were given up since the last evaluation, 1 allowed"
 
 
 def test_the_last_result_is_found_behind_more_than_a_page_of_evaluations_without_one(
@@ -156,7 +156,7 @@ def test_the_last_result_is_found_behind_more_than_a_page_of_evaluations_without
 
     (result,) = run(checks, client.url, instance).values()
 
-    assert result.description == "0 events given up since the last evaluation, 1 allowed"
+    assert result.description == "0 events were given up since the last evaluation, 1 allowed"
 
 
 def test_growth_of_a_queue_that_was_made_again_counts_from_its_start(

@@ -88,13 +88,13 @@ def test_a_held_batch_is_an_error_with_its_consumer_and_the_reason(client: Clien
     client.register_consumer("orders", "audit")
     batch = claim(client)
     batch.release()
-    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; mend the cause"))
+    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
 
     result = run(build_queue_health_checks(["orders"]), client.url)["held_batch"]
 
     assert (result.passed, result.severity) == (False, ERROR)
     assert f'batch {batch.batch_id} of "revenue" is held since' in str(result.description)
-    assert "after 3 attempts; mend the cause" in str(result.metadata["what_to_do"].value)
+    assert "after 3 attempts; correct the cause" in str(result.metadata["what_to_do"].value)
 
 
 def test_other_queues_stay_out(client: Client) -> None:
