@@ -1,4 +1,4 @@
-"""What a person does about a queue: replay, purge and export dead letters, pause and resume."""
+"""Jobs for operating a queue: replay, purge and export dead letters, pause and resume."""
 
 from .queue_jobs import build_pgque_jobs
 

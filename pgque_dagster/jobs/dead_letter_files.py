@@ -1,4 +1,4 @@
-"""Files of dead letters: JSON lines or Parquet, there whole or not at all."""
+"""Writes dead letters to a file, as JSON lines or Parquet. The file appears only when complete."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -30,14 +30,14 @@ _SCHEMA = pa.schema(
 
 
 class FileFormat(Enum):
-    """How the file is written."""
+    """The format of the file."""
 
     JSON_LINES = "JSON_LINES"
     PARQUET = "PARQUET"
 
 
 class Writer(Protocol):
-    """What writes pages of dead letters into a file."""
+    """Writes pages of dead letters to a file."""
 
     def write(self, letters: Iterable[ExportedDeadLetter]) -> None:
         """Adds a page."""
@@ -45,20 +45,20 @@ class Writer(Protocol):
 
 @contextmanager
 def dead_letter_file(path: Path, file_format: FileFormat, overwrite: bool) -> Iterator[Writer]:
-    """Writes beside the path, and puts the file there at the end of the block.
+    """Writes a temporary file beside the path, and renames it to the path after the block.
 
     Yields:
-        The writer. What it wrote is removed if the block raises.
+        The writer. If the block raises, the temporary file is removed.
 
     Raises:
         InvalidArgument: if the file exists and may not be overwritten, or its folder is missing.
     """
     if not path.parent.is_dir():
         raise InvalidArgument(
-            f"no folder {path.parent}", "Create it where the job runs, or give another path."
+            f"no folder {path.parent}", "Create it where the job runs, or set another path."
         )
     if path.is_dir() or (path.exists() and not overwrite):
-        raise InvalidArgument(f"{path} exists", "Give another path, or set overwrite.")
+        raise InvalidArgument(f"{path} exists", "Set another path, or set overwrite.")
     unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
     opened = {FileFormat.JSON_LINES: _json_lines, FileFormat.PARQUET: _parquet}[file_format]
     try:
@@ -75,7 +75,7 @@ class _JsonLinesWriter:
 
     def write(self, letters: Iterable[ExportedDeadLetter]) -> None:
         for letter in letters:
-            # A payload stays the text that it is: it may be no JSON, which may be why it is here.
+            # The payload stays a text, because it may not be JSON.
             json.dump(
                 asdict(letter),
                 self._file,

@@ -1,4 +1,4 @@
-"""Jobs for what a person does to a queue: replay, purge and export dead letters; pause, resume."""
+"""The jobs and their ops: replay, purge and export dead letters; pause and resume a queue."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,13 +20,13 @@ _CHUNK = 1000
 
 
 def build_pgque_jobs() -> list[dg.JobDefinition]:
-    """Makes the jobs with which a person helps a queue; each asks for the queue in its config.
+    """Builds the jobs for operating queues. The config of each run names the queue.
 
     Returns:
         `pgque_replay_dead_letters`, `pgque_purge_dead_letters`, `pgque_export_dead_letters`,
-        `pgque_pause_queue` and `pgque_resume_queue`, for the Definitions, once. They need the
-        resource `pgque`. What they did to dead letters, or to a queue, is an observation of its
-        asset.
+        `pgque_pause_queue` and `pgque_resume_queue`. Add them to the Definitions once. They need
+        the resource `pgque`. Each run records its result as an observation of the asset of the
+        queue or its dead letters.
     """
     ops = (
         replay_dead_letters,
@@ -49,17 +49,17 @@ def _job(op: dg.OpDefinition) -> dg.JobDefinition:
 
 
 class QueueConfig(dg.Config):
-    """Which queue."""
+    """The queue to work on."""
 
     queue: str = Field(description="The queue's name.")
 
 
 class ReplayConfig(QueueConfig):
-    """Which dead letters to send again; what is left out fits all."""
+    """Which dead letters to send again. A field that is left out excludes none."""
 
     reason: str | None = Field(
         default=None,
-        description="Only those given up for this reason; % stands for any text, _ for any sign.",
+        description="Only those given up for this reason; % matches any text, _ any character.",
     )
     type: str | None = Field(default=None, description="Only events of this type.")
     since: str | None = Field(
@@ -68,7 +68,7 @@ class ReplayConfig(QueueConfig):
     )
     until: str | None = Field(default=None, description="Only those given up before this time.")
     limit: int | None = Field(
-        default=None, ge=0, description="How many at most; the oldest are replayed first."
+        default=None, ge=0, description="The maximum number; the oldest are replayed first."
     )
 
 
@@ -78,7 +78,7 @@ class PurgeConfig(QueueConfig):
     older_than_days: float = Field(
         default=30.0,
         ge=0,
-        description="Only those given up so many days ago, or parts of days; 0 for all.",
+        description="Only those given up at least this many days ago, such as 0.5; 0 for all.",
     )
 
 
@@ -86,7 +86,8 @@ class ExportConfig(QueueConfig):
     """Where to write the dead letters, and how."""
 
     path: str = Field(
-        description="The file to write, on the machine where the run works. Its folder must exist."
+        description="The file to write, on the machine that executes the run. Its folder must "
+        "exist."
     )
     file_format: FileFormat = Field(
         default=FileFormat.JSON_LINES, description="JSON_LINES or PARQUET."
@@ -106,8 +107,8 @@ def replay_dead_letters(
     _report(context, dead_letters_key(config.queue), counts)
     if failed:
         raise dg.Failure(
-            f"{failed} dead letters could not be replayed and stay; the first because: "
-            f"{first_error}",
+            f"{failed} dead letters could not be replayed and stay where they are; the first "
+            f"because: {first_error}",
             metadata=counts,
             allow_retries=False,
         )
@@ -128,7 +129,7 @@ def purge_dead_letters(
 def export_dead_letters_to_file(
     context: dg.OpExecutionContext, config: ExportConfig, pgque: PgqueResource
 ) -> None:
-    """Writes all dead letters of a queue into a file, the oldest first, and leaves them there."""
+    """Writes all dead letters of a queue to a file, oldest first. The queue keeps them."""
     path = Path(config.path).absolute()
     exported = 0
     with (
@@ -149,7 +150,7 @@ def export_dead_letters_to_file(
 
 @dg.op
 def pause_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
-    """Stops a queue's ticks: it goes on to take events, and hands them out when it is resumed."""
+    """Stops a queue's ticks. It still accepts events, and delivers them after it is resumed."""
     with log_error_line(context.log), pgque.client() as client:
         client.pause_queue(config.queue)
         _report_queue(context, client, config.queue)
@@ -157,7 +158,7 @@ def pause_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: Pgqu
 
 @dg.op
 def resume_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
-    """Lets a paused queue tick again: what it took meanwhile comes in the next batches."""
+    """Lets a paused queue tick again. The next batches deliver the events sent meanwhile."""
     with log_error_line(context.log), pgque.client() as client:
         client.resume_queue(config.queue)
         _report_queue(context, client, config.queue)
@@ -166,17 +167,17 @@ def resume_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: Pgq
 def _replay(
     context: dg.OpExecutionContext, client: Client, config: ReplayConfig
 ) -> tuple[int, int, str | None]:
-    """Replays a chunk a transaction, so that a run that dies leaves whole chunks done."""
+    """Replays one chunk per transaction, so that a run that dies leaves whole chunks done."""
     since, until = _time("since", config.since), _time("until", config.until)
-    # Events that are given up again meanwhile are not replayed a second time.
+    # The number is fixed here, so that events given up again meanwhile are not replayed twice.
     total = _count(client, config.queue)
     if config.limit is not None:
         total = min(total, config.limit)
     replayed, failed, first_error = 0, 0, None
     while replayed + failed < total:
-        # Those that failed are the oldest left, so they come first in each chunk again.
+        # The failed ones are now the oldest, so each chunk starts with them again.
         limit = failed + min(_CHUNK, total - replayed - failed)
-        went, failed, first_error = client.replay_dead_letters(
+        sent, failed, first_error = client.replay_dead_letters(
             config.queue,
             reason=config.reason,
             type=config.type,
@@ -184,9 +185,9 @@ def _replay(
             until=until,
             limit=limit,
         )
-        replayed += went
+        replayed += sent
         context.log.info(f"Replayed {replayed} dead letters of queue {config.queue}.")
-        if went + failed < limit:
+        if sent + failed < limit:
             break
     return replayed, failed, first_error
 
@@ -195,17 +196,18 @@ def _time(field: str, text: str | None) -> datetime | None:
     """Reads a time of the config.
 
     Raises:
-        InvalidArgument: if it is none, or has no zone.
+        InvalidArgument: if it is not a time, or has no time zone.
     """
     if text is None:
         return None
     hint = (
-        f"Write {field} with its zone, such as {datetime.now(UTC).isoformat(timespec='seconds')}."
+        f"Write {field} with a time zone, such as "
+        f"{datetime.now(UTC).isoformat(timespec='seconds')}."
     )
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidArgument(f"{field} {text!r} is no time", hint) from error
+        raise InvalidArgument(f"{field} {text!r} is not a time", hint) from error
     if time.tzinfo is None:
         raise InvalidArgument(f"{field} {text!r} has no time zone", hint)
     return time
@@ -216,7 +218,7 @@ def _count(client: Client, queue: str) -> int:
 
 
 def _report(context: dg.OpExecutionContext, key: dg.AssetKey, metadata: dict[str, Any]) -> None:
-    """Shows what was done with the step and, beside the queue's own numbers, with its asset."""
+    """Records a result in the log, on the step, and as an observation of an asset."""
     context.log.info(", ".join(f"{name}: {value}" for name, value in metadata.items()))
     context.add_output_metadata(metadata)
     context.log_event(dg.AssetObservation(key, metadata={"job": context.job_name, **metadata}))
@@ -225,6 +227,6 @@ def _report(context: dg.OpExecutionContext, key: dg.AssetKey, metadata: dict[str
 def _report_queue(context: dg.OpExecutionContext, client: Client, queue: str) -> None:
     found = next((stats for stats in client.queue_stats() if stats.queue == queue), None)
     if found is None:
-        raise QueueNotFound(f'queue "{queue}" was dropped meanwhile', "")
+        raise QueueNotFound(f'queue "{queue}" was dropped during the run', "")
     metadata = {"paused": found.ticker_paused, "pgque/depth": found.depth}
     _report(context, queue_key(queue), metadata)

@@ -32,7 +32,7 @@ def give_up_next(client: Client, reason: str, consumer: str) -> None:
 
 
 def run(client: Client, name: str, **config: Any) -> dg.ExecuteInProcessResult:
-    """Runs `pgque_<name>` of a code location; the error that ends it comes out."""
+    """Runs the job `pgque_<name>` of a code location; raises the error that fails it."""
     job = dg.Definitions(
         jobs=[JOBS[f"pgque_{name}"]], resources={"pgque": PgqueResource(url=client.url)}
     ).resolve_job_def(f"pgque_{name}")
@@ -42,7 +42,7 @@ def run(client: Client, name: str, **config: Any) -> dg.ExecuteInProcessResult:
 
 
 def seen(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> dict[str, object]:
-    """The numbers with which the job was observed at an asset."""
+    """Returns the numbers that the job recorded on an asset."""
     (event,) = [each for each in result.all_events if each.is_asset_observation]
     observation = event.asset_observation_data.asset_observation
     assert observation.asset_key == key
@@ -50,7 +50,7 @@ def seen(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> dict[str, objec
 
 
 def waiting(client: Client) -> list[str | None]:
-    """What is handed out next."""
+    """Returns the events of the next batch."""
     tick(client)
     batch = claim(client)
     payloads = [event.payload for event in batch.events()]
@@ -157,7 +157,7 @@ def test_dead_letters_that_cannot_be_replayed_stay_and_stop_no_others(
 
 @pytest.mark.parametrize("field", ["since", "until"])
 @pytest.mark.parametrize(
-    ("text", "words"), [("yesterday", "is no time"), ("2026-05-01 12:00", "has no time zone")]
+    ("text", "words"), [("yesterday", "is not a time"), ("2026-05-01 12:00", "has no time zone")]
 )
 def test_a_time_that_cannot_be_read_is_refused_with_an_example(
     client: Client, field: str, text: str, words: str
