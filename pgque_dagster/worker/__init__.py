@@ -1,4 +1,4 @@
-"""The warm process that runs batches as they come, and the command that starts it."""
+"""The worker, a process that runs batches as soon as they are due, and the command for it."""
 
 from .worker import Worker
 

@@ -1,6 +1,6 @@
-"""The command behind `pgque worker`; `python -m pgque_dagster.worker.command` is the same.
+"""The command `pgque worker`, also available as `python -m pgque_dagster.worker.command`.
 
-It stands apart from the other commands because it needs Dagster, which they do not.
+It is not in `cli/` with the other commands, because it needs Dagster and they do not.
 """
 
 import importlib
@@ -30,12 +30,12 @@ from .worker import Worker
 
 
 def load_definitions(module: str, attribute: str) -> dg.Definitions:
-    """Loads the Definitions of a module: the attribute, or what it returns when it is called.
+    """Loads the Definitions of a module from an attribute, or from the function that it names.
 
     Raises:
-        ClickException: if there is no such module or attribute, or it is something else.
+        ClickException: if the module or attribute does not exist, or gives no Definitions.
     """
-    # As `dagster dev` does, for code beside which the command is started.
+    # Add the current folder, as `dagster dev` does, so that code in it can be imported.
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -43,54 +43,57 @@ def load_definitions(module: str, attribute: str) -> dg.Definitions:
         raise click.ClickException(f"module {module} cannot be loaded: {error}") from error
     except AttributeError as error:
         raise click.ClickException(
-            f"module {module} has no attribute {attribute}: name the one that holds its "
-            "Definitions with --attribute"
+            f"module {module} has no attribute {attribute}: pass the name of its Definitions with "
+            "--attribute"
         ) from error
     definitions = found if isinstance(found, dg.Definitions) else callable(found) and found()
     if not isinstance(definitions, dg.Definitions):
-        raise click.ClickException(f"{module}.{attribute} is no dagster.Definitions")
+        raise click.ClickException(
+            f"{module}.{attribute} is not a dagster.Definitions: pass the name of the module's "
+            "Definitions with --attribute"
+        )
     return definitions
 
 
 def select_consumers(definitions: dg.Definitions, names: Sequence[str]) -> list[Consumer]:
-    """Returns the consumers among the assets, or those of them that are named.
+    """Returns the consumers of the assets, or the named ones among them.
 
     Args:
         definitions: with assets made by `@pgque_asset`.
-        names: as queue/consumer; none for all.
+        names: in the form queue/consumer; empty for all.
 
     Raises:
-        ClickException: if there is none, or not one of that name.
+        ClickException: if there is no consumer, or none with one of the names.
     """
     keys = sorted(definitions.resolve_all_asset_keys(), key=lambda key: tuple(key.path))
     consumers = consumers_of(consuming_among(map(definitions.resolve_assets_def, keys)))
     by_name = {str(consumer): consumer for consumer in consumers}
     if not consumers:
-        raise click.ClickException("no asset there is made by @pgque_asset")
+        raise click.ClickException("the Definitions have no asset made by @pgque_asset")
     for name in names:
         if name not in by_name:
             raise click.ClickException(
-                f"no asset consumes {name}; there are: {', '.join(sorted(by_name))}"
+                f"no asset consumes {name}: use one of {', '.join(sorted(by_name))}"
             )
     return [by_name[name] for name in dict.fromkeys(names or by_name)]
 
 
 def refuse_values_in_memory(definitions: dg.Definitions, consumers: Sequence[Consumer]) -> None:
-    """Refuses assets whose values an IO manager would only keep in this process's memory.
+    """Refuses assets whose values would only be kept in this process's memory.
 
-    A run that is executed in the process that began it has its default IO manager replaced by one
-    in memory, so the batch would be acked and its value lost.
+    For runs in this process, Dagster replaces its default IO manager by one in memory. The batch
+    would be acked and its value lost.
 
     Args:
-        definitions: with the assets and the resources.
-        consumers: whose assets to look at.
+        definitions: the assets and resources.
+        consumers: the consumers whose assets to check.
 
     Raises:
         ClickException: if there is such an asset.
     """
     served = {key for consumer in consumers for key in consumer.asset_keys}
     lost = []
-    # As they were declared: those that are resolved have the default IO manager among their own.
+    # The declared assets, because resolved ones have the default IO manager as their own resource.
     for asset in definitions.assets or ():
         if not isinstance(asset, dg.AssetsDefinition) or served.isdisjoint(asset.keys):
             continue
@@ -104,14 +107,14 @@ def refuse_values_in_memory(definitions: dg.Definitions, consumers: Sequence[Con
     if lost:
         raise click.ClickException(
             f"{', '.join(lost)}: the worker would keep the value in memory only, ack the batch and "
-            "lose the value. Give the Definitions an IO manager that stores, such as "
+            "lose the value. Add an IO manager that stores values to the Definitions, such as "
             "ParquetBatchIOManager or dagster.FilesystemIOManager; or, if the function stores its "
             "results itself, annotate it with -> None"
         )
 
 
 def _is_in_memory(manager: object) -> bool:
-    """Whether it is Dagster's IO manager in memory, or none: then Dagster takes that one."""
+    """Whether values are kept in memory, by Dagster's in-memory IO manager or without any."""
     if manager is None or manager is dg.mem_io_manager:
         return True
     return isinstance(manager, dg.InMemoryIOManager)
@@ -123,14 +126,16 @@ def _is_in_memory(manager: object) -> bool:
     epilog=examples("pgque worker -m my_project.definitions"),
 )
 @click.option("-m", "--module", required=True, help="The module with the project's Definitions.")
-@click.option("-a", "--attribute", default="defs", show_default=True, help="Their name in it.")
+@click.option(
+    "-a", "--attribute", default="defs", show_default=True, help="Name of the Definitions in it."
+)
 @click.option(
     "-c",
     "--consumer",
     "names",
     multiple=True,
     metavar="QUEUE/CONSUMER",
-    help="Serve only this one; may be given again.  [default: all]",
+    help="Serve only this consumer. May be given several times.  [default: all]",
 )
 @click.option("--min-events", type=click.IntRange(0), default=1, show_default=True)
 @click.option("--max-events", type=click.IntRange(1), default=1_000_000, show_default=True)
@@ -145,17 +150,22 @@ def _is_in_memory(manager: object) -> bool:
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="How many batches of one consumer may be at work at a time, in all workers and sensors.",
+    help="How many batches of one consumer may be in progress at a time, in all workers and "
+    "sensors.",
 )
 @click.option(
-    "--poll", type=float, default=5.0, show_default=True, help="Seconds without being woken."
+    "--poll",
+    type=float,
+    default=5.0,
+    show_default=True,
+    help="Seconds between checks for batches when no NOTIFY arrives.",
 )
 @click.option(
     "--grace",
     type=float,
     default=60.0,
     show_default=True,
-    help="Seconds that a batch in progress gets to end when the worker is stopped.",
+    help="Seconds to wait for the batch in progress when the worker is stopped.",
 )
 def main(
     module: str,
@@ -171,21 +181,24 @@ def main(
     poll: float,
     grace: float,
 ) -> None:
-    """Run batches in this process as they come, each as a run of Dagster.
+    """Run batches in this process as soon as they are due, each as a Dagster run.
 
-    Woken by each tick, with a Spark session that stays warm. Runs are recorded in the instance of
-    DAGSTER_HOME. Options mean what those of build_pgque_sensor do; a sensor for the same assets may
-    run beside it. SIGTERM and Ctrl-C let the batch in progress end; a second one gives it back.
+    Each tick wakes the worker, and its Spark session stays warm. Runs are recorded in the instance
+    of DAGSTER_HOME. The options have the same meaning as those of build_pgque_sensor. A sensor for
+    the same assets may run at the same time. SIGTERM or Ctrl-C stops the worker after the batch in
+    progress; a second signal releases the batch and ends the process at once.
     """
     logging.basicConfig(level=logging.WARNING, format="pgque worker: %(message)s")
     logging.getLogger("pgque").setLevel(logging.INFO)
     if "DAGSTER_HOME" not in os.environ:
-        raise click.ClickException("set DAGSTER_HOME: runs are recorded in the instance there")
+        raise click.ClickException("set DAGSTER_HOME: runs are recorded in its instance")
     with announce_if_slow(f"loading {module}"):
         definitions = load_definitions(module, attribute)
     resource = (definitions.resources or {}).get("pgque")
     if not isinstance(resource, PgqueResource):
-        raise click.ClickException(f"{module}.{attribute} has no resource pgque: PgqueResource")
+        raise click.ClickException(
+            f"{module}.{attribute} has no PgqueResource: add it as the resource pgque"
+        )
     policy = BatchPolicy(
         Limits(min_count=min_events, min_interval=timedelta(seconds=max_age), max_count=max_events),
         AttemptPolicy(max_attempts, timedelta(seconds=backoff)),
@@ -212,7 +225,7 @@ def main(
 
 
 def start_spark(resource: object) -> None:
-    """Starts the Spark session that the runs will share, so that the first of them is fast, too.
+    """Starts the Spark session that all runs share, so that the first run is fast, too.
 
     Raises:
         ClickException: if Spark does not start.
@@ -227,7 +240,7 @@ def start_spark(resource: object) -> None:
 def _needed(
     offered: Mapping[str, dg.ResourceDefinition], *keys: str
 ) -> dict[str, dg.ResourceDefinition]:
-    """The resources of these keys, with those that they need themselves."""
+    """Returns the resources with these keys, and those that they need."""
     needed: dict[str, dg.ResourceDefinition] = {}
     waiting = set(keys)
     while waiting:
@@ -240,17 +253,17 @@ def _needed(
 def run_until_signal(worker: Worker, grace: float, announcement: str) -> None:
     """Runs a worker until SIGTERM or SIGINT.
 
-    It runs in a thread of its own: in the main one, Dagster would let the first signal interrupt
-    the batch in progress.
+    The worker runs in its own thread, because in the main thread Dagster would let the first signal
+    interrupt the batch in progress.
 
     Args:
-        worker: what to run.
-        grace: seconds that the batch in progress gets. After them, or at a second signal, its claim
-            is given back and the process ends on the spot.
-        announcement: what to say on stderr from when on a signal ends the worker in order.
+        worker: the worker to run.
+        grace: seconds to wait for the batch in progress. After them, or at a second signal, its
+            lease is released and the process ends at once.
+        announcement: printed on stderr once a signal stops the worker cleanly.
 
     Raises:
-        Exception: what the worker raised.
+        Exception: the error that ended the worker.
     """
     signals: list[int] = []
     failure: list[BaseException] = []
@@ -276,7 +289,7 @@ def run_until_signal(worker: Worker, grace: float, announcement: str) -> None:
         waited += 0.2 if signals else 0.0
     if thread.is_alive():
         worker.release()
-        click.echo("pgque worker: the batch in progress was given back", err=True)
+        click.echo("pgque worker: released the batch in progress", err=True)
         os._exit(1)
     if failure:
         raise failure[0]

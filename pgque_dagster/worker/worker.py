@@ -1,8 +1,8 @@
 """`pgque worker`: runs batches in one warm process, woken by NOTIFY.
 
-Each batch is a run of its own, recorded in Dagster's instance like any other, under the tags that
-the sensor gives. Which batches get a run is decided by the same code, and the lease guards them,
-so sensors and workers may serve one consumer together.
+Each batch is a Dagster run, recorded in the instance with the tags that the sensor also sets. The
+sensor's code decides which batches get a run, and each batch is under a lease, so sensors and
+workers may serve the same consumer.
 """
 
 import logging
@@ -35,10 +35,10 @@ logger = logging.getLogger("pgque.worker")
 
 _LONGEST_WAIT = 30.0
 _FIRST_WAIT = 0.2
-# How long a wait for NOTIFY goes on after `stop`.
+# Each wait for NOTIFY is this short, so that `stop` takes effect soon.
 _STEP = 0.5
 
-Bell = psycopg.Connection[tuple[object, ...]]
+_ListeningConnection = psycopg.Connection[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Worker:
     """Runs the batches of consumers in this process, one after another.
 
     Args:
-        job: has the consumers' assets, with their resources; they are made for each run, and
+        job: has the consumers' assets and their resources. Resources are created anew for each run;
             dagster-pyspark's session stays with the process.
-        consumers: whose batches to run.
-        instance: where runs are recorded. It must be a persistent one.
+        consumers: the consumers whose batches to run.
+        instance: records the runs. It must be persistent.
         pgque: the database.
-        policy: when a batch is opened and how often it is tried.
-        poll: how long to wait without being woken; batches that are due by time alone, retries
-            and a lost connection are noticed then.
+        policy: when a batch is opened and how many attempts it gets.
+        poll: the longest wait between two checks for batches. They find batches that are due by
+            age, retries, and a lost connection, which no NOTIFY announces.
     """
 
     def __init__(
@@ -82,34 +82,37 @@ class Worker:
         self._cursor = SensorCursor()
         self._stopped = threading.Event()
         self._running: _Running | None = None
-        self._told: frozenset[str] = frozenset()
+        self._logged_reasons: frozenset[str] = frozenset()
 
     def stop(self) -> None:
-        """Makes `run` return after the batch in progress. May be called from a signal handler."""
+        """Makes `run` return after the batch in progress. Is safe in a signal handler."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Runs batches until `stop`; waits for a database that goes away, longer each time.
+        """Runs batches until `stop`. Retries with growing waits while the database is unavailable.
 
         Raises:
-            PgqueError: for what waiting does not mend, such as a missing schema or role.
+            PgqueError: for errors that waiting does not resolve, such as a missing schema or role.
         """
         wait = _FIRST_WAIT
         while not self._stopped.is_set():
             try:
-                with self._pgque.client() as client, _listening(client.url, self._queues()) as bell:
+                with (
+                    self._pgque.client() as client,
+                    _listening(client.url, self._queues()) as listener,
+                ):
                     wait = _FIRST_WAIT
-                    self._serve(client, bell)
+                    self._serve(client, listener)
             except (ConnectionFailed, DatabaseError) as error:
-                logger.warning("%s Trying again in %.1f s.", error, wait)
+                logger.warning("%s Retrying in %.1f s.", error, wait)
                 self._stopped.wait(wait)
                 wait = min(wait * 2, _LONGEST_WAIT)
 
     def release(self) -> None:
-        """Gives up the batch in progress: its claim is free and its run canceled.
+        """Releases the lease of the batch in progress and records its run as canceled.
 
-        For whoever cannot wait for its end. What the run does afterwards comes to nothing, since
-        its ack is refused; the process should end.
+        Call this before ending the process without waiting for the batch. If the run continues, its
+        ack fails.
         """
         running = self._running
         if running is None:
@@ -129,9 +132,9 @@ class Worker:
     def _queues(self) -> list[str]:
         return sorted({consumer.queue for consumer in self._consumers})
 
-    def _serve(self, client: Client, bell: Bell) -> None:
+    def _serve(self, client: Client, listener: _ListeningConnection) -> None:
         while not self._stopped.is_set():
-            # One at a time: while it runs, another worker may take what else is due.
+            # Request one run only, so that other workers can take further batches meanwhile.
             findings = find_batches(
                 self._instance,
                 client,
@@ -141,15 +144,15 @@ class Worker:
                 max_runs=1,
             )
             self._cursor = findings.cursor
-            self._tell(findings)
+            self._log_new_reasons(findings)
             for request in findings.requests:
                 self._execute(request)
             if not findings.requests:
-                self._wait(bell)
+                self._wait(listener)
 
     def _execute(self, request: dg.RunRequest) -> None:
         run_id = str(uuid.uuid4())
-        self._running = _Running(run_id, request.tags[QUEUE], _holder(request.tags))
+        self._running = _Running(run_id, request.tags[QUEUE], _lease_holder(request.tags))
         try:
             result = self._job.execute_in_process(
                 instance=self._instance,
@@ -167,35 +170,37 @@ class Worker:
             "done" if result.success else "failed",
         )
 
-    def _wait(self, bell: Bell) -> None:
-        """Waits for a tick's NOTIFY, in steps so short that `stop` is seen."""
+    def _wait(self, listener: _ListeningConnection) -> None:
+        """Waits up to `poll` for a tick's NOTIFY, or until `stop`."""
         ends_at = time.monotonic() + self._poll
         while not self._stopped.is_set() and time.monotonic() < ends_at:
             with translated():
-                heard = list(bell.notifies(timeout=min(_STEP, self._poll), stop_after=1))
-            if heard:
+                notifications = list(
+                    listener.notifies(timeout=min(_STEP, self._poll), stop_after=1)
+                )
+            if notifications:
                 return
 
-    def _tell(self, findings: Findings) -> None:
-        """Logs what is new among the reasons: most are the same at each look."""
+    def _log_new_reasons(self, findings: Findings) -> None:
+        """Logs reasons that differ from the last check, since most repeat every time."""
         for reason in findings.reasons:
-            if reason not in self._told:
+            if reason not in self._logged_reasons:
                 logger.info(reason)
-        self._told = frozenset(findings.reasons)
+        self._logged_reasons = frozenset(findings.reasons)
 
 
-def _holder(tags: Mapping[str, str]) -> str:
-    """The name under which the queue knows who holds a run's batch."""
+def _lease_holder(tags: Mapping[str, str]) -> str:
+    """Returns the consumer or subconsumer that holds the lease of a run's batch."""
     part = tags.get(SUBCONSUMER)
     return tags[CONSUMER] if part is None else member_name(tags[CONSUMER], part)
 
 
 @contextmanager
-def _listening(url: str, queues: Sequence[str]) -> Iterator[Bell]:
-    """Opens a connection that hears of each tick of the queues.
+def _listening(url: str, queues: Sequence[str]) -> Iterator[_ListeningConnection]:
+    """Opens a connection that gets a NOTIFY for each tick of the queues.
 
     Yields:
-        The connection. Behind a transaction pooler it hears nothing, and polling remains.
+        The connection. Behind a transaction pooler it gets none, and the worker polls.
     """
     with connect(url) as connection:
         for queue in queues:

@@ -1,4 +1,4 @@
-"""`pgque worker`: batches as they come, in one process, each a run of Dagster."""
+"""`pgque worker` runs batches as soon as they are due, in one process, each as a Dagster run."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ def is_consumed(client: Client) -> bool:
 
 
 def all_consumed(client: Client) -> bool:
-    """The same of a shared consumer."""
+    """Whether all events of a cooperative consumer are consumed."""
     return not any(info.batch_id or info.pending_events for info in client.consumers("orders"))
 
 
@@ -78,7 +78,7 @@ def working(
     stored: StoringIOManager | None = None,
     policy: BatchPolicy = POLICY,
 ) -> Iterator[Worker]:
-    """A worker in a thread of this process, for the block."""
+    """Runs a worker in a thread of this process while the block runs."""
     resource = PgqueResource(url=url)
     definitions = dg.Definitions(
         assets=[asset],
@@ -282,7 +282,7 @@ def test_workers_that_are_told_so_work_on_batches_of_one_consumer_at_a_time(
     ):
         eventually(lambda: all_consumed(client), "both batches are acked")
 
-    # One that began at the same moment with the same batch was skipped.
+    # A run that started at the same moment with the same batch was skipped.
     assert set(statuses(instance)) == {"SUCCESS"}
 
 
@@ -303,7 +303,7 @@ def test_a_worker_outlives_its_connections(
 
 @pytest.fixture
 def project(tmp_path: Path, client: Client) -> tuple[Path, dict[str, str]]:
-    """A project as a user has it, with the environment to start the worker in."""
+    """A user's project, with the environment in which to start the worker."""
     (tmp_path / "shop.py").write_text(
         "import dagster as dg\n"
         "from dagster_pyspark import LazyPySparkResource\n"
@@ -426,7 +426,7 @@ def test_spark_that_does_not_start_ends_the_worker_with_its_reason(
     [
         (["-m", "nosuch"], "module nosuch cannot be loaded"),
         (["-m", "shop", "-a", "other"], "has no attribute other"),
-        (["-m", "shop", "-a", "dg"], "is no dagster.Definitions"),
+        (["-m", "shop", "-a", "dg"], "is not a dagster.Definitions"),
         (["-m", "shop", "-c", "orders/nobody"], "no asset consumes orders/nobody"),
     ],
 )
