@@ -1,6 +1,6 @@
 """Queues and their consumers as Dagster components: the Python API in YAML, under the same names.
 
-A component composes what the other modules build, and adds nothing that Python users lack.
+A component only composes what the Python API builds.
 """
 
 from .batch_consumer import BatchConsumerComponent

@@ -21,7 +21,7 @@ from .scaffolding import BatchConsumerScaffolder
 from .sinks import Sink, sink_option
 from .transforms import Transform, load_function
 
-# What a transform may ask for by name, as the body of a @pgque_asset may.
+# Parameters that a transform may have, as the function of a @pgque_asset.
 _OFFERED = ("context", "batch")
 
 
@@ -31,19 +31,19 @@ class Payload(Options):
     schema_: Annotated[
         str, option("Fields to read from the JSON, as DDL.", "id bigint not null, total double")
     ] = Field(alias="schema")
-    keep: Annotated[list[str], option("Event columns to put before them.", ["ev_time"])] = Field(
-        default=[]
+    keep: Annotated[list[str], option("Event columns to keep, before the fields.", ["ev_time"])] = (
+        Field(default=[])
     )
     on_malformed: Annotated[
         OnMalformed,
-        option("What becomes of events that do not fit: dead_letter, retry, fail or keep."),
+        option("What happens to events that do not fit: dead_letter, retry, fail or keep."),
     ] = "dead_letter"
-    retry_after: Annotated[timedelta, duration("When they come again, for retry.")] = timedelta(
-        minutes=1
-    )
+    retry_after: Annotated[
+        timedelta, duration("With retry, the wait before they are delivered again.")
+    ] = timedelta(minutes=1)
     max_malformed: Annotated[
         float,
-        share("The share of a batch's events that may not fit; beyond it the run fails."),
+        share("The maximum share of a batch's events that may not fit; above it the run fails."),
     ] = DEFAULT_MAX_MALFORMED
 
     @field_validator("max_malformed", mode="before")
@@ -59,27 +59,32 @@ class Payload(Options):
 class SensorOptions(Options):
     """Options of `build_pgque_sensor`."""
 
-    name: Annotated[str | None, option("The sensor's; `<asset>_sensor`, if left out.")] = None
-    min_events: Annotated[int, option("How many events are worth a run.")] = 1
-    max_events: Annotated[int, option("How many events one run takes, about.")] = 1_000_000
-    max_age: Annotated[timedelta, duration("How long events wait for others.")] = timedelta(
-        seconds=60
+    name: Annotated[str | None, option("The sensor's name; by default `<asset>_sensor`.")] = None
+    min_events: Annotated[int, option("The minimum number of events for a run.")] = 1
+    max_events: Annotated[int, option("The approximate maximum number of events in a run.")] = (
+        1_000_000
     )
+    max_age: Annotated[
+        timedelta, duration("How long an event waits for min_events to be reached.")
+    ] = timedelta(seconds=60)
     max_attempts: Annotated[int, option("How many runs may claim a batch and fail.")] = 3
     backoff: Annotated[timedelta, duration("The wait after the first failure.")] = timedelta(
         seconds=10
     )
     on_exhausted: Annotated[
         OnExhausted,
-        option("What becomes of a batch whose attempts all failed: hold or dead_letter."),
+        option("What happens to a batch after its last attempt failed: hold or dead_letter."),
     ] = "hold"
     max_runs: Annotated[
-        int | None, option("How many runs one evaluation requests at the most; null for no limit.")
+        int | None,
+        option("The maximum number of runs that one evaluation requests; null for no limit."),
     ] = None
     parallel_runs: Annotated[
-        int, option("How many batches of the consumer may be worked on at a time.")
+        int, option("How many batches of the consumer may be in progress at a time.")
     ] = 1
-    minimum_interval_seconds: Annotated[int, option("Between two evaluations.")] = 5
+    minimum_interval_seconds: Annotated[
+        int, option("The minimum time between two evaluations.")
+    ] = 5
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
@@ -89,11 +94,13 @@ class ConsumerLagChecks(Options):
     """Options of `build_consumer_lag_checks`."""
 
     max_lag: Annotated[timedelta, duration("How far the consumer may be behind.")]
-    warn_lag: Annotated[timedelta | None, duration("Beyond this there is a warning.")] = None
-    max_pending_events: Annotated[int | None, option("How many events may wait for it.")] = None
-    severity: Annotated[dg.AssetCheckSeverity, option("Of a failure: ERROR or WARN.")] = (
-        dg.AssetCheckSeverity.ERROR
-    )
+    warn_lag: Annotated[timedelta | None, duration("Beyond this the check warns.")] = None
+    max_pending_events: Annotated[
+        int | None, option("How many events may wait for the consumer.")
+    ] = None
+    severity: Annotated[
+        dg.AssetCheckSeverity, option("The severity of a failure: ERROR or WARN.")
+    ] = dg.AssetCheckSeverity.ERROR
     automation_condition: Annotated[
         dg.AutomationCondition[dg.AssetCheckKey] | None,
         condition("When Dagster evaluates the check by itself."),
@@ -101,63 +108,70 @@ class ConsumerLagChecks(Options):
 
 
 class ReplayOptions(Options):
-    """Options of `pgque_replay_asset`; how it consumes and stores is as in the consumer's asset."""
+    """Options of `pgque_replay_asset`; the other ones are those of the consumer's asset."""
 
-    name: Annotated[str | None, option("The asset's; `<asset>_replay`, if left out.")] = None
-    group_name: Annotated[str | None, option("The group to show it in.", "replays")] = None
+    name: Annotated[str | None, option("The asset's name; by default `<asset>_replay`.")] = None
+    group_name: Annotated[str | None, option("The asset's group.", "replays")] = None
 
 
 class AssetOptions(Options):
     """Options of `pgque_asset`."""
 
     queue: Annotated[str, option("The queue's name.", "orders")]
-    consumer: Annotated[str | None, option("The consumer's name; the asset's, if left out.")] = None
-    lease_ttl: Annotated[timedelta, duration("How long a batch stays with a run that died.")] = (
+    consumer: Annotated[str | None, option("The consumer's name; by default the asset's name.")] = (
+        None
+    )
+    lease_ttl: Annotated[timedelta, duration("How long the lease of a run that died lasts.")] = (
         timedelta(minutes=1)
     )
-    slices: Annotated[int, option("How many partitions a large batch is read in, at most.")] = 4
-    max_batches: Annotated[int, option("How many batches one run takes, at most.")] = 1
+    slices: Annotated[
+        int, option("The maximum number of partitions in which a large batch is read.")
+    ] = 4
+    max_batches: Annotated[int, option("The maximum number of batches in one run.")] = 1
     max_seconds: Annotated[
-        float | None, option("No further batch is begun after this time of one run.", 300)
+        float | None, option("After this time the run claims no further batch.", 300)
     ] = None
     timeout: Annotated[
-        timedelta | None, duration("How long the work on one batch may take, before it fails.")
+        timedelta | None, duration("How long the work on one batch may take before the run fails.")
     ] = None
     returns_nothing: Annotated[
-        bool, option("Whether the transform stores its results itself, as -> None says.")
+        bool,
+        option("Whether the transform stores its results itself; same as annotating it -> None."),
     ] = False
-    name: Annotated[str | None, option("The asset's name; the transform's, if left out.")] = None
-    key_prefix: Annotated[
-        list[str] | None, option("Put before the name in the asset's key.", ["bank"])
-    ] = None
+    name: Annotated[str | None, option("The asset's name; by default the transform's.")] = None
+    key_prefix: Annotated[list[str] | None, option("Prefix of the asset's key.", ["bank"])] = None
     deps: Annotated[
         list[dg.ResolvedAssetKey], option("Upstream assets besides the queue.", ["rates"])
     ] = Field(default=[])
     description: Annotated[
-        str | None, option("Of the asset; the transform's docstring, if left out.")
+        str | None, option("Of the asset; by default the transform's docstring.")
     ] = None
-    kinds: Annotated[list[str] | None, option("Shown with the asset; pyspark, if left out.")] = None
-    group_name: Annotated[str | None, option("The group to show the asset in.", "sales")] = None
+    kinds: Annotated[list[str] | None, option("Shown with the asset; by default pyspark.")] = None
+    group_name: Annotated[str | None, option("The asset's group.", "sales")] = None
     owners: Annotated[list[str] | None, option("Of the asset.", ["team:sales"])] = None
     tags: Annotated[dict[str, str] | None, option("Of the asset.", {"tier": "gold"})] = None
     metadata: Annotated[dict[str, Any] | None, option("Of the asset.")] = None
     code_version: Annotated[str | None, option("Of the transform.", "3")] = None
     automation_condition: Annotated[
         dg.AutomationCondition[dg.AssetKey] | None,
-        condition("When Dagster materializes the asset by itself, besides its sensor."),
+        condition("When Dagster materializes the asset automatically, besides its sensor."),
     ] = None
     freshness_policy: Annotated[
         dg.FreshnessPolicy | None,
-        dg.Resolver.default(model_field_type=str | None, description="Of the asset, as template."),
+        dg.Resolver.default(
+            model_field_type=str | None, description="Of the asset, as a template."
+        ),
     ] = None
     check_specs: Annotated[
         list[dg.ResolvedAssetCheckSpec], option("Checks whose results the transform yields.")
     ] = Field(default=[])
     io_manager_key: Annotated[
-        str | None, option("The IO manager to store with, where it is a resource of its own.")
+        str | None, option("The key of the IO manager, if it is a resource that you define.")
     ] = None
     op_tags: Annotated[dict[str, Any] | None, option("Of the step that computes it.")] = None
-    pool: Annotated[str | None, option("A pool that bounds how many of its steps run.")] = None
+    pool: Annotated[
+        str | None, option("A pool that limits how many steps run at the same time.")
+    ] = None
 
     def arguments(self) -> dict[str, Any]:
         """Returns the attributes as arguments of `pgque_asset`."""
@@ -169,10 +183,10 @@ class AssetOptions(Options):
 class BatchConsumerComponent(AssetOptions, dg.Component):
     """A consumer of a queue: the asset that a function computes from its batches, and its sensor.
 
-    The transform is given the payloads as DataFrame, or all of the events where there is no
-    `payload`. It may name as further parameters what a `@pgque_asset` may: `context`, `batch`,
-    resources, upstream assets. One whose first parameter is `batch` gets that instead of a
-    DataFrame. What it returns is stored by the sink, and then the batch is acked.
+    The transform gets the payloads as a DataFrame, or the events if `payload` is left out. It may
+    have further parameters as a `@pgque_asset` does: `context`, `batch`, resources, upstream
+    assets. If its first parameter is `batch`, it gets the batch instead of a DataFrame. The sink
+    stores its result, and then the batch is acked.
 
     Example:
         .. code-block:: yaml
@@ -193,7 +207,7 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
             def revenue(orders: DataFrame) -> DataFrame:
                 return orders.groupBy("product").sum("total")
 
-        A subclass may change the asset and what is done with a batch:
+        A subclass may change the asset and how a batch is computed:
 
         .. code-block:: python
 
@@ -213,36 +227,36 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
         dg.Resolver(
             load_function,
             model_field_type=str,
-            description="The function that computes the asset, by its import path; with a dot in "
-            "front, from the folder of this file.",
+            description="The import path of the function that computes the asset. A leading dot "
+            "stands for the folder of this file.",
             examples=[".transform.revenue", "my_project.transforms.revenue"],
         ),
     ]
     payload: Annotated[
-        Payload | None, option("How to read the payloads; without it the transform gets events.")
+        Payload | None, option("How to read payloads; if left out, the transform gets the events.")
     ] = None
     sink: Annotated[
-        Sink | None, sink_option("Where to store; without it the IO manager is io_manager_key.")
+        Sink | None, sink_option("Where to store the result; if left out, by io_manager_key.")
     ] = None
     sensor: Annotated[
         SensorOptions | None, option("When batches get runs; null for no sensor.")
     ] = SensorOptions()
     replay: Annotated[
         ReplayOptions | None,
-        option("An asset that computes past events once more; without it there is none."),
+        option("An asset that computes past events again; if left out, there is none."),
     ] = None
     consumer_lag_checks: Annotated[
-        ConsumerLagChecks | None, option("How far behind is too far; without it there is no check.")
+        ConsumerLagChecks | None, option("A check on the lag; if left out, there is none.")
     ] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self._parameters:
-            raise ValueError("the transform has no parameter: the first one gets the DataFrame")
+            raise ValueError("the transform has no parameter: add one, to get the DataFrame")
         if self.payload is not None and not self._takes_data_frame:
             raise ValueError(
-                f"the transform's first parameter is {next(iter(self._parameters))!r}, so it reads "
-                "the payloads itself: leave out `payload`, or rename the parameter"
+                f"the transform's first parameter is {next(iter(self._parameters))!r}, so "
+                "`payload` has no effect: leave out `payload`, or rename the parameter"
             )
         if self.sink is not None and self.io_manager_key is not None:
             raise ValueError("`sink` and `io_manager_key` both say where to store: leave one out")
@@ -255,25 +269,25 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
 
     @property
     def consumer_name(self) -> str:
-        """The consumer, unique in its queue."""
+        """The consumer's name, unique in its queue."""
         return self.consumer or self.asset_name
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """Returns the asset to show; made to be overridden.
+        """Returns the spec of the asset. Override this to change it.
 
         Args:
-            spec: the asset as `pgque_asset` makes it. Its key, and the metadata that name queue and
-                consumer, have to stay.
+            spec: the spec that `pgque_asset` makes. Keep its key, and the metadata that name queue
+                and consumer.
         """
         return spec
 
     def execute(self, context: dg.AssetExecutionContext, batch: SparkBatch, **inputs: Any) -> Any:
-        """Computes what is stored of a batch; made to be overridden.
+        """Computes the result of a batch. Override this to change how.
 
         Args:
             context: of the run.
-            batch: the claimed batch. It is acked when its output is stored.
-            inputs: resources and upstream assets that the transform names.
+            batch: the claimed batch. It is acked after its output is stored.
+            inputs: the resources and upstream assets among the transform's parameters.
 
         Returns:
             What a `@pgque_asset` may return: a DataFrame, an Output, a MaterializeResult or None.
@@ -283,13 +297,13 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
         return self.transform(*self._data_frames(batch), **named, **inputs)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Makes the asset, that of its replays, its check, its sensor and its IO manager."""
+        """Builds the asset, its replay asset, check, sensor and IO manager."""
         options = self.arguments()
         resources = {}
         if self.sink is not None:
             options["io_manager_key"] = f"{self.asset_name}_io_manager"
             resources[options["io_manager_key"]] = self.sink.io_manager()
-        asset = pgque_asset(**options)(self._body()).map_asset_specs(self.get_asset_spec)
+        asset = pgque_asset(**options)(self._compute_fn()).map_asset_specs(self.get_asset_spec)
         return dg.Definitions(
             assets=[asset, *self._replays(asset, options["io_manager_key"])],
             asset_checks=self._checks(asset),
@@ -312,10 +326,10 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
             return [batch.events()]
         return [batch.payload(**self.payload.arguments())]
 
-    def _body(self) -> Callable[..., Any]:
+    def _compute_fn(self) -> Callable[..., Any]:
         """Returns `execute` with the signature that @pgque_asset reads."""
 
-        def body(context: dg.AssetExecutionContext, batch: SparkBatch, **inputs: Any) -> Any:
+        def compute_fn(context: dg.AssetExecutionContext, batch: SparkBatch, **inputs: Any) -> Any:
             return self.execute(context, batch, **inputs)
 
         signature = inspect.signature(self.transform, eval_str=True)
@@ -324,15 +338,15 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
         offered = [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _OFFERED
         ]
-        body.__name__ = self.asset_name
-        body.__doc__ = self.transform.__doc__
-        body.__signature__ = inspect.Signature([*offered, *inputs])  # type: ignore[attr-defined]
-        body.__annotations__ = {
+        compute_fn.__name__ = self.asset_name
+        compute_fn.__doc__ = self.transform.__doc__
+        compute_fn.__signature__ = inspect.Signature([*offered, *inputs])  # type: ignore[attr-defined]
+        compute_fn.__annotations__ = {
             each.name: each.annotation for each in inputs if each.annotation is not each.empty
         }
         if signature.return_annotation is not signature.empty:
-            body.__annotations__["return"] = signature.return_annotation
-        return body
+            compute_fn.__annotations__["return"] = signature.return_annotation
+        return compute_fn
 
     def _replays(
         self, asset: dg.AssetsDefinition, io_manager_key: str | None
@@ -350,7 +364,7 @@ class BatchConsumerComponent(AssetOptions, dg.Component):
             io_manager_key=io_manager_key,
             **self.replay.arguments(),
         )
-        return [decorate(self._body())]
+        return [decorate(self._compute_fn())]
 
     def _sensors(self, asset: dg.AssetsDefinition) -> list[dg.SensorDefinition]:
         if self.sensor is None:

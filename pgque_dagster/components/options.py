@@ -1,4 +1,4 @@
-"""What the attributes of all components share: strict schemas, and durations."""
+"""The base class of component attributes, with strict schemas, and their resolvers."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -20,8 +20,8 @@ _NULL = {"type": "null"}
 class Options(dg.Model, dg.Resolvable):
     """Attributes that mirror the parameters of a function of the Python API.
 
-    Dagster accepts a text for every attribute, since it may be a template. Here a text that stands
-    for another type has to be one, so that `dg check yaml` finds what is misspelt.
+    Dagster accepts a text for every attribute, since it may be a template. Here a text in place of
+    another type must be a template, so that `dg check yaml` finds misspelt values.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -56,10 +56,10 @@ def _strict(model: type[BaseModel]) -> type[BaseModel]:
 
 
 def _sharpen(attribute: _Schema, resolve: Callable[[_Schema], _Schema]) -> None:
-    """Restricts a text among other types to templates; has errors point inside of nested values.
+    """Restricts texts in place of other types to templates, and locates errors in nested values.
 
-    A value that fits no alternative of `anyOf` is one error at the place of the attribute. So these
-    accept any list or object, and which one it has to be is said a second time, by its type.
+    A value that matches no alternative of `anyOf` is one error at the line of the attribute. So
+    `anyOf` accepts any list or object here, and `allOf` checks its content by its type.
     """
     alternatives = attribute.get("anyOf", [])
     if "allOf" in attribute or all(each in (_TEXT, _NULL) for each in alternatives):
@@ -79,7 +79,7 @@ def _sharpen(attribute: _Schema, resolve: Callable[[_Schema], _Schema]) -> None:
 
 
 def _by_type(alternatives: Sequence[_Schema], resolve: Callable[[_Schema], _Schema]) -> _Schema:
-    """Has an object's `type` tell which of several it is; without one it is the first."""
+    """Selects the schema of an object by its `type`; without a `type` it is the first."""
     rule, *others = alternatives
     for each in others:
         name = resolve(each)["properties"]["type"]["anyOf"][0]
@@ -118,7 +118,7 @@ def duration(description: str) -> dg.Resolver:
 
 def share(description: str) -> dg.Resolver:
     """Returns the resolver of an attribute that is a number from 0 to 1."""
-    # Strict, because true would be 1 otherwise.
+    # Strict, because otherwise true would be read as 1.
     from_0_to_1: Any = Annotated[float, Field(ge=0, le=1, strict=True)] | str
     return dg.Resolver(
         lambda context, value: value,
@@ -129,7 +129,7 @@ def share(description: str) -> dg.Resolver:
 
 
 def condition(description: str) -> dg.Resolver:
-    """Returns the resolver of an AutomationCondition, which YAML has as a template."""
+    """Returns the resolver of an AutomationCondition, which YAML gives as a template."""
     as_text: Any = str | None
     return dg.Resolver(
         lambda context, value: value,
@@ -140,7 +140,7 @@ def condition(description: str) -> dg.Resolver:
 
 
 def option(description: str, *examples: Any) -> dg.Resolver:
-    """Returns the resolver of an attribute that is in YAML what it is in Python."""
+    """Returns the resolver of an attribute with the same type in YAML and Python."""
     resolver: dg.Resolver = dg.Resolver.default(
         description=description, examples=list(examples) or None
     )

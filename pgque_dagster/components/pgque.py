@@ -1,4 +1,4 @@
-"""`PgqueComponent`: the database of the queues, once a project."""
+"""`PgqueComponent`: the database of the queues; a project has one."""
 
 import re
 from collections import Counter
@@ -25,15 +25,15 @@ _VARIABLE = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}"
 
 
 def _read_url(context: dg.ResolutionContext, value: str | None) -> str | None:
-    """Leaves an environment variable to be read when it is needed, so that it shows nowhere."""
+    """Reads the URL; an environment variable stays an EnvVar, so that its value is not shown."""
     if value is None:
         return None
     if found := _VARIABLE.fullmatch(value.strip()):
         return dg.EnvVar(found[1] or found[2])
     if re.search(r"\{\{.*\benv\b", value):
         raise ValueError(
-            "a url made of environment variables would be shown with their values: "
-            "put all of it into one, and write url: '{{ env.PGQUE_URL }}'"
+            "a url that contains environment variables would be shown with their values: "
+            "put the whole URL into one variable, and write url: '{{ env.PGQUE_URL }}'"
         )
     return context.resolve_value(value, as_type=str)
 
@@ -41,8 +41,8 @@ def _read_url(context: dg.ResolutionContext, value: str | None) -> str | None:
 class TickerSensorOptions(Options):
     """Options of `build_pgque_ticker_sensor`."""
 
-    name: Annotated[str, option("The sensor's.")] = "pgque_ticker_sensor"
-    minimum_interval_seconds: Annotated[int, option("Between two ticks.")] = 5
+    name: Annotated[str, option("The sensor's name.")] = "pgque_ticker_sensor"
+    minimum_interval_seconds: Annotated[int, option("The minimum time between two ticks.")] = 5
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
@@ -56,16 +56,19 @@ class AlertOptions(Options):
         dg.Resolver(
             load_function,
             model_field_type=str,
-            description="The function that gets each alert, by its import path; with a dot in "
-            "front, from the folder of this file.",
+            description="The import path of the function that is called with each alert. A leading "
+            "dot stands for the folder of this file.",
             examples=[".alerts.to_slack", "my_project.alerts.to_slack"],
         ),
     ]
     max_lag: Annotated[
-        timedelta | None, duration("How far a consumer may be behind, besides the check of health.")
+        timedelta | None,
+        duration("How far a consumer may be behind, in addition to the health check."),
     ] = None
-    name: Annotated[str, option("The sensor's.")] = "pgque_alerts"
-    interval: Annotated[timedelta, duration("Between two evaluations.")] = timedelta(minutes=1)
+    name: Annotated[str, option("The sensor's name.")] = "pgque_alerts"
+    interval: Annotated[timedelta, duration("The minimum time between two evaluations.")] = (
+        timedelta(minutes=1)
+    )
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
@@ -75,7 +78,7 @@ class AlertOptions(Options):
 class PgqueComponent(Options, dg.Component):
     """The database of the queues: the resource `pgque`, the Spark session of consumers, the jobs.
 
-    One a project. The queues of all QueueComponents are created where they are missing.
+    A project has one. It creates the queues of all QueueComponents that do not exist.
 
     Example:
         .. code-block:: yaml
@@ -95,9 +98,9 @@ class PgqueComponent(Options, dg.Component):
             _read_url,
             inject_before_resolve=False,
             model_field_type=str | None,
-            description="libpq URI or connection string, best an environment variable: it is read "
-            "when it is needed and shown nowhere. Without it, the embedded PostgreSQL of the "
-            "project folder is started.",
+            description="libpq URI or connection string, preferably an environment variable, which "
+            "is read when it is needed and never shown. If left out, the embedded PostgreSQL of "
+            "the project folder is started.",
             examples=["{{ env.PGQUE_URL }}"],
         ),
     ] = None
@@ -106,11 +109,11 @@ class PgqueComponent(Options, dg.Component):
         option("Environment variable in which Spark's executors find the URL.", "PGQUE_SECRET_URL"),
     ] = None
     executors_url_file: Annotated[
-        str | None, option("The same as a file that each of their hosts has.")
+        str | None, option("A file with the URL, on each host of the executors.")
     ] = None
     install: Annotated[
         InstallPolicy,
-        option("Whether to install the schema: never, if it is missing, or also to upgrade it."),
+        option("Whether to install the schema: never, if_missing, or upgrade an older one too."),
     ] = "if_missing"
     ticking: Annotated[
         TickingPolicy,
@@ -125,28 +128,26 @@ class PgqueComponent(Options, dg.Component):
     ] = Field(default={})
     consumers: Annotated[
         dict[str, list[str]],
-        option("Consumers to register at once, by queue.", {"orders": ["revenue"]}),
+        option("Consumers to register with the queues, by queue.", {"orders": ["revenue"]}),
     ] = Field(default={})
-    pool_size: Annotated[
-        int, option("How many connections a process keeps open while it has no use.")
-    ] = 4
+    pool_size: Annotated[int, option("How many unused connections a process keeps open.")] = 4
     spark_config: Annotated[
         dict[str, Any] | None,
         option(
-            "Settings of the Spark session; null, where `pyspark` is a resource of your own.",
+            "Settings of the Spark session; null if you define the resource `pyspark` yourself.",
             {"spark.master": "local[2]"},
         ),
     ] = Field(default={})
     ticker_sensor: Annotated[
-        TickerSensorOptions, option("The sensor that ticks, where `ticking` is sensor.")
+        TickerSensorOptions, option("The sensor that ticks, if `ticking` is sensor.")
     ] = TickerSensorOptions()
     alerts: Annotated[
         AlertOptions | None,
-        option("Whom to tell what is wrong with the queues; without it there is no such sensor."),
+        option("Alerts on problems with the queues; if left out, there are none."),
     ] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Makes the resources, the jobs for any queue, and the sensors that tick and tell."""
+        """Builds the resources, the jobs, and the ticker and alert sensors."""
         options = {name: getattr(self, name) for name in PgqueResource.model_fields}
         named = [queue.queue for queue in all_components(context, QueueComponent)]
         options["queues"] = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
@@ -174,6 +175,6 @@ def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[s
             )
         if queue not in queues:
             raise dg.DagsterInvalidDefinitionError(
-                f"consumer {consumer} is on queue {queue!r}, which nothing declares: add a "
-                f"QueueComponent for it, or name it in `queues` of the PgqueComponent"
+                f"consumer {consumer} is on queue {queue!r}, which is not declared: add a "
+                f"QueueComponent for it, or add it to `queues` of the PgqueComponent"
             )

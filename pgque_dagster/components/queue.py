@@ -1,4 +1,4 @@
-"""`QueueComponent`: one queue in the lineage, with the checks on what its consumers gave up."""
+"""`QueueComponent`: one queue in the lineage, with its observation and checks."""
 
 import re
 from datetime import timedelta
@@ -22,18 +22,18 @@ from .tree import all_components
 class DeadLetterChecks(Options):
     """Options of `build_dead_letter_checks`."""
 
-    max_dead_letters: Annotated[int, option("How many the queue may have.")] = 0
+    max_dead_letters: Annotated[int, option("How many dead letters the queue may have.")] = 0
     max_by_reason: Annotated[
         dict[str, int] | None,
-        option("Limits of their own for some reasons, as patterns of LIKE.", {"not JSON%": 10}),
+        option("Separate limits for some reasons, by LIKE pattern.", {"not JSON%": 10}),
     ] = None
     max_growth: Annotated[
         int | None, option("How many events may be given up between two evaluations.")
     ] = None
-    severity: Annotated[dg.AssetCheckSeverity, option("Of a failure: ERROR or WARN.")] = (
-        dg.AssetCheckSeverity.ERROR
-    )
-    sample_rows: Annotated[int, option("How many of the newest to show.")] = 5
+    severity: Annotated[
+        dg.AssetCheckSeverity, option("The severity of a failure: ERROR or WARN.")
+    ] = dg.AssetCheckSeverity.ERROR
+    sample_rows: Annotated[int, option("How many of the newest dead letters to show.")] = 5
     show_payloads: Annotated[
         ShowPayloads,
         dg.Resolver(
@@ -41,7 +41,7 @@ class DeadLetterChecks(Options):
                 load_function(context, value) if isinstance(value, str) else value
             ),
             model_field_type=bool | Annotated[str, Field(pattern=r"\.")],
-            description="Whether payloads are shown there; or the import path of a function that "
+            description="Whether to show their payloads; or the import path of a function that "
             "returns what to show of a dead letter.",
             examples=[False, ".redaction.without_names"],
         ),
@@ -64,8 +64,12 @@ class QueueHealthChecks(Options):
 class ObservationOptions(Options):
     """Options of `build_pgque_observation_sensor`."""
 
-    name: Annotated[str | None, option("The sensor's; `<queue>_observation`, if left out.")] = None
-    interval: Annotated[timedelta, duration("Between two observations.")] = timedelta(minutes=5)
+    name: Annotated[str | None, option("The sensor's name; by default `<queue>_observation`.")] = (
+        None
+    )
+    interval: Annotated[timedelta, duration("The time between two observations.")] = timedelta(
+        minutes=5
+    )
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
@@ -75,9 +79,9 @@ class ObservationOptions(Options):
 class QueueComponent(Options, dg.Component):
     """A queue: its assets in the lineage, its observation, its checks and the job that runs them.
 
-    The queue is created by the project's PgqueComponent where it is missing. The job is named
-    after the queue, `orders_checks`, and runs every 5 minutes all checks on the queue and its dead
-    letters, those of its consumers among them.
+    The project's PgqueComponent creates the queue if it does not exist. The job is named after the
+    queue, such as `orders_checks`. Every 5 minutes it runs all checks on the queue and its dead
+    letters, including those of its consumers.
 
     Example:
         .. code-block:: yaml
@@ -99,37 +103,37 @@ class QueueComponent(Options, dg.Component):
     """
 
     queue: Annotated[str, option("The queue's name.", "orders")]
-    group_name: Annotated[str, option("The group to show its assets in.")] = "pgque"
+    group_name: Annotated[str, option("The group of its assets.")] = "pgque"
     producers: Annotated[
         list[dg.ResolvedAssetKey],
-        option("Assets whose events these are, such as the table whose trigger sends.", ["orders"]),
+        option("Assets that send the events, such as a table with a trigger.", ["orders"]),
     ] = Field(default=[])
     observation: Annotated[
         ObservationOptions | None,
-        option("How often its depth, rate and lag are recorded; null for never."),
+        option("How often depth, rate and lag are recorded; null for never."),
     ] = ObservationOptions()
     dead_letter_checks: Annotated[
-        DeadLetterChecks | None, option("How many dead letters are too many; null for no check.")
+        DeadLetterChecks | None, option("The checks on dead letters; null for none.")
     ] = DeadLetterChecks()
     queue_health_checks: Annotated[
         QueueHealthChecks | None,
-        option("The health checks of the SQL side, one by one; null for none of them."),
+        option("A check for each one of pgque.queue_health(); null for none."),
     ] = QueueHealthChecks()
     check_schedule: Annotated[
         str | None,
-        option("A cron expression: when to run the checks; null for never.", "* * * * *"),
+        option("When to run the checks, as a cron expression; null for never.", "* * * * *"),
     ] = "*/5 * * * *"
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """Returns the asset to show for the queue, or for its dead letters; made to be overridden.
+        """Returns the spec of the queue's asset or of its dead letters. Override this to change it.
 
         Args:
-            spec: the asset as `build_queue_assets` makes it. Its key has to stay.
+            spec: the spec that `build_queue_assets` makes. Keep its key.
         """
         return spec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Makes the assets, their observation, the checks, and what runs them."""
+        """Builds the assets, their observation and checks, and the job and schedule for these."""
         assets = build_queue_assets(
             self.queue,
             group_name=self.group_name,
@@ -145,7 +149,7 @@ class QueueComponent(Options, dg.Component):
         jobs = [
             dg.define_asset_job(
                 f"{name}_checks",
-                # Those that consumers have on the queue are among them.
+                # Includes the checks that consumers define on the queue.
                 dg.AssetSelection.checks_for_assets(
                     queue_key(self.queue), dead_letters_key(self.queue)
                 ),

@@ -1,4 +1,4 @@
-"""What `dg scaffold defs` writes: YAML that works as it is, with a comment to each choice."""
+"""The scaffolders of `dg scaffold defs`: they write YAML that works as it is, with comments."""
 
 from string import Template
 from typing import Any
@@ -7,12 +7,12 @@ import dagster as dg
 from pydantic import BaseModel, Field
 
 _PGQUE = """\
-# The database of the queues, and the Spark session of their consumers: one such file a project.
+# The database of the queues, and the Spark session of their consumers. A project has one.
 type: $type
 
 attributes:
-  # A libpq URI or connection string from the environment, so that it shows nowhere. Without it the
-  # embedded PostgreSQL of the project folder is started.
+  # A libpq URI or connection string from the environment, so that it is never shown. If left out,
+  # the embedded PostgreSQL of the project folder is started.
   # url: "{{ env.PGQUE_URL }}"
 
   # Whether to install the schema: never, if_missing, or upgrade an older one too.
@@ -24,7 +24,7 @@ attributes:
   # Queues to create, besides those that have a QueueComponent.
   # queues: [other]
 
-  # Settings of the Spark session; null, where `pyspark` is a resource of your own.
+  # Settings of the Spark session; null if you define the resource `pyspark` yourself.
   spark_config:
     spark.master: local[2]
 
@@ -33,28 +33,28 @@ attributes:
 """
 
 _QUEUE = """\
-# A queue in the lineage, and the checks on it. The PgqueComponent creates it where it is missing.
+# A queue in the lineage, and its checks. The PgqueComponent creates the queue if it is missing.
 type: $type
 
 attributes:
   queue: $name
 
-  # The group to show the queue and its dead letters in.
+  # The group of the assets of the queue and its dead letters.
   group_name: pgque
 
-  # How often its depth, rate and lag are recorded, for the plots of its asset; null for never.
+  # How often depth, rate and lag are recorded, for the plots of the asset; null for never.
   observation:
     interval: 5m
 
-  # Assets whose events these are, to be shown upstream, such as the table whose trigger sends.
+  # Assets that send the events, shown upstream of the queue, such as a table with a trigger.
   # producers: [orders_table]
 
-  # Fails when consumers gave up more events than this; null for no check.
+  # Fails if the queue has more dead letters than this; null for no check.
   dead_letter_checks:
     max_dead_letters: 0
     severity: ERROR
 
-  # When to run the checks, as a cron expression. The job ${identifier}_checks runs them, too.
+  # When the job ${identifier}_checks runs the checks, as a cron expression. By default every 5 min.
   # check_schedule: "* * * * *"
 """
 
@@ -63,24 +63,24 @@ _CONSUMER = """\
 type: $type
 
 attributes:
-  # A QueueComponent declares it.
+  # The queue; declare it with a QueueComponent.
   queue: $queue
 
-  # The asset's name, and the consumer's in the queue.
+  # The name of the asset and of the consumer.
   name: $identifier
 
   # The function in transform.py beside this file; or an import path, my_project.module.function.
   transform: .transform.transform
 
-  # How to read JSON payloads: fields as Spark's DDL, and what becomes of events that do not fit
-  # (dead_letter, retry, fail, keep). Without it the transform gets the events as they are.
+  # How to read JSON payloads: the fields as Spark DDL, and what happens to events that do not fit
+  # (dead_letter, retry, fail, keep). If left out, the transform gets the events as they are.
   # payload:
   #   schema: product string not null, total double not null
   #   on_malformed: dead_letter
   #   max_malformed: 0.1  # more than a tenth malformed fails the run
 
-  # Where the DataFrame is stored: Parquet, a directory a batch. Or a table of the queue's database
-  # that is there already, merged in the transaction of the ack; mode is append, upsert or add.
+  # Where the DataFrame is stored: as Parquet, one directory per batch. Or in an existing table of
+  # the queue's database, merged in the transaction of the ack; mode is append, upsert or add:
   #   type: postgres
   #   mode: upsert
   #   key: [product]
@@ -88,26 +88,26 @@ attributes:
     type: parquet
     base_dir: "{{ context.project_root }}/output"
 
-  # When a batch gets its run: once so many events are there, or the oldest has waited so long.
+  # When a batch gets its run: if min_events wait, or if the oldest has waited max_age.
   sensor:
     min_events: 1
     max_age: 60s
     max_attempts: 3
 
-  # How long a batch stays with a run that died.
+  # How long the lease of a run that died lasts.
   lease_ttl: 1m
 
   # group_name: $queue
 """
 
 _TRANSFORM = '''\
-"""What the asset $identifier is made of."""
+"""Computes the asset $identifier."""
 
 from pyspark.sql import DataFrame
 
 
 def transform(events: DataFrame) -> DataFrame:
-    """How many events of each type the batch has."""
+    """Counts the events of each type in the batch."""
     return events.groupBy("ev_type").count()
 '''
 
@@ -121,7 +121,7 @@ class PgqueScaffolder(dg.Scaffolder):
 
 
 class QueueScaffolder(dg.Scaffolder):
-    """Writes a commented QueueComponent of the queue that the folder is named after."""
+    """Writes a commented QueueComponent for the queue with the name of the folder."""
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
         """Writes it in the place and form asked for."""
@@ -129,15 +129,15 @@ class QueueScaffolder(dg.Scaffolder):
 
 
 class ConsumerParams(BaseModel):
-    """What one may say when scaffolding a consumer."""
+    """Options of the command that scaffolds a consumer."""
 
     queue: str | None = Field(
-        default=None, description="The queue to consume; the name of the folder, if left out."
+        default=None, description="The queue to consume; by default the name of the folder."
     )
 
 
 class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
-    """Writes a commented BatchConsumerComponent and the transform that it names."""
+    """Writes a commented BatchConsumerComponent and its transform."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[ConsumerParams]:

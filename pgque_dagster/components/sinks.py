@@ -1,4 +1,4 @@
-"""Where a consumer stores what it computes: the IO managers in YAML."""
+"""The sinks of a consumer: the IO managers in YAML."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from .options import Options, option
 class ParquetSinkOptions(Options):
     """Options of `ParquetBatchIOManager`."""
 
-    type: Annotated[Literal["parquet"], option("A directory a batch, replaced as a whole.")] = (
+    type: Annotated[Literal["parquet"], option("One directory per batch, replaced as a whole.")] = (
         "parquet"
     )
     base_dir: Annotated[
@@ -34,14 +34,14 @@ class PostgresSinkOptions(Options):
         option("A table of the queue's database, merged in the transaction of the ack."),
     ]
     mode: Annotated[
-        Mode, option("append, or, by key, upsert (replaces values) or add (adds values up).")
+        Mode, option("append; or, by key, upsert (replaces values) or add (adds values).")
     ] = "append"
     key: Annotated[
         list[str], option("Columns of a unique index, for upsert and add.", ["product"])
     ] = Field(default=[])
     stage_schema: Annotated[
         str | None,
-        option("Where rows are staged, if the role may not create tables beside the table."),
+        option("Where rows are staged, if the role may not create tables in the table's schema."),
     ] = None
 
     def io_manager(self) -> dg.IOManagerDefinition:
@@ -75,6 +75,6 @@ def _resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Sink | N
 
 
 def sink_option(description: str) -> dg.Resolver:
-    """Returns the resolver of an attribute that is a sink, of the kind that its `type` names."""
+    """Returns the resolver of a sink attribute; `type` selects the kind of sink."""
     kinds: Any = ParquetSinkOptions.model() | PostgresSinkOptions.model() | None
     return dg.Resolver(_resolve, model_field_type=kinds, description=description)

@@ -1,4 +1,4 @@
-"""Finds a function that YAML names, such as the transform of a consumer."""
+"""Imports a function that YAML names, such as the transform of a consumer."""
 
 import importlib
 from collections.abc import Callable
@@ -14,7 +14,7 @@ def load_function(context: dg.ResolutionContext, reference: str) -> Transform:
 
     Args:
         context: of the YAML that names it.
-        reference: `module.function`; with a dot in front, from the folder of the YAML.
+        reference: `module.function`, or `.module.function` for a file in the folder of the YAML.
 
     Raises:
         ValueError: if there is no such module or function.
@@ -22,8 +22,8 @@ def load_function(context: dg.ResolutionContext, reference: str) -> Transform:
     module_name, _, name = reference.rpartition(".")
     if not module_name.strip(".") or not name:
         raise ValueError(
-            f"{reference!r} is no import path: write module.function, or .module.function for a "
-            "file beside this one"
+            f"{reference!r} is not an import path: write module.function, or .module.function for "
+            "a file beside this one"
         )
     if module_name.startswith("."):
         module_name = f"{_module_of_folder(context)}{module_name}"

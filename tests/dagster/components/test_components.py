@@ -57,18 +57,18 @@ def test_ticking_by_sensor_brings_the_sensor() -> None:
     assert not by_others.sensors
 
 
-def ring(alert: Alert) -> None:
-    RUNG.append(alert)
+def to_pager(alert: Alert) -> None:
+    ALERTS.append(alert)
 
 
-RUNG: list[Alert] = []
+ALERTS: list[Alert] = []
 
 
 def test_alerts_are_told_to_the_function_that_yaml_names(database_url: str) -> None:
     component = PgqueComponent.from_attributes_dict(
         attributes={
             "queues": ["nosuch"],
-            "alerts": {"notify": f"{__name__}.ring", "max_lag": "5m"},
+            "alerts": {"notify": f"{__name__}.to_pager", "max_lag": "5m"},
         }
     )
     (sensor,) = dg.build_defs_for_component(component).sensors or []
@@ -77,12 +77,12 @@ def test_alerts_are_told_to_the_function_that_yaml_names(database_url: str) -> N
 
     sensor(dg.build_sensor_context(), pgque=PgqueResource(url=database_url))
 
-    assert [(alert.queue, alert.problem) for alert in RUNG] == [("nosuch", "queue")]
+    assert [(alert.queue, alert.problem) for alert in ALERTS] == [("nosuch", "queue")]
 
 
 def test_alerts_without_a_queue_to_watch_are_refused() -> None:
     component = PgqueComponent.from_attributes_dict(
-        attributes={"alerts": {"notify": f"{__name__}.ring"}}
+        attributes={"alerts": {"notify": f"{__name__}.to_pager"}}
     )
 
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="has no queue to watch"):

@@ -35,16 +35,16 @@ from pgque_dagster.components.sinks import ParquetSinkOptions
 from pgque_dagster.sensors.observation import build_pgque_observation_sensor
 from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
 
-# Left out of YAML, each for its reason.
+# The parameters that YAML leaves out, each with the reason.
 NOT_IN_YAML = {
-    build_pgque_sensor: {"assets", "name"},  # the component's own asset, and a name after it
+    build_pgque_sensor: {"assets", "name"},  # the component's own asset, and a name derived from it
     build_dead_letter_checks: {"queues"},  # the component's own queue
     build_queue_assets: {"consumers"},  # those of the project's components
     build_queue_health_checks: {"queues"},
     build_consumer_lag_checks: {"assets"},
     build_pgque_observation_sensor: {"queues", "name"},
     build_pgque_ticker_sensor: set(),
-    build_pgque_alerts: {"queues"},  # all that the project declares
+    build_pgque_alerts: {"queues"},  # all queues that the project declares
     pgque_asset: {"asset_options"},
     SparkBatch.payload: {"self"},
 }

@@ -14,7 +14,7 @@ from tests.support.events import publish
 
 
 def keep(events: DataFrame) -> list[str]:
-    """Keeps payloads."""
+    """Returns the payloads."""
     return sorted(row.ev_data for row in events.collect())
 
 
@@ -25,7 +25,7 @@ def consumer(**attributes: Any) -> BatchConsumerComponent:
 def consume(
     component: BatchConsumerComponent, url: str, spark: SparkSession, *others: Any
 ) -> tuple[dg.ExecuteInProcessResult, list[Any]]:
-    """Runs a component's asset on the next batch; returns what was stored, too."""
+    """Runs a component's asset on the next batch; returns the result and what was stored."""
     store = StoringIOManager()
     definitions = dg.Definitions.merge(
         dg.build_defs_for_component(component),
@@ -202,8 +202,8 @@ def test_attributes_that_contradict_each_other_are_refused(
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("keep", "is no import path"),
-        (".keep", "is no import path"),
+        ("keep", "is not an import path"),
+        (".keep", "is not an import path"),
         ("no_such_module.keep", "cannot be imported: No module named 'no_such_module'"),
         ("math.no_such_function", "module math has no function 'no_such_function'"),
     ],

@@ -53,7 +53,7 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
     assert left is None
 
 
-# Each line that is wrong says so; the others are right.
+# The wrong lines are marked; the others are correct.
 MISSPELT = {
     "pgque": """\
 type: pgque_dagster.PgqueComponent
@@ -103,7 +103,7 @@ def test_each_typo_is_reported_with_its_line(project: DgProject) -> None:
     for name, text in MISSPELT.items():
         lines = enumerate(text.splitlines(), start=1)
         wrong = {number for number, line in lines if line.endswith("# wrong")}
-        # Beside those, line 2 is told what it lacks.
+        # Line 2 is also reported, for the attributes that are missing.
         assert project.lines_reported(found, name) - {2} == wrong - {2}
 
 
@@ -148,7 +148,7 @@ def test_a_consumer_of_a_queue_that_nothing_declares_is_refused_when_it_is_loade
 
     with pytest.raises(Exception, match="pgque") as raised:
         project.load()
-    assert "revenue is on queue 'odrers', which nothing declares" in str(raised.value.__cause__)
+    assert "revenue is on queue 'odrers', which is not declared" in str(raised.value.__cause__)
 
 
 def test_the_demo_is_right_in_every_component(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from tests.support.events import claim, publish
 
 
 def payloads(events: DataFrame) -> DataFrame:
-    """Keeps payloads."""
+    """Returns the payloads."""
     return events.select("ev_data")
 
 

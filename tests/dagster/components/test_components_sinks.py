@@ -100,7 +100,7 @@ def test_yaml_has_every_option_of_the_io_manager_for_postgres() -> None:
             if name != without
         }
 
-    # Its database is the resource pgque.
+    # Its database is that of the resource pgque.
     in_python = defaults(PostgresBatchIOManager, without="pgque")
 
     assert defaults(PostgresSinkOptions, without="type") == in_python
