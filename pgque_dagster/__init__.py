@@ -1,7 +1,7 @@
 """PgQue for Dagster: a PostgreSQL queue whose batches become Spark-computed assets.
 
-The names for Dagster are found on first use, so that `pgque_dagster.client` needs neither Dagster
-nor Spark.
+The names below are loaded on first use, so that importing `pgque_dagster.client` loads neither
+Dagster nor Spark.
 """
 
 from importlib import import_module
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from .spark import SparkBatch
 
-# Found on first use, too: an executor that the package was shipped to has no record of it.
+# Loaded on first use, too: an executor to which the package is shipped has no metadata of it.
 __version__: str
 
 __all__ = [
@@ -105,6 +105,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the names, if what they need is there: Dagster looks among them for components."""
+    """Lists the names if Dagster and Spark are installed; Dagster searches them for components."""
     found = all(find_spec(package) for package in ("dagster", "dagster_pyspark", "pyspark"))
     return [*globals(), *(__all__ if found else ())]

@@ -55,22 +55,21 @@ def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[Consumer]:
 
 
 def consuming_among(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetsDefinition]:
-    """Returns those that `@pgque_asset` made, each once, however many keys it has."""
+    """Returns the assets made by `@pgque_asset`. One with several keys is returned once."""
     return list({id(asset): asset for asset in assets if is_consuming(asset)}.values())
 
 
 def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
-    """Refuses to consume where two assets of the code location would share the batches.
+    """Raises if two assets of the code location have the same consumer and would share its batches.
 
-    Dagster calls nobody when a code location is put together, so it is looked for in the run.
+    The check runs in each run, because Dagster has no hook that runs when a code location loads.
 
     Args:
-        context: of the run. One that is executed in the process that began it belongs to no code
-            location, and passes.
+        context: of the run. A run in the process that started it has no code location and passes.
         name: the consumer, as queue/consumer.
 
     Raises:
-        DagsterInvalidDefinitionError: if there is another asset with this consumer.
+        DagsterInvalidDefinitionError: if another asset has this consumer.
     """
     _refuse_shared(name, consumers_of_location(context) or ())
 
@@ -78,11 +77,11 @@ def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
 def consumers_of_location(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
 ) -> list[Consumer] | None:
-    """Returns the consumers of all assets of the run's code location; None if it has none."""
+    """Returns the consumers of all assets of the run's code location; None without a location."""
     try:
         repository = context.repository_def
     except Exception:
-        # What Dagster raises where there is none is of a private module.
+        # Dagster raises an error of a private module if there is no code location.
         return None
     consuming = consuming_among(repository.assets_defs_by_key.values())
     return [Consumer.of(asset) for asset in consuming]
@@ -95,6 +94,6 @@ def _refuse_shared(name: str, consumers: Iterable[Consumer]) -> None:
             ", ".join(key.to_user_string() for key in each.asset_keys) for each in sharing
         )
         raise dg.DagsterInvalidDefinitionError(
-            f"{assets} share the consumer {name}, so that each would get some of the batches: "
-            "give each asset a consumer of its own"
+            f"{assets} share the consumer {name}, so each would get only some of the batches: "
+            "give each asset its own consumer"
         )

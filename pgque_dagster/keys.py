@@ -1,4 +1,4 @@
-"""Names that the modules for Dagster share: asset keys, run tags and metadata keys."""
+"""Asset keys, run tags and metadata keys that the Dagster modules share."""
 
 import dagster as dg
 
@@ -11,15 +11,16 @@ EPOCH = "pgque/epoch"
 LINEAGE = "pgque/lineage"
 WORKER = "pgque/worker"
 REPLAY = "pgque/replay"
-# Dagster's own: the table that an asset is kept in.
+# Dagster's own key: the table that stores an asset.
 TABLE = "dagster/table_name"
-# Of a batch. `dagster/row_count` is shown as the whole table's.
+# The rows of a batch, since Dagster shows `dagster/row_count` as the rows of the whole table.
 ROWS = "pgque/rows"
 
 
 def queue_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue."""
-    # Dagster's graph shows the last part only, and 18 signs of it: it has to tell queue from table.
+    # The suffix tells the queue from its table: Dagster's graph shows only the key's last part, cut
+    # to 18 characters.
     return dg.AssetKey(["pgque", f"{queue}_queue"])
 
 

@@ -1,4 +1,4 @@
-"""Queues in the lineage: a queue and its dead letters as external assets upstream of consumers."""
+"""External assets for queues and their dead letters, and the freshness policy of consumers."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -7,7 +7,7 @@ import dagster as dg
 
 from .keys import QUEUE, dead_letters_key, queue_key
 
-# Dagster looks at freshness no more often.
+# Dagster evaluates freshness at most once a minute.
 _SHORTEST_WINDOW = timedelta(minutes=1)
 
 
@@ -18,18 +18,17 @@ def build_queue_assets(
     producers: Sequence[dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str] = (),
     consumers: Sequence[str] = (),
 ) -> list[dg.AssetSpec]:
-    """Makes the external assets of one queue. Put them into the Definitions once.
+    """Builds the external assets of one queue. Add them to the Definitions once.
 
     Args:
         queue: the queue's name.
-        group_name: the group to show them in.
-        producers: the assets whose events these are, to be shown upstream of the queue; such as the
-            table whose trigger feeds it.
-        consumers: names of consumers for the queue's description, also of those outside Dagster.
+        group_name: the group of the assets.
+        producers: the assets that send the events, such as a table with a trigger. They are shown
+            upstream of the queue.
+        consumers: names of consumers for the queue's description, also those outside Dagster.
 
     Returns:
-        The queue `<queue>_queue` and, downstream of it, its dead letters `<queue>_dlq`,
-        from which replays come back.
+        The queue `<queue>_queue` and, downstream of it, its dead letters `<queue>_dlq`.
     """
     return [
         dg.AssetSpec(
@@ -57,9 +56,9 @@ def _queue_description(queue: str, consumers: Sequence[str]) -> str:
         f"The pgque queue `{queue}`, in Postgres. It keeps each event until all of its consumers "
         "have finished it.\n\n"
         f"**Consumers:** {f'{named}, and any other asset' if named else 'the assets'} downstream; "
-        f"`pgque consumers {queue}` lists all that are registered.\n\n"
-        "**When a check is red:** `what_to_do` in its metadata says what is wrong and which "
-        "command mends it; `pgque health` says the same. Events wait in the queue meanwhile."
+        f"`pgque consumers {queue}` lists all registered consumers.\n\n"
+        "**When a check is red:** `what_to_do` in its metadata says what is wrong and what to run; "
+        "`pgque health` says the same. Events wait in the queue meanwhile."
     )
 
 
@@ -67,25 +66,25 @@ def _dead_letters_description(queue: str) -> str:
     return (
         f"Events of the queue `{queue}` that a consumer gave up, each with its reason. They stay "
         "in Postgres until somebody replays or purges them.\n\n"
-        f"**When a check is red:** see the reasons in its metadata, or by "
+        f"**When a check is red:** see the reasons in its metadata, or run "
         f"`pgque dead-letters list {queue}`. Correct the cause, then send the events again to the "
-        "consumers that gave them up: job `pgque_replay_dead_letters`, or "
-        f"`pgque dead-letters replay {queue}`. To delete them instead: job "
-        f"`pgque_purge_dead_letters`, or `pgque dead-letters purge {queue}`."
+        "consumers that gave them up, with the job `pgque_replay_dead_letters` or "
+        f"`pgque dead-letters replay {queue}`. To delete them instead, use the job "
+        f"`pgque_purge_dead_letters` or `pgque dead-letters purge {queue}`."
     )
 
 
 def lag_freshness_policy(
     max_lag: timedelta, *, warn_lag: timedelta | None = None
 ) -> dg.FreshnessPolicy:
-    """Makes the freshness policy of a consuming asset from what it may lag behind its queue.
+    """Builds the freshness policy of a consuming asset from its maximum lag.
 
-    Dagster measures the age of the last materialization, and a queue without events gives it none:
-    take this for queues that always get events, and `build_consumer_lag_checks` for others.
+    Dagster measures the age of the last materialization, and without events there are none. So use
+    this for queues that always get events, and `build_consumer_lag_checks` for others.
 
     Args:
         max_lag: at this age the asset is stale; a minute or more.
-        warn_lag: at this age there is a warning; a minute or more, and less than `max_lag`.
+        warn_lag: from this age on there is a warning; a minute or more, and less than `max_lag`.
 
     Returns:
         The policy, for the option `freshness_policy` of `@pgque_asset`.
@@ -95,11 +94,11 @@ def lag_freshness_policy(
     """
     if min(max_lag, warn_lag or max_lag) < _SHORTEST_WINDOW:
         raise dg.DagsterInvalidDefinitionError(
-            f"a freshness policy of max_lag={max_lag}, warn_lag={warn_lag}: Dagster takes a minute "
-            "or more; build_consumer_lag_checks takes less"
+            f"a freshness policy of max_lag={max_lag}, warn_lag={warn_lag}: each must be a minute "
+            "or more; for less, use build_consumer_lag_checks"
         )
     if warn_lag is not None and warn_lag >= max_lag:
         raise dg.DagsterInvalidDefinitionError(
-            f"warn_lag={warn_lag} is not less than max_lag={max_lag}: no warning would come"
+            f"warn_lag={warn_lag} must be less than max_lag={max_lag}, or it never warns"
         )
     return dg.FreshnessPolicy.time_window(fail_window=max_lag, warn_window=warn_lag)

@@ -1,7 +1,7 @@
-"""Makes what a `PgqueResource` declares where it is missing.
+"""Creates the queues, consumers and jobs that a `PgqueResource` declares, if they are missing.
 
-What is there already is only looked at, so a role that may make nothing can start with it. What it
-would have to make is an error that says what somebody else runs.
+What exists is only read, so a role without the right to create can start. If something is missing
+that the role may not create, the error has the statement that somebody else runs.
 """
 
 import json
@@ -28,11 +28,11 @@ _FIRST_TICK = 1
 
 
 def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None:
-    """Creates a queue that is missing, and sets those of the options that it does not have.
+    """Creates a missing queue, or sets the options that differ on an existing one.
 
     Raises:
-        PermissionDenied: if something is to be done, and the role lacks pgque_admin.
-        InvalidArgument: if there is no such option, or it has no such value.
+        PermissionDenied: if something must be created or set and the role lacks pgque_admin.
+        InvalidArgument: if an option does not exist, or has an invalid value.
     """
     try:
         different = client.run(calls.queues.different_options(queue, options))
@@ -41,28 +41,28 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
         options = {name: options[name] for name, _, _ in different}
         values = "; ".join(f"{name} is {has}, not {wants}" for name, has, wants in different)
         what = f'queue "{queue}" differs from queue_options ({values})'
-        doing, way_out = "set that", "Correct queue_options, or let"
+        action, advice = "set them", "Correct queue_options, or let"
     except QueueNotFound:
         what = f'queue "{queue}" does not exist'
-        doing, way_out = "create it", "Let"
+        action, advice = "create it", "Let"
     try:
         client.create_queue(queue, **options)
     except PermissionDenied as error:
         command = _create_sql(queue, options)
-        raise _denied(client, what, doing, way_out, command) from error
+        raise _denied(client, what, action, advice, command) from error
 
 
 def register(client: Client, queue: str, consumer: str) -> str:
-    """Registers a consumer, and says where it begins.
+    """Registers a consumer. Returns where it starts: "the last tick" or "the first tick".
 
-    That is the last tick; or the first, where the queue is new: whoever sends as soon as the queue
-    is there expects the consumers that are declared with it to get the event.
+    On a new queue it starts at the first tick, so that declared consumers also get events that were
+    sent right after the queue was created.
 
     Raises:
         QueueNotFound: if there is no such queue.
     """
     with client.transaction():
-        # In one transaction: a consumer that was registered before stays where it is.
+        # One transaction, because a consumer that already exists is not moved to the first tick.
         if client.register_consumer(queue, consumer) and client.run(is_new(queue, _NEW)):
             with suppress(InvalidArgument), client.transaction():
                 client.run(register_at(queue, consumer, _FIRST_TICK))
@@ -71,7 +71,7 @@ def register(client: Client, queue: str, consumer: str) -> str:
 
 
 def ensure_consumer(client: Client, queue: str, consumer: str) -> None:
-    """Registers a consumer as `register` does, if it is not registered.
+    """Registers a consumer as `register` does, if it is missing.
 
     Raises:
         QueueNotFound: if there is no such queue.
@@ -83,11 +83,11 @@ def ensure_consumer(client: Client, queue: str, consumer: str) -> None:
 
 
 def ensure_scheduled(client: Client) -> None:
-    """Has pg_cron tick; a role that may not make its jobs needs them to be there.
+    """Creates the pg_cron jobs. For a role that may not, only checks that they exist.
 
     Raises:
-        PermissionDenied: if there are none, and the role lacks pgque_admin.
-        SchedulerMissing: if there is no pg_cron.
+        PermissionDenied: if there are none and the role lacks pgque_admin.
+        SchedulerMissing: if the database has no pg_cron.
     """
     try:
         client.start()
@@ -96,17 +96,17 @@ def ensure_scheduled(client: Client) -> None:
             raise _denied(
                 client,
                 "pg_cron has no jobs that tick the queues",
-                "make them",
+                "create them",
                 "Let",
                 "select pgque.start();",
             ) from error
 
 
-def _denied(client: Client, what: str, doing: str, way_out: str, command: str) -> PermissionDenied:
-    """Says what is missing, and what somebody else runs or grants."""
+def _denied(client: Client, what: str, action: str, advice: str, command: str) -> PermissionDenied:
+    """Builds the error that names what is missing and the statement or grant that helps."""
     return PermissionDenied(
-        f'{what}, and role "{client.user}" may not {doing}',
-        f"{way_out} a role that has pgque_admin run: {command} "
+        f'{what}, and role "{client.user}" may not {action}',
+        f"{advice} a role that has pgque_admin run: {command} "
         f"or: {grant('pgque_admin', client.user)}",
     )
 

@@ -1,4 +1,4 @@
-"""One place for the connection, for installing the schema and for what must exist in it."""
+"""`PgqueResource`: the connection, the installation of the schema, and what must exist in it."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ from .registration import ensure_consumer, ensure_queue, ensure_scheduled
 InstallPolicy = Literal["never", "if_missing", "upgrade"]
 TickingPolicy = Literal["pg_cron", "external", "sensor"]
 
-# How long a database that was found in order is taken to be so.
+# How long a process relies on the last check of what is declared.
 _TRUSTED_SECONDS = 60.0
 
 _prepared: dict[str, float] = {}
@@ -31,7 +31,7 @@ _preparing = threading.Lock()
 class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The queue's database.
 
-    Pass a URL with a password as `EnvVar`: a plain text is shown among the resource's settings.
+    Pass a URL with a password as `EnvVar`, because the resource's settings show a plain text.
 
     Example:
         .. code-block:: python
@@ -44,58 +44,59 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             )
     """
 
-    # What does not fit is named by its field alone: the value may be a URL with a password.
+    # Validation errors must not show values, because one may be a URL with a password.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     url: str | None = Field(
         default=None,
         repr=False,
-        description="libpq URI or connection string; without it the embedded PostgreSQL of the "
+        description="libpq URI or connection string. If left out, the embedded PostgreSQL of the "
         "project folder is started.",
     )
     executors_url_env: str | None = Field(
         default=None,
-        description="Environment variable in which Spark's executors find the URL, which then is "
-        "in no plan; without it and executors_url_file they are told the URL.",
+        description="Environment variable in which Spark's executors find the URL, so that it is "
+        "in no query plan. Without it and executors_url_file, the plan contains the URL.",
     )
     executors_url_file: str | None = Field(
-        default=None, description="The same as a file that each of their hosts has."
+        default=None, description="A file with the URL, on each host of the executors."
     )
     install: InstallPolicy = Field(
         default="if_missing",
-        description="Whether to install the schema: never, if it is missing, or also to upgrade an "
-        "older one.",
+        description="Whether to install the schema: never, if_missing, or upgrade an older one "
+        "too.",
     )
     ticking: TickingPolicy = Field(
         default="external",
-        description="Who ticks and maintains: pg_cron of this database, whose jobs are made; "
+        description="Who ticks and maintains: pg_cron of this database, whose jobs are created; "
         "something external such as `pgque ticker`; or the sensor of build_pgque_ticker_sensor.",
     )
     queues: list[str] = Field(
-        default_factory=list, description="Queues to create where they are missing."
+        default_factory=list, description="Queues to create if they are missing."
     )
     queue_options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Parameters of queues, by the queue's name, such as ticker_max_lag. They are "
-        "set on a queue that exists, too.",
+        "also set on existing queues.",
     )
     consumers: dict[str, list[str]] = Field(
         default_factory=dict,
-        description="Consumers to register at the last tick where they are missing, by queue.",
+        description="Consumers to register if they are missing, by queue: at the last tick, or at "
+        "the first one of a queue younger than an hour.",
     )
     pool_size: int = Field(
-        default=4, description="How many connections a process keeps open while it has no use."
+        default=4, description="How many unused connections a process keeps open."
     )
 
     def database_url(self) -> str:
-        """Returns the URL of the database, with the schema installed and all that is declared.
+        """Returns the URL, after installing the schema and creating what is declared.
 
-        What exists as it is declared is only looked at, for which pgque_reader is enough.
+        Reads only, with the rights of pgque_reader, if everything already exists as declared.
 
         Raises:
             PgqueError: if the database cannot be reached or the schema cannot be installed.
-            PermissionDenied: if something is missing that the role may not make; the message says
-                what an administrator runs.
+            PermissionDenied: if something is missing that the role may not create; the message has
+                the statement that an administrator runs.
             OlderInstalled: if the schema is older than this package and may not be upgraded.
             NewerInstalled: if the schema is newer than this package.
         """
@@ -111,7 +112,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """Lends a client for the time of the block, on a connection that is used again.
+        """Lends a client on a pooled connection while the block runs.
 
         Yields:
             The client.
@@ -123,7 +124,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             yield client
 
     def health(self) -> list[HealthCheck]:
-        """Returns all checks of the database and of each queue, with what to do.
+        """Returns the health checks of the database and of each queue, with what to do.
 
         Raises:
             ConnectionFailed: if the database cannot be reached.
@@ -149,11 +150,11 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 @cache
 def _pool(url: str, size: int, process: int) -> ClientPool:
-    """The pool of a database in a process: after a fork, the child must not use the parent's."""
+    """Returns the pool of a database. `process` is part of the key, so that a fork gets its own."""
     return ClientPool(url, size)
 
 
 @cache
 def _embedded_server(home: str | None, folder: Path) -> EmbeddedPostgres:
-    """Holds the folder's server until this process ends: the last one to leave stops it."""
+    """Starts the folder's server and holds it until this process ends; the last holder stops it."""
     return EmbeddedPostgres().start()

@@ -1,4 +1,4 @@
-"""Errors of a step in one line: what a person reads before the traceback."""
+"""Logs errors of a step in one line, before the traceback."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ from .client import PgqueError
 
 @contextmanager
 def log_error_line(log: dg.DagsterLogManager) -> Iterator[None]:
-    """Logs an error that says what to do in one line, before Dagster prints its traceback.
+    """Logs an error that a person can correct in one line, before Dagster prints its traceback.
 
-    The error itself goes on: retry policies, failure hooks and alerts see what was raised.
+    The error is raised again, so that retry policies, failure hooks and alerts see it.
 
     Args:
         log: of the step.
@@ -29,11 +29,11 @@ def log_error_line(log: dg.DagsterLogManager) -> Iterator[None]:
 def logs_errors_first(
     handle_output: Callable[[Any, dg.OutputContext, Any], None],
 ) -> Callable[[Any, dg.OutputContext, Any], None]:
-    """Makes an IO manager's `handle_output` log its errors so: Dagster calls it, not the step."""
+    """Wraps an IO manager's `handle_output` in `log_error_line`, since Dagster calls it itself."""
 
     @wraps(handle_output)
-    def telling(manager: Any, context: dg.OutputContext, obj: Any) -> None:
+    def logging_handle_output(manager: Any, context: dg.OutputContext, obj: Any) -> None:
         with log_error_line(context.log):
             handle_output(manager, context, obj)
 
-    return telling
+    return logging_handle_output

@@ -13,7 +13,7 @@ from tests.support.table_io_managers import make_table
 
 @pytest.fixture
 def client(database_url: str) -> Iterator[Client]:
-    """A client of a database with the queue orders and its consumer revenue."""
+    """A client for a database with the queue orders and its consumer revenue."""
     with Client(database_url) as client:
         make_queue(client)
         yield client
@@ -27,14 +27,14 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def sql(database_url: str) -> Iterator[Callable[[str], None]]:
-    """Changes what only time would change."""
+    """Runs SQL that changes times in the queue's tables, so that tests need not wait."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield lambda statement: connection.execute(statement.encode()) and None
 
 
 @pytest.fixture
 def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a run that catches up take a tick at a time, as behind a large backlog."""
+    """Makes each batch one tick, as in a large backlog."""
     from pgque_dagster.assets import claims
     from pgque_dagster.client import Limits
 

@@ -1,4 +1,4 @@
-"""What tests of assets and sensors share: resources around a real Spark session."""
+"""Helpers for tests of assets and sensors: resources around a real Spark session."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from pgque_dagster import PgqueResource
 
 @dataclass
 class SessionHolder:
-    """Stands where dagster-pyspark's resource does, with the session of the tests."""
+    """Takes the place of dagster-pyspark's resource, with the session of the tests."""
 
     spark_session: SparkSession
 
 
 class StoringIOManager(dg.IOManager):
-    """Keeps what it is given; calls `on_store` first, which may fail or look around."""
+    """Keeps its outputs in memory; first calls `on_store`, which may raise or inspect state."""
 
     def __init__(self, on_store: Callable[[Any], None] = lambda value: None) -> None:
         self.stored: list[Any] = []

@@ -1,4 +1,4 @@
-"""Lineage, checks, resource and IO manager, as a code location puts them together."""
+"""Lineage, checks, resource and IO manager, combined in the Definitions of a code location."""
 
 from datetime import timedelta
 from pathlib import Path

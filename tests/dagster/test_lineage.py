@@ -1,4 +1,4 @@
-"""Lineage: producers, queues, dead letters, consumers; and freshness from the lag budget."""
+"""Lineage: producers, queues, dead letters, consumers; and the freshness policy from a lag."""
 
 from datetime import timedelta
 
@@ -40,7 +40,7 @@ def test_producers_are_upstream_of_the_queue_and_consumers_downstream() -> None:
 
 
 def test_no_two_boxes_of_the_lineage_have_one_name() -> None:
-    """Dagster's graph shows of each key its last part only."""
+    """Dagster's graph shows only the last part of each key."""
     table = dg.AssetSpec("orders")
     assets = [
         table,
@@ -86,7 +86,7 @@ def test_the_lag_budget_is_the_freshness_of_the_consuming_asset() -> None:
     [
         (timedelta(seconds=59), None, "a minute or more"),
         (timedelta(minutes=5), timedelta(seconds=59), "a minute or more"),
-        (timedelta(minutes=5), timedelta(minutes=5), "no warning would come"),
+        (timedelta(minutes=5), timedelta(minutes=5), "or it never warns"),
     ],
 )
 def test_a_budget_that_dagster_cannot_watch_is_refused(

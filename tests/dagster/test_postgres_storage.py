@@ -18,7 +18,7 @@ from tests.support.sensing import evaluate, the_request
 
 @pytest.fixture
 def instance(server: Server) -> Iterator[dg.DagsterInstance]:
-    """An instance that keeps runs, events and schedules in a database of the tests' server."""
+    """An instance that stores runs, events and schedules in a database of the tests' server."""
     with (
         empty_database(server) as url,
         dg.instance_for_test(overrides={"storage": {"postgres": {"postgres_url": url}}}) as made,

@@ -1,4 +1,4 @@
-"""Only Dagster's public names are used, so that its next version does not break ours."""
+"""The package uses only public names of Dagster, so that its next version does not break it."""
 
 import ast
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_what_is_private_is_found(line: str) -> None:
 
 
 def used(source: str) -> list[str]:
-    """The full names that a module imports from elsewhere, and those it takes from `dg`."""
+    """The full names that a module imports from other packages or uses from `dg`."""
     names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -34,7 +34,7 @@ def empty_url(server: object) -> Iterator[str]:
 
 
 def set_version(url: str, version: str) -> None:
-    """Makes the schema say that it is of another version."""
+    """Makes the schema report another version."""
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(
             "create or replace function pgque.version() returns text language sql "
@@ -210,7 +210,7 @@ def test_no_error_tells_the_password(url: str) -> None:
     with pytest.raises(ConnectionFailed) as failure, resource.client():
         pass
 
-    # With its causes and contexts, which Dagster logs as well.
+    # Includes its causes and contexts, because Dagster logs these, too.
     assert SECRET not in "".join(traceback.format_exception(failure.value))
     assert SECRET not in repr(failure.value.__context__)
     assert SECRET not in repr(resource)
@@ -219,7 +219,7 @@ def test_no_error_tells_the_password(url: str) -> None:
 def test_a_failed_run_logs_the_password_nowhere(
     tmp_path: Path,
 ) -> None:
-    """Of the run's own events, in a process whose whole output is looked through."""
+    """The run executes in its own process, and the test searches all of its output."""
     script = tmp_path / "shop.py"
     script.write_text(
         "import dagster as dg\n"

@@ -1,4 +1,4 @@
-"""`PgqueResource` asks for no right that it does not need, and names the one that it lacks."""
+"""`PgqueResource` needs no more rights than necessary, and names the right that is missing."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The roles that docs/installing.md names are enough, and without one of them its name is told."""
+"""The roles in docs/installing.md are enough; without one of them, the error names it."""
 
 import re
 from collections.abc import Callable
@@ -45,7 +45,7 @@ COMPONENTS = {"QueueComponent", "BatchConsumerComponent"}
 
 
 def documented() -> list[tuple[str, str]]:
-    """Each part of the table with the cell that says its roles, less what the owner alone does."""
+    """Each part of the table with its roles, without the parts that only the owner runs."""
     text = (DOCS / "installing.md").read_text()
     chapter = text.partition("## Which role for what\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*) \| (.*) \|$", chapter, re.MULTILINE)
@@ -58,7 +58,7 @@ def documented() -> list[tuple[str, str]]:
 
 
 def logins(cell: str) -> tuple[list[tuple[str, ...]], list[tuple[tuple[str, ...], str]]]:
-    """Returns which roles are enough, and which are not, each with the one that is to be named."""
+    """Returns the roles that are enough, and those that are not with the role the error names."""
     named = tuple(re.findall(r"pgque_\w+", cell))
     if " or " in cell:
         return [(role,) for role in named], [((), named[0])]
@@ -86,9 +86,9 @@ replay = pgque_replay_asset(queue="orders", name="replay")(count)
 
 
 class Shop:
-    """A database with a queue, and the parts of the table as somebody who logs in runs them.
+    """A database with a queue, and the parts of the table as functions that a login runs.
 
-    Each part returns what it said; what it raised is said by its caller.
+    Each part returns its output. `output_of` turns an error into text.
     """
 
     def __init__(self, admin: Client, spark: SparkSession, folder: Path) -> None:
@@ -101,7 +101,7 @@ class Shop:
         self._entry = admin.send_at("orders", "later", at=datetime.now(UTC) + timedelta(days=1))
 
     def part(self, name: str) -> Callable[[str], str]:
-        """Returns what runs a part at a URL."""
+        """Returns the function that runs a part with a URL."""
         if name.startswith("pgque ") and name != "pgque worker":
             return lambda url: self._command(url, name)
         if name.startswith("pgque_") and name.endswith(("letters", "_queue")):
@@ -239,16 +239,16 @@ class Shop:
         return done.output
 
 
-def said(part: Callable[[str], str], url: str) -> str:
-    """What a part says, or raises, with what caused that."""
+def output_of(part: Callable[[str], str], url: str) -> str:
+    """Returns the output of a part, or the text of its error and of the error's causes."""
     try:
         return part(url)
     except Exception as error:
-        told = [str(error)]
+        messages = [str(error)]
         cause: BaseException | None = error
         while cause := cause.__cause__ or cause.__context__:
-            told.append(str(cause))
-        return " ".join(told)
+            messages.append(str(cause))
+        return " ".join(messages)
 
 
 @pytest.mark.parametrize(("part", "cell"), documented())
@@ -259,10 +259,10 @@ def test_a_part_needs_the_roles_of_the_table_and_names_the_one_that_it_lacks(
     enough, too_few = logins(cell)
 
     for roles, missing in too_few:
-        refusal = said(run, as_login(client.url, *roles))
+        refusal = output_of(run, as_login(client.url, *roles))
         assert f'grant {missing} to "' in refusal, (roles, refusal)
     for roles in enough:
-        allowed = said(run, as_login(client.url, *roles))
+        allowed = output_of(run, as_login(client.url, *roles))
         assert "grant pgque_" not in allowed
         assert "permission denied" not in allowed.lower()
 
@@ -271,9 +271,9 @@ def test_a_part_needs_the_roles_of_the_table_and_names_the_one_that_it_lacks(
 def test_what_is_for_the_owner_of_the_schema_names_him(database_url: str, command: str) -> None:
     url = as_login(database_url, *ROLES)
 
-    told = CliRunner().invoke(main, [command], env={"PGQUE_URL": url}).output
+    messages = CliRunner().invoke(main, [command], env={"PGQUE_URL": url}).output
 
-    assert "Only the owner of the schema may do this: log in as postgres" in told
+    assert "Only the owner of the schema may do this: log in as postgres" in messages
 
 
 def test_every_command_is_in_the_table() -> None:

@@ -40,10 +40,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
 
 @pytest.fixture
 def python_project(tmp_path: Path, database_url: str) -> dg.Definitions:
-    """The one in README.md, in the same way."""
+    """The project in README.md, which also may install nothing."""
     (text,) = (each for each in blocks("README.md", "python") if "Definitions(" in each)
     made: dict[str, dg.Definitions] = {}
-    # Spark's own folder is that of the tests, whichever Python is in.
+    # An absolute folder, because Spark resolves relative ones from where the tests started it.
     text = text.replace('base_dir="output"', f"base_dir={str(tmp_path)!r}")
     text = text.replace('queues=["orders"]', f'queues=["orders"], install="never", url={LOGIN}')
     exec(text.replace(LOGIN, repr(as_login(database_url, "pgque_reader"))), made)
@@ -69,7 +69,7 @@ def sensor_context(
 def consume(
     definitions: dg.Definitions, sensor: str, instance: dg.DagsterInstance
 ) -> dg.ExecuteInProcessResult:
-    """Evaluates the sensor and runs what it asks for."""
+    """Evaluates the sensor and executes the runs that it requests."""
     context = sensor_context(definitions, instance)
     data = definitions.resolve_sensor_def(sensor).evaluate_tick(context)
     assert data.run_requests, data.skip_message
