@@ -1,7 +1,7 @@
 """Decides which batches get a run now, for sensors and workers alike.
 
-One query reads the states of all consumers and another their runs, so hundreds of consumers take
-less than a second. Only a consumer whose next batch is due needs queries of its own.
+One query reads the states of all consumers and another their runs, so that even hundreds of
+consumers need few queries. Only a consumer whose next batch is due needs queries of its own.
 """
 
 import time

@@ -108,13 +108,13 @@ def test_what_fails_in_a_later_batch_leaves_that_batch_and_no_other(
     def again(batch: SparkBatch) -> list[str]:
         return texts(batch)
 
-    mended = StoringIOManager()
-    materialize(again, client.url, spark, io_manager=mended)
+    storing = StoringIOManager()
+    materialize(again, client.url, spark, io_manager=storing)
 
     assert not result.success
     assert broken.stored == [["a"]]
     assert lease is not None and not lease.is_live
-    assert mended.stored == [["b"]]
+    assert storing.stored == [["b"]]
 
 
 def test_checks_of_later_batches_are_recorded_and_a_blocking_one_stops_the_run(

@@ -115,10 +115,10 @@ def test_a_run_whose_consumer_was_removed_fails_and_registers_no_other(
     result = materialize(revenue, client.url, spark, tags=dict(request.tags))
 
     (failure,) = [event for event in result.all_events if event.is_step_failure]
-    told = str(failure.step_failure_data.error)
+    error = str(failure.step_failure_data.error)
     batch_id = request.tags["pgque/batch_id"]
-    assert f"orders/revenue was removed while its batch {batch_id} waited for this run" in told
-    assert "pgque register orders revenue" in told
+    assert f"orders/revenue was removed while its batch {batch_id} waited for this run" in error
+    assert "pgque register orders revenue" in error
     assert client.consumers("orders") == []
 
 

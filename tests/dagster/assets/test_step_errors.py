@@ -31,7 +31,7 @@ def no_frame(batch: SparkBatch) -> int:
     return batch.event_count
 
 
-def errors_told(printed: str) -> list[str]:
+def logged_errors(printed: str) -> list[str]:
     """The first line of each error that Dagster printed, without time and run."""
     return [line.split(" - ")[-1] for line in printed.splitlines() if " - ERROR - " in line]
 
@@ -61,10 +61,10 @@ def test_an_error_of_an_asset_is_told_in_one_line_before_the_traceback(
     )
 
     assert not result.success
-    told = errors_told(capfd.readouterr().err)
-    assert told[0] == line
-    assert told.count(line) == 1
-    assert told[1].startswith("Execution of step")
+    logged = logged_errors(capfd.readouterr().err)
+    assert logged[0] == line
+    assert logged.count(line) == 1
+    assert logged[1].startswith("Execution of step")
 
 
 def test_a_schema_that_is_wrong_is_told_in_one_line(
@@ -74,7 +74,7 @@ def test_a_schema_that_is_wrong_is_told_in_one_line(
 
     assert not materialize(wrong_schema, client.url, spark).success
 
-    assert "doubel" in errors_told(capfd.readouterr().err)[0]
+    assert "doubel" in logged_errors(capfd.readouterr().err)[0]
 
 
 def test_an_error_of_a_job_is_told_in_one_line_before_the_traceback(
@@ -88,4 +88,4 @@ def test_an_error_of_a_job_is_told_in_one_line_before_the_traceback(
         raise_on_error=False,
     )
 
-    assert errors_told(capfd.readouterr().err)[0].startswith('queue "odrers" does not exist')
+    assert logged_errors(capfd.readouterr().err)[0].startswith('queue "odrers" does not exist')

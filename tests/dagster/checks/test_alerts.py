@@ -182,7 +182,9 @@ def test_an_alert_that_could_not_be_told_makes_the_evaluation_red_and_is_told_ag
     for _ in range(2):
         with pytest.raises(OSError, match="the pager is away") as caught:
             on_call.evaluate()
-        assert "not told: pgque: queue orders: held_batch:revenue" in caught.value.__notes__[0]
+        assert (
+            "alert not sent: pgque: queue orders: held_batch:revenue" in caught.value.__notes__[0]
+        )
     on_call.fails_on = None
     assert on_call.evaluate() == ["held_batch:revenue:1"]
 

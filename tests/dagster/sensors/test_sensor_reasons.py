@@ -126,8 +126,8 @@ def test_a_connection_that_broke_between_evaluations_is_made_anew(
             "select pg_terminate_backend(pid) from pg_stat_activity "
             "where datname = current_database() and pid <> pg_backend_pid()"
         )
-    with Client(client.url) as anew:
-        publish(anew, ["a"])
+    with Client(client.url) as client_again:
+        publish(client_again, ["a"])
 
     assert len(evaluate(SENSOR, client.url, instance)) == 1
 

@@ -296,9 +296,9 @@ def test_a_worker_outlives_its_connections(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
                 "where datname = current_database() and pid <> pg_backend_pid()"
             )
-        with Client(client.url) as anew:
-            publish(anew, ["a"])
-            eventually(lambda: is_consumed(anew), "the batch is acked")
+        with Client(client.url) as client_again:
+            publish(client_again, ["a"])
+            eventually(lambda: is_consumed(client_again), "the batch is acked")
 
 
 @pytest.fixture
@@ -347,10 +347,10 @@ def test_the_command_serves_a_project_until_it_is_told_to_end(
             eventually(lambda: is_consumed(client), "the batch is acked")
         finally:
             process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=PATIENCE)
+        _, messages = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 0
-    assert "serving orders/revenue" in told
+    assert "serving orders/revenue" in messages
     with dg.DagsterInstance.local_temp(str(folder / "home")) as instance:
         assert statuses(instance) == ["SUCCESS"]
 
@@ -373,15 +373,15 @@ def test_the_worker_serves_once_spark_is_there(
         text=True,
     ) as process:
         assert process.stderr is not None
-        told = []
+        messages = []
         for line in process.stderr:
-            told.append(line.strip())
+            messages.append(line.strip())
             if line.startswith("serving"):
                 break
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=PATIENCE)
 
-    own = [line for line in told if line in ("a session is there", "pgque: starting Spark ...")]
+    own = [line for line in messages if line in ("a session is there", "pgque: starting Spark ...")]
     assert own == ["pgque: starting Spark ...", "a session is there"]
     assert process.returncode == 0, rest
 
@@ -480,7 +480,7 @@ def definitions_of(asset: str, resources: str) -> dg.Definitions:
 
 
 @pytest.mark.parametrize(
-    ("asset", "resources", "told"),
+    ("asset", "resources", "message"),
     [
         (_RETURNS, "", "asset revenue (resource 'io_manager')"),
         (_RETURNS, '"io_manager": dg.mem_io_manager', "asset revenue (resource 'io_manager')"),
@@ -490,14 +490,14 @@ def definitions_of(asset: str, resources: str) -> dg.Definitions:
     ],
 )
 def test_an_asset_whose_values_would_stay_in_memory_is_refused_by_name(
-    asset: str, resources: str, told: str
+    asset: str, resources: str, message: str
 ) -> None:
     definitions = definitions_of(asset, resources)
 
     with pytest.raises(click.ClickException) as refused:
         refuse_values_in_memory(definitions, select_consumers(definitions, []))
 
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert "FilesystemIOManager" in refused.value.message
 
 
