@@ -170,8 +170,8 @@ def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[s
     for (queue, consumer), count in names.items():
         if count > 1:
             raise dg.DagsterInvalidDefinitionError(
-                f"{count} components share the consumer {queue}/{consumer}: give each asset a "
-                "consumer of its own"
+                f"{count} components share the consumer {queue}/{consumer}: give each asset its "
+                "own consumer"
             )
         if queue not in queues:
             raise dg.DagsterInvalidDefinitionError(

@@ -16,7 +16,7 @@ from tests.support.events import publish
 
 
 def open_batch(client: Client) -> int | None:
-    """The open batch, if there is one."""
+    """Opens the next batch, if there is one; returns its id."""
     return client.next_batch("orders", "revenue")
 
 
@@ -190,7 +190,7 @@ def test_a_body_gets_what_it_names_beside_the_batch(client: Client, spark: Spark
     def named(
         context: dg.AssetExecutionContext, batch: SparkBatch, tax: float, rates: Rates
     ) -> tuple[str, int, float, float]:
-        """Logs its arguments."""
+        """Returns its arguments."""
         return context.asset_key.to_user_string(), batch.event_count, tax, rates.euro
 
     store = StoringIOManager()
@@ -209,7 +209,7 @@ def test_a_body_gets_what_it_names_beside_the_batch(client: Client, spark: Spark
     assert (spec.group_name, spec.tags["team"], spec.description) == (
         "sales",
         "x",
-        "Says what it got.",
+        "Returns its arguments.",
     )
 
 

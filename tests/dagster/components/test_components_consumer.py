@@ -159,7 +159,7 @@ def test_options_reach_the_asset_and_the_sensor() -> None:
     (spec,) = asset.specs
 
     assert spec.key == dg.AssetKey(["shop", "kept"])
-    assert spec.description == "Keeps payloads."
+    assert spec.description == "Returns the payloads."
     assert dg.AssetKey(["rates", "daily"]) in {dep.asset_key for dep in spec.deps}
     assert (spec.kinds, spec.group_name, list(spec.owners)) == ({"table"}, "sales", ["team:sales"])
     assert spec.automation_condition is not None
