@@ -16,7 +16,7 @@ dev: java venv  ## Run the demo with live load and the Dagster UI until Ctrl-C
 
 .PHONY: test
 test: java venv  ## Run the tests, two at a time (PG=16: on that PostgreSQL; ARGS=...: options of pytest)
-	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 2 $(ARGS)
 
 .PHONY: test-dagster-oldest
 test-dagster-oldest: java venv  ## Run the tests of Dagster on the oldest one supported, in .venv-dagster-oldest

@@ -12,12 +12,10 @@ from tests.support.live import Live, running
 SECONDS = 1800  # the first test also waits for Dagster to start
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps these tests on one process, and leaves out what needs a browser where there is none."""
+    """Gives these tests more time, and leaves out what needs a browser where there is none."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("live"))
             item.add_marker(pytest.mark.timeout(SECONDS))
     if chromium.PROGRAM is not None:
         return
