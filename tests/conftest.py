@@ -4,10 +4,11 @@ import itertools
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 import pytest
@@ -24,6 +25,7 @@ SLOW_TEST_SECONDS = 3600
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")  # Debian's libpostgresql-jdbc-java
 
 _numbers = itertools.count(1)
+_SPARK_TIMER = pytest.StashKey[threading.Timer]()
 
 
 class Server(Protocol):
@@ -54,6 +56,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if not is_for_another(item)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """Cancels Spark's jobs shortly before the time limit.
+
+    The signal cannot end a test that waits for one: what it runs on its way out needs the thread's
+    connection to the JVM, which is busy until the job ends, and out of step afterwards.
+    """
+    timer = threading.Timer(settings.timeout - 5, _cancel_spark_jobs, [item])
+    timer.daemon = True
+    item.stash[_SPARK_TIMER] = timer
+    timer.start()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
+    if timer := item.stash.get(_SPARK_TIMER, None):
+        timer.cancel()
+
+
+def _cancel_spark_jobs(item: pytest.Item) -> None:
+    if session := getattr(item, "funcargs", {}).get("spark"):
+        session.sparkContext.cancelAllJobs()
 
 
 @pytest.fixture(scope="session")
