@@ -367,6 +367,18 @@ create table if not exists pgque.tick_request (
     primary key (queue_id, request_id)
 );
 
+-- One row a queue: whether its last tick may have left behind events whose transactions were still
+-- running, so that the next one is due after the lag although no new event came. Changes only when a
+-- queue becomes quiet, or ceases to be.
+create table if not exists pgque.tick_state (
+    queue_id   integer primary key references pgque.queue on delete cascade,
+    left_some  boolean not null default false
+) with (fillfactor = 50);
+
+insert into pgque.tick_state (queue_id)
+select q.queue_id from pgque.queue q
+on conflict do nothing;
+
 -- ===== schema/subscription.sql ===================================================================
 
 create table if not exists pgque.consumer (
@@ -1335,7 +1347,7 @@ $$;
 
 -- Makes a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed.
--- locks: the new queue's row. writes: queue, tick, the catalog.
+-- locks: the new queue's row. writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
 returns integer
 language plpgsql security definer
@@ -1372,6 +1384,7 @@ begin
     perform pgque.build_insert_dispatch();
     insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
     values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
+    insert into pgque.tick_state (queue_id) values (v_id);
     return 1;
 end;
 $$;
@@ -2577,14 +2590,19 @@ where l.mode = 'AccessExclusiveLock'
   and l.pid is distinct from pg_backend_pid();
 
 -- Queues whose next tick is due, with their last tick and the last event id given out: enough
--- new events, or some and old enough, or none for the idle period, or asked for. A queue that is
--- being dropped is passed by, so that its end, if it takes long to commit, holds up no other.
+-- new events, or some and old enough, or some that the last tick left behind and old enough, or none
+-- for the idle period, or asked for. A queue that is being dropped is passed by, so that its end, if
+-- it takes long to commit, holds up no other.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
        last_tick.tick_id as last_tick_id,
-       seq.last_event_id
+       seq.last_event_id,
+       last_tick.tick_event_seq as last_tick_event_seq,
+       q.queue_event_seq::regclass as event_seq,
+       s.left_some
 from pgque.queue q
+join pgque.tick_state s on s.queue_id = q.queue_id
 cross join lateral (
     select t.tick_id, t.tick_time, t.tick_event_seq
     from pgque.tick t
@@ -2600,80 +2618,136 @@ where not q.queue_external_ticker
   and (not exists (select from pgque.locked_relation)
        or q.queue_event_seq::regclass not in (select r.relation from pgque.locked_relation r))
   and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
-       or seq.last_event_id > last_tick.tick_event_seq
+       or (seq.last_event_id > last_tick.tick_event_seq or s.left_some)
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
--- Ticks every queue that is due, in one statement; returns how many. A queue that another
--- transaction is ticking is left to it: the lock is only tried, so that a ticker inside somebody's
--- long transaction holds up no other queue.
--- locks: one advisory transaction lock a queue ticked. writes: tick, tick_request; notifies.
-create or replace function pgque.ticker()
-returns bigint
-language plpgsql security definer
+-- Who may have taken an id from which sequence and is not finished: nextval() locks the sequence
+-- before it gives an id out, until its transaction ends. written_seqs are those where the transaction
+-- has an id, so it may have written events; touched_seqs all others, by whoever only looked, as a
+-- ticker does, or is about to write.
+-- locks: none. writes: nothing.
+create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    with held as materialized (
+        select l.locktype, l.mode, l.relation, l.virtualtransaction
+        from pg_locks l
+        where l.granted
+          and l.pid is distinct from pg_backend_pid()
+          and (l.locktype = 'transactionid' and l.mode = 'ExclusiveLock'
+               or l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+                  and l.database = (select d.oid from pg_database d
+                                    where d.datname = current_database()))
+    )
+    select coalesce(array_agg(h.relation) filter (where w.virtualtransaction is not null), '{}'),
+           coalesce(array_agg(h.relation) filter (where w.virtualtransaction is null), '{}')
+    into written_seqs, touched_seqs
+    from held h
+    left join (
+        select distinct x.virtualtransaction from held x where x.locktype = 'transactionid'
+    ) w on w.virtualtransaction = h.virtualtransaction
+    where h.locktype = 'relation';
+end;
+$$;
+
+-- Ticks those of the given queues that no other transaction is ticking; the lock is only tried, so
+-- that a ticker inside somebody's long transaction holds up no other queue.
+-- A tick leaves an event behind when its id counts and its transaction is not in the snapshot. That
+-- one had either taken the id when the tick fell due, and then still held the sequence when we
+-- looked, before the snapshot; or it took the id since then, and the sequence moved on. A ticker
+-- whose snapshot may be older, or which has events of its own, cannot tell. Nothing is left where no
+-- id was given out since a tick that left nothing.
+-- locks: one advisory transaction lock a queue ticked. writes: tick, tick_request, tick_state;
+-- notifies.
+create or replace function pgque.make_ticks(i_due pgque.tick_due[])
+returns table (ticked_queue integer, new_tick bigint)
+language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_ticked bigint;
+    v_unsure   constant boolean := pg_current_xact_id_if_assigned() is not null
+                   or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
+    v_written  oid[];
+    v_touched  oid[];
 begin
-    perform pgque.check_adopted();
+    if i_due = '{}' then
+        return;
+    end if;
+    select u.written_seqs, u.touched_seqs into v_written, v_touched from pgque.unfinished_seqs() u;
+    return query
     with due as materialized (
-        select * from pgque.tick_due
+        select d.queue_id, d.queue_name, d.last_tick_id, d.left_some, d.event_seq,
+               d.last_event_id as seen_event_id, d.last_tick_event_seq,
+               coalesce(pg_sequence_last_value(d.event_seq), 0) as last_event_id
+        from unnest(i_due) d
+        where pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, d.queue_id)
     ), ticked as (
         insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
                (select pgque.tick_snapshot()), d.last_event_id
         from due d
-        where pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, d.queue_id)
         on conflict (tick_queue, tick_id) do nothing
         returning tick_queue, tick_id
     ), answered as (
         delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue
-    ), notified as (
-        select pg_notify('pgque_' || d.queue_name, t.tick_id::text)
+    ), noted as (
+        update pgque.tick_state s
+        set left_some = not s.left_some
         from ticked t
-        join due d on d.queue_id = t.tick_queue
+        join (
+            select d.queue_id,
+                   d.left_some and (v_unsure or d.event_seq = any (v_written))
+                   or d.last_event_id > d.last_tick_event_seq
+                      and (v_unsure or d.last_event_id > d.seen_event_id
+                           or d.event_seq = any (v_written) or d.event_seq = any (v_touched))
+                   as left_some
+            from due d
+        ) d on d.queue_id = t.tick_queue
+        where s.queue_id = t.tick_queue and s.left_some <> d.left_some
     )
-    select count(*) into v_ticked from notified n;
-    return v_ticked;
+    select t.tick_queue, t.tick_id
+    from ticked t
+    join due d on d.queue_id = t.tick_queue
+    cross join lateral pg_notify('pgque_' || d.queue_name, t.tick_id::text);
+end;
+$$;
+
+-- Ticks every queue that is due; returns how many.
+-- locks: those of make_ticks. writes: the same.
+create or replace function pgque.ticker()
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.check_adopted();
+    return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
 end;
 $$;
 
 -- Ticks one queue if it is due; returns the new tick's id, or null. Refuses one that has its ticks
 -- from elsewhere, or none for now.
--- locks: one advisory transaction lock. writes: tick, tick_request; notifies.
+-- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
-    v_tick   bigint;
+    v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
     perform pgque.check_adopted();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
         perform pgque.refuse_tick(v_queue);
     end if;
-    with due as materialized (
-        select * from pgque.tick_due d where d.queue_id = v_queue.queue_id
-    ), ticked as (
-        insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
-        select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
-               (select pgque.tick_snapshot()), d.last_event_id
-        from due d
-        where pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, d.queue_id)
-        on conflict (tick_queue, tick_id) do nothing
-        returning tick_queue, tick_id
-    ), answered as (
-        delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue
-    )
-    select t.tick_id into v_tick from ticked t;
-    if found then
-        perform pg_notify('pgque_' || i_queue_name, v_tick::text);
-    end if;
-    return v_tick;
+    return (select t.new_tick
+            from pgque.make_ticks(array(select d from pgque.tick_due d
+                                        where d.queue_id = v_queue.queue_id)) t);
 end;
 $$;
 
@@ -5904,7 +5978,7 @@ begin
     return query
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'delayed_events,idem,staging,partition_held,held_batch}'::text[]) t;
+                      'tick_state,delayed_events,idem,staging,partition_held,held_batch}'::text[]) t;
 end;
 $$;
 

@@ -1,6 +1,6 @@
 -- Makes a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed.
--- locks: the new queue's row. writes: queue, tick, the catalog.
+-- locks: the new queue's row. writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
 returns integer
 language plpgsql security definer
@@ -37,6 +37,7 @@ begin
     perform pgque.build_insert_dispatch();
     insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
     values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
+    insert into pgque.tick_state (queue_id) values (v_id);
     return 1;
 end;
 $$;

@@ -23,3 +23,15 @@ create table if not exists pgque.tick_request (
     queue_id    integer not null references pgque.queue on delete cascade,
     primary key (queue_id, request_id)
 );
+
+-- One row a queue: whether its last tick may have left behind events whose transactions were still
+-- running, so that the next one is due after the lag although no new event came. Changes only when a
+-- queue becomes quiet, or ceases to be.
+create table if not exists pgque.tick_state (
+    queue_id   integer primary key references pgque.queue on delete cascade,
+    left_some  boolean not null default false
+) with (fillfactor = 50);
+
+insert into pgque.tick_state (queue_id)
+select q.queue_id from pgque.queue q
+on conflict do nothing;
