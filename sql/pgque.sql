@@ -2656,13 +2656,14 @@ end;
 $$;
 
 -- Ticks those of the given queues that no other transaction is ticking; the lock is only tried, so
--- that a ticker inside somebody's long transaction holds up no other queue.
+-- that a ticker inside somebody's long transaction holds up no other queue. It is one that nobody
+-- without a right on the table can take.
 -- A tick leaves an event behind when its id counts and its transaction is not in the snapshot. That
 -- one had either taken the id when the tick fell due, and then still held the sequence when we
 -- looked, before the snapshot; or it took the id since then, and the sequence moved on. A ticker
 -- whose snapshot may be older, or which has events of its own, cannot tell. Nothing is left where no
 -- id was given out since a tick that left nothing.
--- locks: one advisory transaction lock a queue ticked. writes: tick, tick_request, tick_state;
+-- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
 create or replace function pgque.make_ticks(i_due pgque.tick_due[])
 returns table (ticked_queue integer, new_tick bigint)
@@ -2684,8 +2685,9 @@ begin
         select d.queue_id, d.queue_name, d.last_tick_id, d.left_some, d.event_seq,
                d.last_event_id as seen_event_id, d.last_tick_event_seq,
                coalesce(pg_sequence_last_value(d.event_seq), 0) as last_event_id
-        from unnest(i_due) d
-        where pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, d.queue_id)
+        from pgque.tick_state s
+        join unnest(i_due) d on d.queue_id = s.queue_id
+        for update of s skip locked
     ), ticked as (
         insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),

@@ -58,13 +58,14 @@ end_subconsumer event_cutoff failure_health find_batch find_cron find_dead_subco
 find_event_seq find_floor_tick find_in_page find_leased_batch find_leased_slot find_next_tick
 find_queue find_retained_tick find_slot find_subconsumer find_subscription find_tick finish_page
 give_up_held has_cron history_period hold_event is_written_since keep_tick_history
-make_cooperative make_ticks move_consumer open_batch open_coop_batch open_page page_select plan_slices
-purge_cron_log purge_idem queue_metrics queue_parameters refuse_cooperative refuse_downgrade
+make_cooperative make_ticks move_consumer open_batch open_coop_batch open_page page_select
+plan_slices purge_cron_log purge_idem queue_metrics queue_parameters refuse_cooperative refuse_downgrade
 refuse_insert refuse_parameter refuse_send_idem refuse_slot refuse_staging refuse_tick
 register_slots removable_stagings remove_jobs renumber_events renumber_positions
 resend_dead_letter retries_left rotation_health scheduler_status settle_events slice_from
 slice_sql slot_end slot_select snapshot_conditions subconsumer_name tick_snapshot ticker_health
-time_buckets unfinished_seqs unread_queues xmin_health lock_tables refuse_to_wait
+time_buckets unread_queues xmin_health lock_tables refuse_to_wait
+unfinished_seqs
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
