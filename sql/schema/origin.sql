@@ -1,9 +1,37 @@
+-- What pgque.origin holds: what it held before, if anything, so that a REFRESH changes nothing.
+-- pg_restore makes it empty and refreshes it once, which makes it new.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select o.origin_id, o.first_txid into origin_id, first_txid from pgque.origin o;
+    if not found then
+        origin_id := gen_random_uuid();
+        first_txid := pg_snapshot_xmax(pg_current_snapshot());
+    end if;
+end;
+$$;
+
 -- Whether this database came here by pg_dump and pg_restore, with transaction ids of another
--- cluster in its events and ticks. A restore computes a materialized view anew; a file copy,
+-- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
 -- pg_upgrade and a template keep it, and the transaction ids with it. first_txid is newer than all
--- that the restore loaded.
-create materialized view if not exists pgque.origin as
-select gen_random_uuid() as origin_id, pg_snapshot_xmax(pg_current_snapshot()) as first_txid;
+-- that the restore loaded. Earlier versions had one that each REFRESH changed.
+do $$
+begin
+    if to_regclass('pgque.origin') is null then
+        create materialized view pgque.origin as
+        select o.origin_id, o.first_txid from pgque.find_origin() o;
+    elsif pg_get_viewdef('pgque.origin'::regclass) not like '%find_origin%' then
+        create materialized view pgque.origin_kept as
+        select o.origin_id, o.first_txid from pgque.find_origin() o;
+        drop materialized view pgque.origin;
+        alter materialized view pgque.origin_kept rename to origin;
+    end if;
+end;
+$$;
 
 alter table pgque.config add column if not exists origin_id uuid;
 

@@ -266,7 +266,7 @@ class TestDatabase:
 
     def test_a_restored_database_is_critical_until_it_is_adopted(self, db: Connection) -> None:
         make_queue(db)
-        db.execute("refresh materialized view pgque.origin")
+        db.execute("update pgque.config set origin_id = gen_random_uuid()")
         before = health(db, None)["restored_database"][0]
         value(db, "select pgque.adopt_restored_database()")
         assert (before, health(db, None)["restored_database"][0]) == ("critical", "ok")

@@ -300,7 +300,7 @@ class TestNeverDown:
         send(worked, "x", "y")
         tick(worked)
         before = counters(worked)
-        worked.execute("refresh materialized view pgque.origin")
+        worked.execute("update pgque.config set origin_id = gen_random_uuid()")
         value(worked, "select pgque.adopt_restored_database()")
         adopted = counters(worked)
         value(worked, "select pgque.ticker()")

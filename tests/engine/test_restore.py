@@ -332,3 +332,34 @@ def test_an_adopted_database_has_a_lineage_of_its_own(db: Connection, restore: R
 
     assert value(new, "select pgque.lineage()") not in (None, old)
     assert value(db, "select pgque.lineage()") == old
+
+
+def test_refreshing_every_materialized_view_halts_nothing(db: Connection) -> None:
+    make_queue(db)
+    lineage = value(db, "select pgque.lineage()")
+    db.execute("refresh materialized view pgque.origin")
+    send(db, "a")
+    tick(db)
+    assert (drain(db), adopt(db), value(db, "select pgque.lineage()")) == (["a"], 0, lineage)
+
+
+def test_refreshing_before_adoption_loses_nothing_sent_since_the_restore(
+    db: Connection, restore: Restore
+) -> None:
+    make_queue(db)
+    new = restore()
+    send(new, "since")
+    new.execute("refresh materialized view pgque.origin")
+    adopt(new)
+    tick(new)
+    assert drain(new) == ["since"]
+
+
+def test_refreshing_after_adoption_halts_nothing(db: Connection, restore: Restore) -> None:
+    make_queue(db)
+    send(db, "a")
+    new = restore()
+    adopt(new)
+    new.execute("refresh materialized view pgque.origin")
+    tick(new)
+    assert drain(new) == ["a"]

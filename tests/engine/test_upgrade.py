@@ -383,3 +383,15 @@ def test_somebody_else_cannot_upgrade(old: Connection, url: str) -> None:
             db.execute(INSTALL)
     finally:
         old.execute("drop owned by passerby; drop role passerby")
+
+
+def test_refreshing_materialized_views_after_the_upgrade_halts_nothing(
+    opened: Open, old: Connection, url: str
+) -> None:
+    make_queue(old)
+    send(old, "a")
+    db = opened(url)
+    db.execute(INSTALL)
+    db.execute("refresh materialized view pgque.origin")
+    tick(db)
+    assert drain(db) == ["a"]

@@ -65,7 +65,7 @@ register_slots removable_stagings remove_jobs renumber_events renumber_positions
 resend_dead_letter retries_left rotation_health scheduler_status settle_events slice_from
 slice_sql slot_end slot_select snapshot_conditions subconsumer_name tick_snapshot ticker_health
 time_buckets unread_queues xmin_health lock_tables refuse_to_wait
-unfinished_seqs
+unfinished_seqs find_origin
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
