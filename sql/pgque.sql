@@ -666,6 +666,9 @@ create table if not exists pgque.staging (
     published   bigint
 );
 
+-- The role that opened it; null where an earlier version did, which noted none.
+alter table pgque.staging add column if not exists opened_by name;
+
 -- ===== schema/hold.sql ===========================================================================
 
 -- Batches that nobody tries again by himself, with the reason and the way out. A row counts only while
@@ -1807,7 +1810,7 @@ end;
 $$;
 
 -- An event with its id, time, owner and retry count given: how retries and replays come back.
--- Not for applications.
+-- Not for applications. A queue closed by disable_insert takes none.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
@@ -1820,6 +1823,9 @@ declare
     v_queue pgque.queue := pgque.find_queue($1);
     v_id    bigint;
 begin
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
     execute format(
         'insert into %s as e (ev_id, ev_time, ev_owner, ev_retry, '  -- quoted: made of a number
         'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
@@ -1831,8 +1837,9 @@ begin
 end;
 $$;
 
--- The table to COPY into: columns ev_type, ev_data and ev_extra1 to 4 are the writer's. An old
--- answer is safe to use: readers find events in whichever child they are.
+-- The table to COPY into: columns ev_type, ev_data and ev_extra1 to 4 are the writer's. Ask before
+-- each load. An answer is good until the rotation after the next one: readers find events in whichever
+-- child they are, but the one that rotation empties next is closed to writers.
 -- locks: none. writes: nothing.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text
@@ -3465,14 +3472,20 @@ $$;
 
 -- ===== engine/next_batch.sql =====================================================================
 
+-- Earlier versions counted no events.
+drop function if exists pgque.find_next_tick(
+    integer, pgque.tick, interval, integer, interval, integer);
+
 -- The tick that ends the next batch after a given one, or null. The nearest tick that is older
 -- than the lag and meets the minimum count or the minimum interval; with a maximum count, the
 -- farthest one that stays within it. Counts are differences of event ids given out, so they are
--- upper estimates where transactions rolled back.
+-- upper estimates where transactions rolled back. What is delivered again brings no new ids, so for
+-- an owner the events are counted, too, before several ticks become one batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
-    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
+    i_owner_id integer default null)
 returns pgque.tick
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -3508,7 +3521,83 @@ begin
       and t.tick_time <= v_newest
     order by t.tick_event_seq desc, t.tick_id desc
     limit 1;
-    return case when found then v_far else v_near end;
+    if not found or i_owner_id is null then
+        return case when found then v_far else v_near end;
+    end if;
+
+    return pgque.narrow_to_count(i_last, v_near, v_far, i_owner_id, i_max_count);
+end;
+$$;
+
+-- The farthest tick up to which a consumer gets no more than a maximum of events, from the nearest
+-- to the farthest that there may be; the nearest where that has more already.
+-- locks: none. writes: nothing.
+create or replace function pgque.narrow_to_count(
+    i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
+    i_max_count integer)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_high    bigint := i_far.tick_id;
+    v_middle  bigint;
+begin
+    while i_far.tick_id is not null loop
+        if pgque.count_between(i_last, i_far, i_owner_id, i_max_count) <= i_max_count then
+            i_near := i_far;
+        else
+            v_high := i_far.tick_id - 1;
+        end if;
+        -- The middle one of those that are not decided on; ids from elsewhere have gaps.
+        v_middle := (i_near.tick_id + v_high + 1) / 2;
+        select t.* into i_far
+        from pgque.tick t
+        where t.tick_queue = i_last.tick_queue
+          and t.tick_id > i_near.tick_id and t.tick_id <= v_middle
+        order by t.tick_id desc
+        limit 1;
+        if not found then
+            select t.* into i_far
+            from pgque.tick t
+            where t.tick_queue = i_last.tick_queue
+              and t.tick_id > v_middle and t.tick_id <= v_high
+            order by t.tick_id
+            limit 1;
+        end if;
+    end loop;
+    return i_near;
+end;
+$$;
+
+-- How many events a consumer gets between two ticks of a queue, counted to one more than the limit.
+-- locks: none. writes: nothing.
+create or replace function pgque.count_between(
+    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);
+    v_tables  text[];
+    v_events  bigint;
+begin
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_from.tick_queue))
+    into v_tables using v_c.first_txid, v_c.end_txid;
+    if v_tables = '{}' then
+        return 0;
+    end if;
+    execute format(  -- quoted: made by the queue's own function and snapshot_conditions
+        'select count(*) from (%s limit %s) e',
+        (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
+                                  t, c, i_owner_id), ' union all ')
+         from unnest(v_tables) t
+         cross join unnest(array[v_c.in_range, v_c.in_list]) c
+         where c is not null),
+        i_limit::bigint + 1)
+    into v_events;
+    return v_events;
 end;
 $$;
 
@@ -3545,7 +3634,7 @@ begin
         if v_sub.sub_batch is null then
             v_sub.sub_next_tick := (pgque.find_next_tick(
                 v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+                i_min_lag, i_min_count, i_min_interval, i_max_count, v_sub.sub_id)).tick_id;
             if v_sub.sub_next_tick is null then
                 return null;
             end if;
@@ -3888,7 +3977,7 @@ begin
             v_from := v_main;
             v_from.sub_next_tick := (pgque.find_next_tick(
                 v_main.sub_queue, pgque.find_tick(v_main.sub_queue, v_main.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+                i_min_lag, i_min_count, i_min_interval, i_max_count, v_main.sub_id)).tick_id;
             if v_from.sub_next_tick is null then
                 return null;
             end if;
@@ -4317,7 +4406,8 @@ begin
     perform pgque.check_batch_limits(null, null, null, i_max_count);
     perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_after, v_after);
     return (pgque.find_next_tick(v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_after),
-                                 null, null, null, coalesce(i_max_count, 2147483647))).tick_id;
+                                 null, null, null, coalesce(i_max_count, 2147483647),
+                                 case when i_max_count is not null then v_sub.sub_id end)).tick_id;
 end;
 $$;
 
@@ -5220,10 +5310,11 @@ begin
 end;
 $$;
 
--- Puts retries that are due back into their queues, as events of their subscription alone, in
--- portions of 10,000 so that no call takes long. Returns how many.
--- locks: the retries it moves; those that another session moves are left to it.
--- writes: retry_queue, current event tables.
+-- Puts retries that are due back into their queues, as events of their subscription alone: as many
+-- as make a tick due, once those moved before are in a tick, which this sees to. So they come in
+-- batches no larger than they were sent in. Returns how many.
+-- locks: the retries it moves; those that another session moves are left to it; those of make_ticks.
+-- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
 returns integer
 language plpgsql security definer
@@ -5241,19 +5332,27 @@ begin
           and exists (select from pgque.retry_queue r
                       where r.ev_queue = q.queue_id and r.ev_retry_after <= clock_timestamp())
     loop
+        if not v_queue.queue_ticker_paused and not v_queue.queue_external_ticker then
+            perform pgque.make_ticks(array(
+                select d from pgque.tick_due d
+                where d.queue_id = v_queue.queue_id
+                  and exists (select from pgque.tick_request r where r.queue_id = d.queue_id)));
+            continue when exists (select from pgque.tick_request r
+                                  where r.queue_id = v_queue.queue_id);
+        end if;
         execute format(  -- quoted: made of the queue's number
             'with due as ('
             '  delete from pgque.retry_queue d using ('
             '    select r.ev_owner, r.ev_id from pgque.retry_queue r '
             '    where r.ev_queue = $1 and r.ev_retry_after <= clock_timestamp() '
-            '    order by r.ev_retry_after limit 10000 for update skip locked) r '
+            '    order by r.ev_retry_after limit $2 for update skip locked) r '
             '  where d.ev_owner = r.ev_owner and d.ev_id = r.ev_id returning d.*) '
             'insert into %s_%s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
             '  ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
             'select ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
             '  ev_extra1, ev_extra2, ev_extra3, ev_extra4 from due order by ev_id',
             v_queue.queue_data_pfx, v_queue.queue_cur_table)
-        using v_queue.queue_id;
+        using v_queue.queue_id, v_queue.queue_ticker_max_count;
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
             perform pgque.force_next_tick(v_queue.queue_name);
@@ -6844,7 +6943,8 @@ $$;
 -- Opens a place to write events from many connections, to be published in one transaction: each
 -- connection COPYs into the table that staging_table names and reports its transaction and count,
 -- and publish_staging takes the events of the transactions it is given, so those of an attempt that
--- was repeated elsewhere never count. Unlogged: what a crash of the server loses is noticed then.
+-- was repeated elsewhere never count. Only the role that opened it, its members and admins publish or
+-- abort it. Unlogged: what a crash of the server loses is noticed then.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -6858,8 +6958,8 @@ begin
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_id);
     end if;
-    insert into pgque.staging (queue_id, used_at)
-    values (v_queue.queue_id, clock_timestamp())
+    insert into pgque.staging (queue_id, used_at, opened_by)
+    values (v_queue.queue_id, clock_timestamp(), pgque.calling_role())
     returning staging_id into v_id;
     execute format(
         'create unlogged table pgque.%I ('
@@ -6909,6 +7009,7 @@ declare
     v_events   bigint;
 begin
     select s.* into v_staging from pgque.staging s where s.staging_id = i_staging_id for update;
+    perform pgque.check_staging_role(v_staging);
     if v_staging.published is not null then
         return v_staging.published;
     end if;
@@ -6947,12 +7048,50 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
     -- An attempt that still writes keeps its table: for maint, as long ago as can be.
     update pgque.staging s set used_at = '-infinity'
     where s.staging_id = i_staging_id and s.published is null;
     if found and pgque.drop_staging_table(i_staging_id) then
         delete from pgque.staging s where s.staging_id = i_staging_id;
     end if;
+end;
+$$;
+
+-- The role that called a function which runs as its owner: the one of SET ROLE, or the login.
+-- locks: none. writes: nothing.
+create or replace function pgque.calling_role()
+returns name
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(nullif(current_setting('role'), 'none'), session_user);
+end;
+$$;
+
+-- Refuses to publish or abort what another role opened, except to its members and to admins.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_staging_role(i_staging pgque.staging)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_caller constant name := pgque.calling_role();
+begin
+    if i_staging.opened_by is null
+       or i_staging.opened_by = v_caller
+       or pg_has_role(v_caller, 'pgque_admin', 'member')
+       or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
+        return;
+    end if;
+    raise exception using
+        errcode = 'insufficient_privilege',
+        message = format('staging %s was opened by %s, not by %s', i_staging.staging_id,
+                         i_staging.opened_by, v_caller),
+        hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
+                      i_staging.opened_by);
 end;
 $$;
 
@@ -8977,7 +9116,54 @@ begin
         where not q.queue_ticker_paused and not q.queue_external_ticker
     ) t;
 
+    return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
+
     return query select null::text, 'xmin_horizon', x.status, x.detail from pgque.xmin_health() x;
+end;
+$$;
+
+-- The logs of positions, ticks and counters: whether they grow because nothing rotates them, and who
+-- has them locked. Below 16 MB there is nothing to say.
+-- locks: none. writes: nothing.
+create or replace function pgque.log_health(out status text, out detail text)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_bytes   bigint;
+    v_last    timestamptz;
+    v_period  interval;
+    v_holder  text;
+begin
+    select sum(pg_total_relation_size(c.oid)) into v_bytes
+    from pg_class c
+    where c.relnamespace = 'pgque'::regnamespace
+      and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)';
+    select coalesce(c.metadata_rotated_at, c.installed_at), c.metadata_rotation_period
+    into v_last, v_period
+    from pgque.config c;
+    if v_bytes < 16 * 1024 * 1024 or v_last > clock_timestamp() - 5 * v_period - interval '1 minute' then
+        status := 'ok';
+        detail := format('%s, last rotated %s ago', pg_size_pretty(v_bytes),
+                         date_trunc('seconds', clock_timestamp() - v_last));
+        return;
+    end if;
+
+    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+    into v_holder
+    from pg_locks l
+    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)'
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
+      and l.pid is distinct from pg_backend_pid();
+    status := case when v_bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
+    detail := format('the logs of positions and ticks have grown to %s, last rotated %s ago: %s',
+                     pg_size_pretty(v_bytes), date_trunc('seconds', clock_timestamp() - v_last),
+                     coalesce(v_holder || ' keeps them locked: let it end its transaction',
+                              'see that pgque.maint() is called, and that no consumer is far behind'));
 end;
 $$;
 
@@ -9063,6 +9249,7 @@ begin
         select * from pgque.database_health()
         union all select * from pgque.ticker_health()
         union all select * from pgque.rotation_health()
+        union all select * from pgque.left_table_health()
         union all select * from pgque.failure_health()
         union all select * from pgque.consumer_health()
     ) h
@@ -9127,8 +9314,10 @@ begin
                             'let it catch up, or end it with select pgque.unregister_consumer(%L, %L);',
                             t.age, q.queue_rotation_period, slowest.co_name, q.queue_name,
                             slowest.co_name)
-                else format('last rotation %s ago, period %s: see that pgque.maint() is called, by '
-                            'pgque.start() or by a ticker process', t.age, q.queue_rotation_period)
+                else format('last rotation %s ago, period %s: %s', t.age, q.queue_rotation_period,
+                            coalesce(pgque.rotation_obstacle(q),
+                                     'see that pgque.maint() is called, by pgque.start() or by a '
+                                     'ticker process'))
            end
     from pgque.queue q
     cross join lateral (
@@ -9140,6 +9329,82 @@ begin
         where p.sub_last_tick < p.newest_tick
         order by p.sub_queue, p.sub_last_tick, p.co_name
     ) slowest on slowest.sub_queue = q.queue_id;
+end;
+$$;
+
+-- What keeps rotation from the event table that it empties next, where consumers are not behind: who
+-- has it locked, or events in it that nobody has read, which a writer put there that asked for the
+-- current table long ago. Null when nothing does.
+-- locks: none. writes: nothing.
+create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_table   text := format('%s_%s', i_queue.queue_data_pfx,
+                             (i_queue.queue_cur_table + 1) % i_queue.queue_ntables);
+    v_floor   pg_snapshot := (pgque.find_floor_tick(i_queue.queue_id)).tick_snapshot;
+    v_holder  text;
+    v_unread  boolean;
+begin
+    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+    into v_holder
+    from pg_locks l
+    where l.granted and l.relation = to_regclass(v_table) and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    if v_holder is not null then
+        return format('%s uses table %s, which is emptied next: let it end its transaction',
+                      v_holder, v_table);
+    end if;
+    execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
+                   'and not pg_visible_in_snapshot(ev_txid, $2))', v_table)
+    into v_unread using pg_snapshot_xmin(v_floor), v_floor;
+    if v_unread then
+        return format('table %s, which is emptied next, still gets events: whoever loads into it has '
+                      'to ask pgque.current_event_table(%L) before each load', v_table,
+                      i_queue.queue_name);
+    end if;
+    return null;
+end;
+$$;
+
+-- Event tables that rotation passes by, since a writer goes on filling them, and which so only grow:
+-- not current, and with events from before the last four periods. A table is looked into from 64 kB on.
+-- locks: none. writes: nothing.
+create or replace function pgque.left_table_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_table  record;
+    v_first  timestamptz;
+begin
+    for v_table in
+        select q.queue_name as name, q.queue_rotation_period as period, c.relation,
+               pg_relation_size(to_regclass(c.relation)) as bytes
+        from pgque.queue q
+        cross join generate_series(0, q.queue_ntables - 1) nr
+        cross join lateral format('%s_%s', q.queue_data_pfx, nr) c (relation)
+        where nr <> q.queue_cur_table
+          and clock_timestamp() - q.queue_switch_time
+              <= 2 * q.queue_rotation_period + interval '1 minute'
+          and pg_relation_size(to_regclass(c.relation)) > 65536
+    loop
+        execute format('select ev_time from %s order by ev_txid limit 1', v_table.relation)  -- quoted: a number's
+        into v_first;
+        continue when v_first is null
+            or v_first > clock_timestamp() - 4 * v_table.period - interval '5 minutes';
+        queue_name := v_table.name;
+        check_name := format('left_table:%s', v_table.relation);
+        status := 'warning';
+        detail := format('%s holds events since %s (%s) and is not emptied, since it still gets some: '
+                         'whoever loads into it has to ask pgque.current_event_table(%L) before each '
+                         'load', v_table.relation, date_trunc('seconds', v_first),
+                         pg_size_pretty(v_table.bytes), v_table.name);
+        return next;
+    end loop;
 end;
 $$;
 

@@ -58,8 +58,8 @@ class Ticker:
         next_maint = next_tick
         while not self._stopped.is_set():
             client.ticker()
-            if time.monotonic() >= next_maint:
-                client.maint()
+            # While there is more to do, such as further retries, with a tick between.
+            if time.monotonic() >= next_maint and client.maint() == 0:
                 next_maint = time.monotonic() + self._maint_interval
             next_tick = max(next_tick + period, time.monotonic())
             self._stopped.wait(next_tick - time.monotonic())

@@ -1,7 +1,8 @@
 -- Opens a place to write events from many connections, to be published in one transaction: each
 -- connection COPYs into the table that staging_table names and reports its transaction and count,
 -- and publish_staging takes the events of the transactions it is given, so those of an attempt that
--- was repeated elsewhere never count. Unlogged: what a crash of the server loses is noticed then.
+-- was repeated elsewhere never count. Only the role that opened it, its members and admins publish or
+-- abort it. Unlogged: what a crash of the server loses is noticed then.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -15,8 +16,8 @@ begin
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_id);
     end if;
-    insert into pgque.staging (queue_id, used_at)
-    values (v_queue.queue_id, clock_timestamp())
+    insert into pgque.staging (queue_id, used_at, opened_by)
+    values (v_queue.queue_id, clock_timestamp(), pgque.calling_role())
     returning staging_id into v_id;
     execute format(
         'create unlogged table pgque.%I ('
@@ -66,6 +67,7 @@ declare
     v_events   bigint;
 begin
     select s.* into v_staging from pgque.staging s where s.staging_id = i_staging_id for update;
+    perform pgque.check_staging_role(v_staging);
     if v_staging.published is not null then
         return v_staging.published;
     end if;
@@ -104,12 +106,50 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
     -- An attempt that still writes keeps its table: for maint, as long ago as can be.
     update pgque.staging s set used_at = '-infinity'
     where s.staging_id = i_staging_id and s.published is null;
     if found and pgque.drop_staging_table(i_staging_id) then
         delete from pgque.staging s where s.staging_id = i_staging_id;
     end if;
+end;
+$$;
+
+-- The role that called a function which runs as its owner: the one of SET ROLE, or the login.
+-- locks: none. writes: nothing.
+create or replace function pgque.calling_role()
+returns name
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(nullif(current_setting('role'), 'none'), session_user);
+end;
+$$;
+
+-- Refuses to publish or abort what another role opened, except to its members and to admins.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_staging_role(i_staging pgque.staging)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_caller constant name := pgque.calling_role();
+begin
+    if i_staging.opened_by is null
+       or i_staging.opened_by = v_caller
+       or pg_has_role(v_caller, 'pgque_admin', 'member')
+       or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
+        return;
+    end if;
+    raise exception using
+        errcode = 'insufficient_privilege',
+        message = format('staging %s was opened by %s, not by %s', i_staging.staging_id,
+                         i_staging.opened_by, v_caller),
+        hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
+                      i_staging.opened_by);
 end;
 $$;
 

@@ -71,7 +71,8 @@ begin
     perform pgque.check_batch_limits(null, null, null, i_max_count);
     perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_after, v_after);
     return (pgque.find_next_tick(v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_after),
-                                 null, null, null, coalesce(i_max_count, 2147483647))).tick_id;
+                                 null, null, null, coalesce(i_max_count, 2147483647),
+                                 case when i_max_count is not null then v_sub.sub_id end)).tick_id;
 end;
 $$;
 

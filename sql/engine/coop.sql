@@ -49,7 +49,7 @@ begin
             v_from := v_main;
             v_from.sub_next_tick := (pgque.find_next_tick(
                 v_main.sub_queue, pgque.find_tick(v_main.sub_queue, v_main.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+                i_min_lag, i_min_count, i_min_interval, i_max_count, v_main.sub_id)).tick_id;
             if v_from.sub_next_tick is null then
                 return null;
             end if;

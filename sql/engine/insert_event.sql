@@ -41,7 +41,7 @@ end;
 $$;
 
 -- An event with its id, time, owner and retry count given: how retries and replays come back.
--- Not for applications.
+-- Not for applications. A queue closed by disable_insert takes none.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
@@ -54,6 +54,9 @@ declare
     v_queue pgque.queue := pgque.find_queue($1);
     v_id    bigint;
 begin
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
     execute format(
         'insert into %s as e (ev_id, ev_time, ev_owner, ev_retry, '  -- quoted: made of a number
         'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
@@ -65,8 +68,9 @@ begin
 end;
 $$;
 
--- The table to COPY into: columns ev_type, ev_data and ev_extra1 to 4 are the writer's. An old
--- answer is safe to use: readers find events in whichever child they are.
+-- The table to COPY into: columns ev_type, ev_data and ev_extra1 to 4 are the writer's. Ask before
+-- each load. An answer is good until the rotation after the next one: readers find events in whichever
+-- child they are, but the one that rotation empties next is closed to writers.
 -- locks: none. writes: nothing.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text

@@ -1,11 +1,17 @@
+-- Earlier versions counted no events.
+drop function if exists pgque.find_next_tick(
+    integer, pgque.tick, interval, integer, interval, integer);
+
 -- The tick that ends the next batch after a given one, or null. The nearest tick that is older
 -- than the lag and meets the minimum count or the minimum interval; with a maximum count, the
 -- farthest one that stays within it. Counts are differences of event ids given out, so they are
--- upper estimates where transactions rolled back.
+-- upper estimates where transactions rolled back. What is delivered again brings no new ids, so for
+-- an owner the events are counted, too, before several ticks become one batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
-    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
+    i_owner_id integer default null)
 returns pgque.tick
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -41,7 +47,83 @@ begin
       and t.tick_time <= v_newest
     order by t.tick_event_seq desc, t.tick_id desc
     limit 1;
-    return case when found then v_far else v_near end;
+    if not found or i_owner_id is null then
+        return case when found then v_far else v_near end;
+    end if;
+
+    return pgque.narrow_to_count(i_last, v_near, v_far, i_owner_id, i_max_count);
+end;
+$$;
+
+-- The farthest tick up to which a consumer gets no more than a maximum of events, from the nearest
+-- to the farthest that there may be; the nearest where that has more already.
+-- locks: none. writes: nothing.
+create or replace function pgque.narrow_to_count(
+    i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
+    i_max_count integer)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_high    bigint := i_far.tick_id;
+    v_middle  bigint;
+begin
+    while i_far.tick_id is not null loop
+        if pgque.count_between(i_last, i_far, i_owner_id, i_max_count) <= i_max_count then
+            i_near := i_far;
+        else
+            v_high := i_far.tick_id - 1;
+        end if;
+        -- The middle one of those that are not decided on; ids from elsewhere have gaps.
+        v_middle := (i_near.tick_id + v_high + 1) / 2;
+        select t.* into i_far
+        from pgque.tick t
+        where t.tick_queue = i_last.tick_queue
+          and t.tick_id > i_near.tick_id and t.tick_id <= v_middle
+        order by t.tick_id desc
+        limit 1;
+        if not found then
+            select t.* into i_far
+            from pgque.tick t
+            where t.tick_queue = i_last.tick_queue
+              and t.tick_id > v_middle and t.tick_id <= v_high
+            order by t.tick_id
+            limit 1;
+        end if;
+    end loop;
+    return i_near;
+end;
+$$;
+
+-- How many events a consumer gets between two ticks of a queue, counted to one more than the limit.
+-- locks: none. writes: nothing.
+create or replace function pgque.count_between(
+    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);
+    v_tables  text[];
+    v_events  bigint;
+begin
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_from.tick_queue))
+    into v_tables using v_c.first_txid, v_c.end_txid;
+    if v_tables = '{}' then
+        return 0;
+    end if;
+    execute format(  -- quoted: made by the queue's own function and snapshot_conditions
+        'select count(*) from (%s limit %s) e',
+        (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
+                                  t, c, i_owner_id), ' union all ')
+         from unnest(v_tables) t
+         cross join unnest(array[v_c.in_range, v_c.in_list]) c
+         where c is not null),
+        i_limit::bigint + 1)
+    into v_events;
+    return v_events;
 end;
 $$;
 
@@ -78,7 +160,7 @@ begin
         if v_sub.sub_batch is null then
             v_sub.sub_next_tick := (pgque.find_next_tick(
                 v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id;
+                i_min_lag, i_min_count, i_min_interval, i_max_count, v_sub.sub_id)).tick_id;
             if v_sub.sub_next_tick is null then
                 return null;
             end if;

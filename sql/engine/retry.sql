@@ -232,10 +232,11 @@ begin
 end;
 $$;
 
--- Puts retries that are due back into their queues, as events of their subscription alone, in
--- portions of 10,000 so that no call takes long. Returns how many.
--- locks: the retries it moves; those that another session moves are left to it.
--- writes: retry_queue, current event tables.
+-- Puts retries that are due back into their queues, as events of their subscription alone: as many
+-- as make a tick due, once those moved before are in a tick, which this sees to. So they come in
+-- batches no larger than they were sent in. Returns how many.
+-- locks: the retries it moves; those that another session moves are left to it; those of make_ticks.
+-- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
 returns integer
 language plpgsql security definer
@@ -253,19 +254,27 @@ begin
           and exists (select from pgque.retry_queue r
                       where r.ev_queue = q.queue_id and r.ev_retry_after <= clock_timestamp())
     loop
+        if not v_queue.queue_ticker_paused and not v_queue.queue_external_ticker then
+            perform pgque.make_ticks(array(
+                select d from pgque.tick_due d
+                where d.queue_id = v_queue.queue_id
+                  and exists (select from pgque.tick_request r where r.queue_id = d.queue_id)));
+            continue when exists (select from pgque.tick_request r
+                                  where r.queue_id = v_queue.queue_id);
+        end if;
         execute format(  -- quoted: made of the queue's number
             'with due as ('
             '  delete from pgque.retry_queue d using ('
             '    select r.ev_owner, r.ev_id from pgque.retry_queue r '
             '    where r.ev_queue = $1 and r.ev_retry_after <= clock_timestamp() '
-            '    order by r.ev_retry_after limit 10000 for update skip locked) r '
+            '    order by r.ev_retry_after limit $2 for update skip locked) r '
             '  where d.ev_owner = r.ev_owner and d.ev_id = r.ev_id returning d.*) '
             'insert into %s_%s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
             '  ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
             'select ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
             '  ev_extra1, ev_extra2, ev_extra3, ev_extra4 from due order by ev_id',
             v_queue.queue_data_pfx, v_queue.queue_cur_table)
-        using v_queue.queue_id;
+        using v_queue.queue_id, v_queue.queue_ticker_max_count;
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
             perform pgque.force_next_tick(v_queue.queue_name);

@@ -41,7 +41,54 @@ begin
         where not q.queue_ticker_paused and not q.queue_external_ticker
     ) t;
 
+    return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
+
     return query select null::text, 'xmin_horizon', x.status, x.detail from pgque.xmin_health() x;
+end;
+$$;
+
+-- The logs of positions, ticks and counters: whether they grow because nothing rotates them, and who
+-- has them locked. Below 16 MB there is nothing to say.
+-- locks: none. writes: nothing.
+create or replace function pgque.log_health(out status text, out detail text)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_bytes   bigint;
+    v_last    timestamptz;
+    v_period  interval;
+    v_holder  text;
+begin
+    select sum(pg_total_relation_size(c.oid)) into v_bytes
+    from pg_class c
+    where c.relnamespace = 'pgque'::regnamespace
+      and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)';
+    select coalesce(c.metadata_rotated_at, c.installed_at), c.metadata_rotation_period
+    into v_last, v_period
+    from pgque.config c;
+    if v_bytes < 16 * 1024 * 1024 or v_last > clock_timestamp() - 5 * v_period - interval '1 minute' then
+        status := 'ok';
+        detail := format('%s, last rotated %s ago', pg_size_pretty(v_bytes),
+                         date_trunc('seconds', clock_timestamp() - v_last));
+        return;
+    end if;
+
+    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+    into v_holder
+    from pg_locks l
+    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)'
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
+      and l.pid is distinct from pg_backend_pid();
+    status := case when v_bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
+    detail := format('the logs of positions and ticks have grown to %s, last rotated %s ago: %s',
+                     pg_size_pretty(v_bytes), date_trunc('seconds', clock_timestamp() - v_last),
+                     coalesce(v_holder || ' keeps them locked: let it end its transaction',
+                              'see that pgque.maint() is called, and that no consumer is far behind'));
 end;
 $$;
 

@@ -16,6 +16,7 @@ begin
         select * from pgque.database_health()
         union all select * from pgque.ticker_health()
         union all select * from pgque.rotation_health()
+        union all select * from pgque.left_table_health()
         union all select * from pgque.failure_health()
         union all select * from pgque.consumer_health()
     ) h
@@ -80,8 +81,10 @@ begin
                             'let it catch up, or end it with select pgque.unregister_consumer(%L, %L);',
                             t.age, q.queue_rotation_period, slowest.co_name, q.queue_name,
                             slowest.co_name)
-                else format('last rotation %s ago, period %s: see that pgque.maint() is called, by '
-                            'pgque.start() or by a ticker process', t.age, q.queue_rotation_period)
+                else format('last rotation %s ago, period %s: %s', t.age, q.queue_rotation_period,
+                            coalesce(pgque.rotation_obstacle(q),
+                                     'see that pgque.maint() is called, by pgque.start() or by a '
+                                     'ticker process'))
            end
     from pgque.queue q
     cross join lateral (
@@ -93,6 +96,82 @@ begin
         where p.sub_last_tick < p.newest_tick
         order by p.sub_queue, p.sub_last_tick, p.co_name
     ) slowest on slowest.sub_queue = q.queue_id;
+end;
+$$;
+
+-- What keeps rotation from the event table that it empties next, where consumers are not behind: who
+-- has it locked, or events in it that nobody has read, which a writer put there that asked for the
+-- current table long ago. Null when nothing does.
+-- locks: none. writes: nothing.
+create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_table   text := format('%s_%s', i_queue.queue_data_pfx,
+                             (i_queue.queue_cur_table + 1) % i_queue.queue_ntables);
+    v_floor   pg_snapshot := (pgque.find_floor_tick(i_queue.queue_id)).tick_snapshot;
+    v_holder  text;
+    v_unread  boolean;
+begin
+    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+    into v_holder
+    from pg_locks l
+    where l.granted and l.relation = to_regclass(v_table) and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    if v_holder is not null then
+        return format('%s uses table %s, which is emptied next: let it end its transaction',
+                      v_holder, v_table);
+    end if;
+    execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
+                   'and not pg_visible_in_snapshot(ev_txid, $2))', v_table)
+    into v_unread using pg_snapshot_xmin(v_floor), v_floor;
+    if v_unread then
+        return format('table %s, which is emptied next, still gets events: whoever loads into it has '
+                      'to ask pgque.current_event_table(%L) before each load', v_table,
+                      i_queue.queue_name);
+    end if;
+    return null;
+end;
+$$;
+
+-- Event tables that rotation passes by, since a writer goes on filling them, and which so only grow:
+-- not current, and with events from before the last four periods. A table is looked into from 64 kB on.
+-- locks: none. writes: nothing.
+create or replace function pgque.left_table_health()
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_table  record;
+    v_first  timestamptz;
+begin
+    for v_table in
+        select q.queue_name as name, q.queue_rotation_period as period, c.relation,
+               pg_relation_size(to_regclass(c.relation)) as bytes
+        from pgque.queue q
+        cross join generate_series(0, q.queue_ntables - 1) nr
+        cross join lateral format('%s_%s', q.queue_data_pfx, nr) c (relation)
+        where nr <> q.queue_cur_table
+          and clock_timestamp() - q.queue_switch_time
+              <= 2 * q.queue_rotation_period + interval '1 minute'
+          and pg_relation_size(to_regclass(c.relation)) > 65536
+    loop
+        execute format('select ev_time from %s order by ev_txid limit 1', v_table.relation)  -- quoted: a number's
+        into v_first;
+        continue when v_first is null
+            or v_first > clock_timestamp() - 4 * v_table.period - interval '5 minutes';
+        queue_name := v_table.name;
+        check_name := format('left_table:%s', v_table.relation);
+        status := 'warning';
+        detail := format('%s holds events since %s (%s) and is not emptied, since it still gets some: '
+                         'whoever loads into it has to ask pgque.current_event_table(%L) before each '
+                         'load', v_table.relation, date_trunc('seconds', v_first),
+                         pg_size_pretty(v_table.bytes), v_table.name);
+        return next;
+    end loop;
 end;
 $$;
 

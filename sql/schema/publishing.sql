@@ -40,3 +40,6 @@ create table if not exists pgque.staging (
     used_at     timestamptz not null,
     published   bigint
 );
+
+-- The role that opened it; null where an earlier version did, which noted none.
+alter table pgque.staging add column if not exists opened_by name;

@@ -1,5 +1,6 @@
 """Health: what is wrong with queues, consumers and the database, and what to do about it."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import pytest
 from tests.support.metrics import age_positions, age_ticks, health
 from tests.support.queues import (
     Connection,
+    bloat_ticks,
     connect,
     drain,
     make_queue,
     open_batch,
     queue_id,
+    rotate,
     rows,
     send,
     tick,
@@ -29,6 +32,7 @@ Another = Callable[[], Connection]
 def test_an_empty_database_is_well(db: Connection) -> None:
     found = rows(db, "select queue_name, check_name, status from pgque.queue_health()")
     assert found == [
+        (None, "log_rotation", "ok"),
         (None, "restored_database", "ok"),
         (None, "scheduler", "ok"),
         (None, "xmin_horizon", "ok"),
@@ -266,7 +270,8 @@ class TestDatabase:
 
     def test_a_restored_database_is_critical_until_it_is_adopted(self, db: Connection) -> None:
         make_queue(db)
-        db.execute("update pgque.config set origin_id = gen_random_uuid()")
+        db.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
+        db.execute("refresh materialized view pgque.origin")
         before = health(db, None)["restored_database"][0]
         value(db, "select pgque.adopt_restored_database()")
         assert (before, health(db, None)["restored_database"][0]) == ("critical", "ok")
@@ -363,3 +368,66 @@ def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> N
     ]
     assert all("pgque." in detail for _, detail in wrong), wrong
     assert queue_id(db) > 0
+
+
+class TestGrowth:
+    def test_a_table_that_a_loader_keeps_filling_is_named(self, db: Connection) -> None:
+        make_queue(db)
+        table = value(db, "select format('%s_1', queue_data_pfx) from pgque.queue")
+        db.execute(
+            f"insert into {table} (ev_type, ev_data, ev_time)"
+            " select 't', repeat('x', 100), now() - interval '1 day'"
+            " from generate_series(1, 2000)".encode()
+        )
+        rotate(db)
+        value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 hour')")
+        status, detail = health(db)[f"left_table:{table}"]
+        assert (status, "pgque.current_event_table('q')" in detail) == ("warning", True)
+
+    def test_rotation_that_waits_for_unread_events_in_both_tables_names_one(
+        self, db: Connection
+    ) -> None:
+        make_queue(db, rotation_period="1 hour")
+        for number in (1, 2):
+            table = value(
+                db, "select queue_data_pfx || '_' || %s::integer from pgque.queue", number
+            )
+            db.execute(f"insert into {table} (ev_type) values ('t')".encode())
+        db.execute("update pgque.queue set queue_switch_time = now() - interval '3 hours'")
+        assert "current_event_table" in health(db)["rotation_health"][1]
+
+    def test_rotation_that_waits_for_a_transaction_names_it(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db, rotation_period="1 hour")
+        table = value(db, "select format('%s_1', queue_data_pfx) from pgque.queue")
+        db.execute("update pgque.queue set queue_switch_time = now() - interval '3 hours'")
+        holder = another()
+        with holder.transaction():
+            rows(holder, f"select from {table}")
+            assert f"session {holder.info.backend_pid}" in health(db)["rotation_health"][1]
+
+    def test_logs_that_grow_are_named(self, db: Connection) -> None:
+        make_queue(db)
+        bloat_ticks(db, 200_000)
+        before = health(db, None)["log_rotation"][0]
+        db.execute("update pgque.config set metadata_rotated_at = now() - interval '1 hour'")
+        status, detail = health(db, None)["log_rotation"]
+        assert (before, status) == ("ok", "warning")
+        assert "pgque.maint()" in detail
+
+    def test_logs_that_somebody_keeps_locked_name_him(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db)
+        bloat_ticks(db, 200_000)
+        db.execute("update pgque.config set metadata_rotated_at = now() - interval '1 hour'")
+        holder = another()
+        holder.execute("begin")
+        rows(holder, "select from pgque.tick limit 1")
+        deadline = time.monotonic() + 60
+        while "session" not in health(db, None)["log_rotation"][1]:
+            assert time.monotonic() < deadline, "health does not name the session"
+            time.sleep(0.5)
+        assert f"session {holder.info.backend_pid}" in health(db, None)["log_rotation"][1]
+        holder.execute("rollback")

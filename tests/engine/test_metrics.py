@@ -300,7 +300,8 @@ class TestNeverDown:
         send(worked, "x", "y")
         tick(worked)
         before = counters(worked)
-        worked.execute("update pgque.config set origin_id = gen_random_uuid()")
+        worked.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
+        worked.execute("refresh materialized view pgque.origin")
         value(worked, "select pgque.adopt_restored_database()")
         adopted = counters(worked)
         value(worked, "select pgque.ticker()")

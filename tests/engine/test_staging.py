@@ -1,11 +1,13 @@
 """Events that many connections write and one transaction publishes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.databases import as_user
 from tests.support.queues import (
     Connection,
+    connect,
     make_queue,
     next_batch,
     payloads,
@@ -261,3 +263,67 @@ def test_a_writer_can_stage_and_nobody_reads_or_changes_it(queue: Connection) ->
     finally:
         queue.execute("reset role")
         queue.execute("drop role t_stager")
+
+
+def as_writer(database_url: str, db: Connection, name: str) -> Iterator[Connection]:
+    db.execute(f"create role {name} login in role pgque_writer".encode())
+    with connect(as_user(database_url, name)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def owner(database_url: str, db: Connection) -> Iterator[Connection]:
+    yield from as_writer(database_url, db, "t_staging_owner")
+    db.execute("drop role t_staging_owner")
+
+
+@pytest.fixture
+def rival(database_url: str, db: Connection) -> Iterator[Connection]:
+    yield from as_writer(database_url, db, "t_staging_rival")
+    db.execute("drop role t_staging_rival")
+
+
+def test_another_writer_neither_publishes_nor_aborts_a_staging(
+    db: Connection, owner: Connection, rival: Connection
+) -> None:
+    make_queue(db)
+    staging = open_staging(owner)
+    txid = write(owner, staging, "a")
+    with refused("42501", "t_staging_owner", "t_staging_rival"):
+        publish(rival, staging, [txid], 1)
+    with refused("42501", "t_staging_owner", "t_staging_rival"):
+        abort(rival, staging)
+    publish(owner, staging, [txid], 1)
+    assert sent(db) == ["a"]
+
+
+def test_a_writer_under_a_role_of_his_own_is_not_taken_for_another(
+    db: Connection, owner: Connection, rival: Connection
+) -> None:
+    make_queue(db)
+    db.execute("grant t_staging_owner to t_staging_rival")
+    staging = open_staging(owner)
+    txid = write(rival, staging, "a")
+    rival.execute("set role t_staging_owner")
+    publish(rival, staging, [txid], 1)
+    assert sent(db) == ["a"]
+
+
+def test_an_admin_aborts_the_staging_of_another(db: Connection, owner: Connection) -> None:
+    make_queue(db)
+    staging = open_staging(owner)
+    db.execute("set role pgque_admin")
+    abort(db, staging)
+    db.execute("reset role")
+    assert rows(db, "select from pgque.staging") == []
+
+
+def test_a_staging_of_an_earlier_version_is_still_published(
+    db: Connection, owner: Connection
+) -> None:
+    make_queue(db)
+    staging = open_staging(db)
+    db.execute("update pgque.staging set opened_by = null")
+    txid = write(owner, staging, "a")
+    publish(owner, staging, [txid], 1)
+    assert sent(db) == ["a"]

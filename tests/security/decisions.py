@@ -66,6 +66,7 @@ resend_dead_letter retries_left rotation_health scheduler_status settle_events s
 slice_sql slot_end slot_select snapshot_conditions subconsumer_name tick_snapshot ticker_health
 time_buckets unread_queues xmin_health lock_tables refuse_to_wait
 unfinished_seqs find_origin
+count_between narrow_to_count calling_role check_staging_role rotation_obstacle left_table_health log_health
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
