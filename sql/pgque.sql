@@ -1321,7 +1321,9 @@ $$;
 
 -- Who may do what with a queue's tables and sequence; again after a restore without privileges.
 -- Writers get no more than the columns that are theirs to fill, so that COPY into the current
--- table cannot forge ids, times or transactions.
+-- table cannot forge ids, times or transactions. They get them in the current table and in the one
+-- that was current before it, where a COPY may still come that asked earlier, and not in the one that
+-- rotation empties next; in none while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
@@ -1346,11 +1348,36 @@ begin
         execute format('revoke all on pgque.%I from public, pgque_reader, pgque_writer, pgque_admin',
                        v_child);
         execute format('grant select on pgque.%I to pgque_reader', v_child);
-        execute format(
-            'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'on pgque.%I to pgque_writer', v_child);
     end loop;
+    perform pgque.open_event_tables(v_queue.queue_id);
     return 1;
+end;
+$$;
+
+-- Opens to writers the event tables that they may fill now, and closes the others.
+-- locks: none; callers lock the queue's row. writes: the catalog.
+create or replace function pgque.open_event_tables(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue    pgque.queue;
+    v_child    text;
+    v_is_open  boolean;
+begin
+    select q.* into v_queue from pgque.queue q where q.queue_id = i_queue_id;
+    for v_nr in 0..v_queue.queue_ntables - 1 loop
+        v_child := format('pgque.event_%s_%s', i_queue_id, v_nr);
+        v_is_open := not v_queue.queue_disable_insert
+            and v_nr <> (v_queue.queue_cur_table + 1) % v_queue.queue_ntables;
+        continue when v_is_open = has_column_privilege('pgque_writer', v_child, 'ev_data', 'insert');
+        execute format(  -- quoted: made of numbers
+            '%s insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+            'on %s %s pgque_writer',
+            case when v_is_open then 'grant' else 'revoke' end, v_child,
+            case when v_is_open then 'to' else 'from' end);
+    end loop;
 end;
 $$;
 
@@ -1577,7 +1604,9 @@ $$;
 -- Sets one parameter of a queue; null resets it to its default. Names as in PgQ, without queue_.
 -- With event_ttl, events that are older when their batch is opened are in none of its readings: they
 -- are neither delivered nor retried nor dead letters. A retried event keeps its time, so it expires too.
--- locks: the queue's row. writes: queue.
+-- disable_insert closes the queue to all ways of sending, COPY into its tables included; one that is
+-- under way ends as it would.
+-- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
@@ -1610,6 +1639,7 @@ begin
     end;
     if x_param_name = 'disable_insert' then
         perform pgque.build_insert_functions(v_queue.queue_id);
+        perform pgque.open_event_tables(v_queue.queue_id);
     end if;
     return 1;
 end;
@@ -5460,23 +5490,21 @@ begin
 end;
 $$;
 
--- Rotation, step 1: empties the oldest child of the queue's event table and makes it the current
--- one. Returns 1, or 0 when it is too early, when step 2 of the last rotation is still to come,
--- when somebody uses that child, or when it holds an event that the floor tick did not see, which
--- is looked up under the exclusive lock: what is truncated was provably consumed.
--- locks: the queue's row, so that no consumer registers meanwhile; the oldest child, exclusively.
--- writes: queue; truncates the child.
+-- Rotation, step 1: empties a child of the queue's event table that is not current and makes it the
+-- current one: the oldest, or the other one where the oldest is still needed. Returns 1, or 0 when it
+-- is too early, when step 2 of the last rotation is still to come, or when neither can be emptied. The
+-- one that comes next is closed to writers, unless it was passed by: then the oldest one stays so.
+-- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
+-- writes: queue, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue_name);
-    v_next    integer;
-    v_table   text;
-    v_floor   pgque.tick;
-    v_needed  boolean;
+    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
+    v_floor  pgque.tick;
+    v_next   integer;
 begin
     perform pgque.check_read_committed('rotation');
     perform pgque.check_adopted();
@@ -5490,33 +5518,55 @@ begin
         return 0;
     end if;
 
-    v_next := (v_queue.queue_cur_table + 1) % v_queue.queue_ntables;
-    v_table := format('%s_%s', v_queue.queue_data_pfx, v_next);
     v_floor := pgque.find_floor_tick(v_queue.queue_id);
+    for v_ahead in 1 .. v_queue.queue_ntables - 1 loop
+        v_next := (v_queue.queue_cur_table + v_ahead) % v_queue.queue_ntables;
+        continue when not pgque.empty_event_table(
+            format('%s_%s', v_queue.queue_data_pfx, v_next), v_floor.tick_snapshot);
+        update pgque.queue
+        set queue_cur_table = v_next,
+            queue_switch_step1 = pg_current_xact_id()::text::bigint,
+            queue_switch_step2 = null,
+            queue_switch_time = clock_timestamp(),
+            queue_first_tick = v_floor.tick_id
+        where queue_id = v_queue.queue_id;
+        perform pgque.build_insert_functions(v_queue.queue_id);
+        if v_ahead = 1 then
+            perform pgque.open_event_tables(v_queue.queue_id);
+        end if;
+        return 1;
+    end loop;
+    return 0;
+end;
+$$;
+
+-- Truncates an event table unless somebody uses it, or it holds an event that the floor tick did not
+-- see, which is looked up under the exclusive lock: what is truncated was provably consumed. Returns
+-- whether it is empty now.
+-- locks: the table, exclusively, without waiting. writes: truncates it.
+create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_needed boolean;
+begin
+    -- A lock that is taken and not used is given back with the inner block.
     begin
-        execute format('lock table %s in access exclusive mode nowait', v_table);  -- quoted: a number's
+        execute format('lock table %s in access exclusive mode nowait', i_table);  -- quoted: a number's
+        execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
+                       'and not pg_visible_in_snapshot(ev_txid, $2))', i_table)
+        into v_needed using pg_snapshot_xmin(i_floor), i_floor;
+        if v_needed then
+            raise exception using errcode = 'lock_not_available';
+        end if;
+        execute format('truncate %s', i_table);  -- quoted: a number's
+        return true;
     exception
         when lock_not_available then
-            return 0;
+            return false;
     end;
-
-    execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
-                   'and not pg_visible_in_snapshot(ev_txid, $2))', v_table)
-    into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
-    if v_needed then
-        return 0;
-    end if;
-
-    execute format('truncate %s', v_table);  -- quoted: a number's
-    update pgque.queue
-    set queue_cur_table = v_next,
-        queue_switch_step1 = pg_current_xact_id()::text::bigint,
-        queue_switch_step2 = null,
-        queue_switch_time = clock_timestamp(),
-        queue_first_tick = v_floor.tick_id
-    where queue_id = v_queue.queue_id;
-    perform pgque.build_insert_functions(v_queue.queue_id);
-    return 1;
 end;
 $$;
 
@@ -9911,7 +9961,7 @@ $$;
 
 -- Gives each queue the functions of this version; returns how many queues there are. Installing
 -- calls it last, for queues that an older version made.
--- locks: the rows of all queues. writes: pg_proc.
+-- locks: the rows of all queues. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
 language plpgsql security definer
@@ -9920,7 +9970,7 @@ as $$
 declare
     v_queues integer;
 begin
-    perform pgque.build_queue_functions(q.queue_id)
+    perform pgque.build_queue_functions(q.queue_id), pgque.open_event_tables(q.queue_id)
     from (select queue_id from pgque.queue order by queue_id for update) q;
     get diagnostics v_queues = row_count;
     perform pgque.build_insert_dispatch();

@@ -40,7 +40,9 @@ $$;
 -- Sets one parameter of a queue; null resets it to its default. Names as in PgQ, without queue_.
 -- With event_ttl, events that are older when their batch is opened are in none of its readings: they
 -- are neither delivered nor retried nor dead letters. A retried event keeps its time, so it expires too.
--- locks: the queue's row. writes: queue.
+-- disable_insert closes the queue to all ways of sending, COPY into its tables included; one that is
+-- under way ends as it would.
+-- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
@@ -73,6 +75,7 @@ begin
     end;
     if x_param_name = 'disable_insert' then
         perform pgque.build_insert_functions(v_queue.queue_id);
+        perform pgque.open_event_tables(v_queue.queue_id);
     end if;
     return 1;
 end;

@@ -19,23 +19,21 @@ begin
 end;
 $$;
 
--- Rotation, step 1: empties the oldest child of the queue's event table and makes it the current
--- one. Returns 1, or 0 when it is too early, when step 2 of the last rotation is still to come,
--- when somebody uses that child, or when it holds an event that the floor tick did not see, which
--- is looked up under the exclusive lock: what is truncated was provably consumed.
--- locks: the queue's row, so that no consumer registers meanwhile; the oldest child, exclusively.
--- writes: queue; truncates the child.
+-- Rotation, step 1: empties a child of the queue's event table that is not current and makes it the
+-- current one: the oldest, or the other one where the oldest is still needed. Returns 1, or 0 when it
+-- is too early, when step 2 of the last rotation is still to come, or when neither can be emptied. The
+-- one that comes next is closed to writers, unless it was passed by: then the oldest one stays so.
+-- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
+-- writes: queue, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue_name);
-    v_next    integer;
-    v_table   text;
-    v_floor   pgque.tick;
-    v_needed  boolean;
+    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
+    v_floor  pgque.tick;
+    v_next   integer;
 begin
     perform pgque.check_read_committed('rotation');
     perform pgque.check_adopted();
@@ -49,33 +47,55 @@ begin
         return 0;
     end if;
 
-    v_next := (v_queue.queue_cur_table + 1) % v_queue.queue_ntables;
-    v_table := format('%s_%s', v_queue.queue_data_pfx, v_next);
     v_floor := pgque.find_floor_tick(v_queue.queue_id);
+    for v_ahead in 1 .. v_queue.queue_ntables - 1 loop
+        v_next := (v_queue.queue_cur_table + v_ahead) % v_queue.queue_ntables;
+        continue when not pgque.empty_event_table(
+            format('%s_%s', v_queue.queue_data_pfx, v_next), v_floor.tick_snapshot);
+        update pgque.queue
+        set queue_cur_table = v_next,
+            queue_switch_step1 = pg_current_xact_id()::text::bigint,
+            queue_switch_step2 = null,
+            queue_switch_time = clock_timestamp(),
+            queue_first_tick = v_floor.tick_id
+        where queue_id = v_queue.queue_id;
+        perform pgque.build_insert_functions(v_queue.queue_id);
+        if v_ahead = 1 then
+            perform pgque.open_event_tables(v_queue.queue_id);
+        end if;
+        return 1;
+    end loop;
+    return 0;
+end;
+$$;
+
+-- Truncates an event table unless somebody uses it, or it holds an event that the floor tick did not
+-- see, which is looked up under the exclusive lock: what is truncated was provably consumed. Returns
+-- whether it is empty now.
+-- locks: the table, exclusively, without waiting. writes: truncates it.
+create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_needed boolean;
+begin
+    -- A lock that is taken and not used is given back with the inner block.
     begin
-        execute format('lock table %s in access exclusive mode nowait', v_table);  -- quoted: a number's
+        execute format('lock table %s in access exclusive mode nowait', i_table);  -- quoted: a number's
+        execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
+                       'and not pg_visible_in_snapshot(ev_txid, $2))', i_table)
+        into v_needed using pg_snapshot_xmin(i_floor), i_floor;
+        if v_needed then
+            raise exception using errcode = 'lock_not_available';
+        end if;
+        execute format('truncate %s', i_table);  -- quoted: a number's
+        return true;
     exception
         when lock_not_available then
-            return 0;
+            return false;
     end;
-
-    execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
-                   'and not pg_visible_in_snapshot(ev_txid, $2))', v_table)
-    into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
-    if v_needed then
-        return 0;
-    end if;
-
-    execute format('truncate %s', v_table);  -- quoted: a number's
-    update pgque.queue
-    set queue_cur_table = v_next,
-        queue_switch_step1 = pg_current_xact_id()::text::bigint,
-        queue_switch_step2 = null,
-        queue_switch_time = clock_timestamp(),
-        queue_first_tick = v_floor.tick_id
-    where queue_id = v_queue.queue_id;
-    perform pgque.build_insert_functions(v_queue.queue_id);
-    return 1;
 end;
 $$;
 

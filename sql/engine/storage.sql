@@ -1,6 +1,8 @@
 -- Who may do what with a queue's tables and sequence; again after a restore without privileges.
 -- Writers get no more than the columns that are theirs to fill, so that COPY into the current
--- table cannot forge ids, times or transactions.
+-- table cannot forge ids, times or transactions. They get them in the current table and in the one
+-- that was current before it, where a COPY may still come that asked earlier, and not in the one that
+-- rotation empties next; in none while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
@@ -25,11 +27,36 @@ begin
         execute format('revoke all on pgque.%I from public, pgque_reader, pgque_writer, pgque_admin',
                        v_child);
         execute format('grant select on pgque.%I to pgque_reader', v_child);
-        execute format(
-            'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'on pgque.%I to pgque_writer', v_child);
     end loop;
+    perform pgque.open_event_tables(v_queue.queue_id);
     return 1;
+end;
+$$;
+
+-- Opens to writers the event tables that they may fill now, and closes the others.
+-- locks: none; callers lock the queue's row. writes: the catalog.
+create or replace function pgque.open_event_tables(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue    pgque.queue;
+    v_child    text;
+    v_is_open  boolean;
+begin
+    select q.* into v_queue from pgque.queue q where q.queue_id = i_queue_id;
+    for v_nr in 0..v_queue.queue_ntables - 1 loop
+        v_child := format('pgque.event_%s_%s', i_queue_id, v_nr);
+        v_is_open := not v_queue.queue_disable_insert
+            and v_nr <> (v_queue.queue_cur_table + 1) % v_queue.queue_ntables;
+        continue when v_is_open = has_column_privilege('pgque_writer', v_child, 'ev_data', 'insert');
+        execute format(  -- quoted: made of numbers
+            '%s insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+            'on %s %s pgque_writer',
+            case when v_is_open then 'grant' else 'revoke' end, v_child,
+            case when v_is_open then 'to' else 'from' end);
+    end loop;
 end;
 $$;
 

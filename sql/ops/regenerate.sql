@@ -1,6 +1,6 @@
 -- Gives each queue the functions of this version; returns how many queues there are. Installing
 -- calls it last, for queues that an older version made.
--- locks: the rows of all queues. writes: pg_proc.
+-- locks: the rows of all queues. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
 language plpgsql security definer
@@ -9,7 +9,7 @@ as $$
 declare
     v_queues integer;
 begin
-    perform pgque.build_queue_functions(q.queue_id)
+    perform pgque.build_queue_functions(q.queue_id), pgque.open_event_tables(q.queue_id)
     from (select queue_id from pgque.queue order by queue_id for update) q;
     get diagnostics v_queues = row_count;
     perform pgque.build_insert_dispatch();

@@ -67,6 +67,7 @@ slice_sql slot_end slot_select snapshot_conditions subconsumer_name tick_snapsho
 time_buckets unread_queues xmin_health lock_tables refuse_to_wait
 unfinished_seqs find_origin
 count_between narrow_to_count calling_role check_staging_role rotation_obstacle left_table_health log_health
+open_event_tables empty_event_table
 """
 
 DECISIONS: dict[str, frozenset[str]] = {

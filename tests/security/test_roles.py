@@ -27,9 +27,10 @@ SEEN_BY_READERS = {
     *("event_template", "event_N", "event_N_0", "event_N_1", "event_N_2"),
 }
 READING = ("pgque_reader", "pgque_admin")
+# Not into the one that rotation empties next, which is event_N_1 while event_N_0 is current.
 WRITTEN_BY_WRITERS = {
     f"event_N_{child}.{column}"
-    for child in range(3)
+    for child in (0, 2)
     for column in ("ev_type", "ev_data", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4")
 }
 
