@@ -878,7 +878,9 @@ begin
             errcode = 'PQ013',
             message = format('%s cannot run in a %s transaction',
                              i_work, current_setting('transaction_isolation')),
-            hint = 'Run it in a transaction of its own, begun with: begin isolation level read committed;';
+            hint = format('Run it in a transaction of its own, begun with: begin isolation level read '
+                          'committed; where that is not the default: alter role %I set '
+                          'default_transaction_isolation = ''read committed'';', session_user);
     end if;
 end;
 $$;
@@ -2871,7 +2873,22 @@ begin
 end;
 $$;
 
--- A slot that begins now: when it began, when it ends, and which job of pg_cron there is.
+-- When what runs now has to end for the session's statement_timeout to leave it alone: with a tenth of
+-- it to spare. Null without one.
+-- locks: none. writes: nothing.
+create or replace function pgque.statement_end()
+returns timestamptz
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return statement_timestamp()
+           + 0.9 * nullif(current_setting('statement_timeout'), '0')::interval;
+end;
+$$;
+
+-- A slot that begins now: when it began, when it ends, and which job of pg_cron there is. It ends
+-- before statement_timeout would end it.
 -- locks: none. writes: nothing.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
@@ -2880,8 +2897,29 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     starts := clock_timestamp();
-    ends := pgque.slot_end(starts, i_slot);
+    ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
     job_id := (select c.ticker_job_id from pgque.config c);
+end;
+$$;
+
+-- Says at the end of a slot that statement_timeout made it shorter, so that nobody works until the
+-- next one.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if pgque.slot_end(i_starts, i_slot) > pgque.statement_end() then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('a slot of %s is longer than the statement_timeout of %s, %s, and ended '
+                             'before it', i_slot, session_user, current_setting('statement_timeout')),
+            hint = format('What was done is committed. Let the role go on for the whole slot with: '
+                          'alter role %I set statement_timeout = 0; or pass a shorter slot, and call '
+                          'again when it is over.', session_user);
+    end if;
 end;
 $$;
 
@@ -2911,8 +2949,8 @@ end;
 $$;
 
 -- Ticks for one slot of a scheduler, each tick committed by itself, so that no tick waits for
--- another and no snapshot is held longer than a period. A tick that fails does not end the slot;
--- the slot then ends with its error.
+-- another and no snapshot is held longer than a period, and in READ COMMITTED, whatever the session's
+-- default. A tick that fails does not end the slot; the slot then ends with its error.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
 language plpgsql
@@ -2924,6 +2962,8 @@ declare
     v_message  pg_catalog.text;
     v_hint     pg_catalog.text;
 begin
+    commit;
+    set transaction isolation level read committed;
     loop
         begin
             perform pgque.ticker();
@@ -2932,7 +2972,7 @@ begin
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
         end;
-        commit;
+        commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
         exit when v_due is null;
         perform pg_catalog.pg_sleep_until(v_due);
@@ -2940,6 +2980,7 @@ begin
     if v_state is not null then
         raise exception using errcode = v_state, message = v_message, hint = v_hint;
     end if;
+    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 
@@ -6189,7 +6230,8 @@ begin
 end;
 $$;
 
--- Maintains every 10 seconds for one slot of a scheduler. The slot goes on after an error, and fails
+-- Maintains every 10 seconds for one slot of a scheduler, in READ COMMITTED, whatever the session's
+-- default. The slot goes on after an error, and fails
 -- at its end with the last one.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
@@ -6204,6 +6246,8 @@ declare
     v_message    pg_catalog.text;
     v_hint       pg_catalog.text;
 begin
+    commit;
+    set transaction isolation level read committed;
     loop
         for v_operation in select o.func_name, o.func_arg from pgque.maint_operations() o loop
             loop
@@ -6216,11 +6260,11 @@ begin
                             v_message = message_text, v_hint = pg_exception_hint;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
-                commit;
+                commit and chain;
                 exit when not v_again;
             end loop;
         end loop;
-        commit;
+        commit and chain;
         v_due := pgque.next_beat(v_due, '10 seconds', v_slot.ends, v_slot.job_id);
         exit when v_due is null;
         perform pg_catalog.pg_sleep_until(v_due);
@@ -6228,6 +6272,7 @@ begin
     if v_state is not null then
         raise exception using errcode = v_state, message = v_message, hint = v_hint;
     end if;
+    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 

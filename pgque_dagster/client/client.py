@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from typing import overload
 from uuid import UUID
 
+from psycopg.pq import TransactionStatus
+
 from . import calls
 from .batch import Batch
 from .calls.encoding import Payload
@@ -285,7 +287,13 @@ class Client(Session):
 
     def maint(self) -> int:
         """Rotates tables, delivers due retries, compacts; returns the number of operations done."""
-        return self.run(calls.maintenance.maint())
+        call = calls.maintenance.maint()
+        if self._connection.info.transaction_status != TransactionStatus.IDLE:
+            return self.run(call)
+        # Maintenance is refused in a stricter isolation, which may be the role's default.
+        with self.transaction() as connection:
+            connection.execute("set transaction isolation level read committed")
+            return self.run(call)
 
     def start(self) -> None:
         """Schedules ticks and maintenance in pg_cron. Calling it again changes nothing.

@@ -95,7 +95,9 @@ begin
             errcode = 'PQ013',
             message = format('%s cannot run in a %s transaction',
                              i_work, current_setting('transaction_isolation')),
-            hint = 'Run it in a transaction of its own, begun with: begin isolation level read committed;';
+            hint = format('Run it in a transaction of its own, begun with: begin isolation level read '
+                          'committed; where that is not the default: alter role %I set '
+                          'default_transaction_isolation = ''read committed'';', session_user);
     end if;
 end;
 $$;

@@ -24,7 +24,8 @@ begin
 end;
 $$;
 
--- Maintains every 10 seconds for one slot of a scheduler. The slot goes on after an error, and fails
+-- Maintains every 10 seconds for one slot of a scheduler, in READ COMMITTED, whatever the session's
+-- default. The slot goes on after an error, and fails
 -- at its end with the last one.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
@@ -39,6 +40,8 @@ declare
     v_message    pg_catalog.text;
     v_hint       pg_catalog.text;
 begin
+    commit;
+    set transaction isolation level read committed;
     loop
         for v_operation in select o.func_name, o.func_arg from pgque.maint_operations() o loop
             loop
@@ -51,11 +54,11 @@ begin
                             v_message = message_text, v_hint = pg_exception_hint;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
-                commit;
+                commit and chain;
                 exit when not v_again;
             end loop;
         end loop;
-        commit;
+        commit and chain;
         v_due := pgque.next_beat(v_due, '10 seconds', v_slot.ends, v_slot.job_id);
         exit when v_due is null;
         perform pg_catalog.pg_sleep_until(v_due);
@@ -63,5 +66,6 @@ begin
     if v_state is not null then
         raise exception using errcode = v_state, message = v_message, hint = v_hint;
     end if;
+    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;

@@ -21,7 +21,22 @@ begin
 end;
 $$;
 
--- A slot that begins now: when it began, when it ends, and which job of pg_cron there is.
+-- When what runs now has to end for the session's statement_timeout to leave it alone: with a tenth of
+-- it to spare. Null without one.
+-- locks: none. writes: nothing.
+create or replace function pgque.statement_end()
+returns timestamptz
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return statement_timestamp()
+           + 0.9 * nullif(current_setting('statement_timeout'), '0')::interval;
+end;
+$$;
+
+-- A slot that begins now: when it began, when it ends, and which job of pg_cron there is. It ends
+-- before statement_timeout would end it.
 -- locks: none. writes: nothing.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
@@ -30,8 +45,29 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     starts := clock_timestamp();
-    ends := pgque.slot_end(starts, i_slot);
+    ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
     job_id := (select c.ticker_job_id from pgque.config c);
+end;
+$$;
+
+-- Says at the end of a slot that statement_timeout made it shorter, so that nobody works until the
+-- next one.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if pgque.slot_end(i_starts, i_slot) > pgque.statement_end() then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('a slot of %s is longer than the statement_timeout of %s, %s, and ended '
+                             'before it', i_slot, session_user, current_setting('statement_timeout')),
+            hint = format('What was done is committed. Let the role go on for the whole slot with: '
+                          'alter role %I set statement_timeout = 0; or pass a shorter slot, and call '
+                          'again when it is over.', session_user);
+    end if;
 end;
 $$;
 
@@ -61,8 +97,8 @@ end;
 $$;
 
 -- Ticks for one slot of a scheduler, each tick committed by itself, so that no tick waits for
--- another and no snapshot is held longer than a period. A tick that fails does not end the slot;
--- the slot then ends with its error.
+-- another and no snapshot is held longer than a period, and in READ COMMITTED, whatever the session's
+-- default. A tick that fails does not end the slot; the slot then ends with its error.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
 language plpgsql
@@ -74,6 +110,8 @@ declare
     v_message  pg_catalog.text;
     v_hint     pg_catalog.text;
 begin
+    commit;
+    set transaction isolation level read committed;
     loop
         begin
             perform pgque.ticker();
@@ -82,7 +120,7 @@ begin
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
         end;
-        commit;
+        commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
         exit when v_due is null;
         perform pg_catalog.pg_sleep_until(v_due);
@@ -90,6 +128,7 @@ begin
     if v_state is not null then
         raise exception using errcode = v_state, message = v_message, hint = v_hint;
     end if;
+    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 

@@ -68,6 +68,7 @@ time_buckets unread_queues xmin_health lock_tables refuse_to_wait
 unfinished_seqs find_origin
 count_between narrow_to_count calling_role check_staging_role rotation_obstacle left_table_health log_health
 open_event_tables empty_event_table
+statement_end check_slot_end
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
