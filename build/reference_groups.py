@@ -84,7 +84,12 @@ GROUPS = (
     Group(
         "Partitions",
         "Events of one key in order, by one worker at a time, and other keys beside them.",
-        ("api/partition_slots.sql", "api/partition_receive.sql", "api/partition_nack.sql"),
+        (
+            "api/partition_slots.sql",
+            "api/partition_receive.sql",
+            "api/partition_nack.sql",
+            "api/repartition.sql",
+        ),
     ),
     Group(
         "Dead letters",

@@ -46,6 +46,21 @@ class PartitionedConsumer:
         params = (self.queue, self.consumer, slot)
         self.client.run(Call("select pgque.unsubscribe_slot(%s, %s, %s)", params, nothing))
 
+    def repartition(self, slots: int) -> int:
+        """Gives the consumer another number of slots, and this object with it.
+
+        Nothing that is not finished is lost, and nothing that was acked comes again. Workers claim
+        slots of the new number afterwards; what they still do about an earlier one fails.
+
+        Returns:
+            How many unfinished events were handed to the new slots.
+        """
+        params = (self.queue, self.consumer, slots)
+        call = Call[int]("select pgque.repartition(%s, %s, %s)", params, first)
+        carried = self.client.run(call)
+        self.slots = slots
+        return carried
+
     def set_policy(self, on_failure: OnFailure) -> None:
         """Sets whether later events of a key skip a failed event or wait for it."""
         params = (self.queue, self.consumer, on_failure)

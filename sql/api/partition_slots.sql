@@ -66,24 +66,27 @@ begin
             errcode = 'PQ005',
             message = format('consumer "%s" on queue "%s" has %s slots, not %s', i_consumer,
                              i_queue, i_registered, coalesce(i_n::text, 'null')),
-            hint = format('Pass %s as the number of slots; to change it, let the slots catch up, '
-                          'end all of them with pgque.unsubscribe_slot, and subscribe anew.',
-                          i_registered);
+            hint = format('Pass %s as the number of slots; to change it, call '
+                          'pgque.repartition(%L, %L, slots).', i_registered, i_queue, i_consumer);
     end if;
 end;
 $$;
 
--- Makes some of a consumer's slots, all at the last tick.
+-- Earlier versions knew no other tick than the last one.
+drop function if exists pgque.register_slots(text, text, integer, integer, integer);
+
+-- Makes some of a consumer's slots, all at one tick, by default the last one.
 -- locks: those of register_consumer. writes: the same, and partition_slot_base.
 create or replace function pgque.register_slots(
-    i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer)
+    i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer,
+    i_tick bigint default null)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text;
-    v_tick  bigint;
+    v_tick  bigint := i_tick;
     v_sub   pgque.subscription;
 begin
     for v_slot in i_first..i_last loop
@@ -164,11 +167,7 @@ begin
     set on_failure = i_on_failure
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
     if not found then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('consumer "%s" has no slots on queue "%s"',
-                             coalesce(i_consumer, 'null'), i_queue),
-            hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
+        perform pgque.refuse_unpartitioned(i_queue, i_consumer);
     end if;
 end;
 $$;

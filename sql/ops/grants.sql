@@ -123,6 +123,7 @@ grant execute on function
     pgque.subscribe_slot(text, text, integer, integer),
     pgque.unsubscribe_slot(text, text, integer),
     pgque.set_partition_policy(text, text, text),
+    pgque.repartition(text, text, integer),
     pgque.claim_slot(text, text, integer, text, interval),
     pgque.release_slot(text, text, integer, text),
     pgque.receive_partitioned(text, text, integer, integer, text, integer),

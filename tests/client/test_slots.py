@@ -216,3 +216,27 @@ def test_slots_of_an_unknown_queue_are_refused(client: Client) -> None:
 
     with pytest.raises(QueueNotFound, match="nosuch"):
         nowhere.subscribe(0)
+
+
+def test_another_number_of_slots_keeps_what_is_not_acked(
+    consumer: PartitionedConsumer, db: Connection
+) -> None:
+    keys = [f"key {number}" for number in range(10)]
+    publish_keyed(db, *((key, key) for key in keys))
+    old = claimed(consumer, 1)
+    acked = payloads(old)
+    old.ack()
+
+    carried = consumer.repartition(3)
+
+    found = [text for number in range(3) for text in payloads(claimed(consumer, number))]
+    assert (consumer.slots, carried) == (3, len(keys) - len(acked))
+    assert sorted([*acked, *found], key=str) == sorted(keys)
+
+
+def test_a_slot_of_an_earlier_number_can_do_nothing_more(
+    consumer: PartitionedConsumer, slot: Slot
+) -> None:
+    consumer.repartition(3)
+    with pytest.raises(InvalidArgument, match="3 slots, not 2"):
+        slot.receive()
