@@ -105,7 +105,7 @@ as $$
 declare
     v_number   integer;
     v_slot     pgque.slot_state;
-    v_stopped  pgque.slot_state[] := '{}';
+    v_stopped  pgque.slot_state[] := array[]::pgque.slot_state[];
 begin
     for v_number in
         select b.slot from pgque.partition_slot_base b
