@@ -9706,7 +9706,8 @@ end;
 $$;
 
 -- Event tables that rotation passes by, since a writer goes on filling them, and which so only grow:
--- not current, and with events from before the last four periods. A table is looked into from 64 kB on.
+-- not current, and with events from before the last four periods, although no consumer is behind. A
+-- table is looked into from 64 kB on.
 -- locks: none. writes: nothing.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9718,7 +9719,7 @@ declare
     v_first  timestamptz;
 begin
     for v_table in
-        select q.queue_name as name, q.queue_rotation_period as period, c.relation,
+        select q.queue_id, q.queue_name as name, q.queue_rotation_period as period, c.relation,
                pg_relation_size(to_regclass(c.relation)) as bytes
         from pgque.queue q
         cross join generate_series(0, q.queue_ntables - 1) nr
@@ -9731,7 +9732,9 @@ begin
         execute format('select ev_time from %s order by ev_txid limit 1', v_table.relation)  -- quoted: a number's
         into v_first;
         continue when v_first is null
-            or v_first > clock_timestamp() - 4 * v_table.period - interval '5 minutes';
+            or v_first > clock_timestamp() - 4 * v_table.period - interval '5 minutes'
+            or (pgque.find_floor_tick(v_table.queue_id)).tick_time
+               < clock_timestamp() - v_table.period;
         queue_name := v_table.name;
         check_name := format('left_table:%s', v_table.relation);
         status := 'warning';
