@@ -8,7 +8,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from ...client.calls.staging import COLUMNS
 from ...client.errors import InvalidArgument
-from .. import json_writer
+from . import json_writer
 
 _NAMES = {
     **{name: name for name in COLUMNS},

@@ -17,9 +17,9 @@ from pyspark.sql import types as t
 
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark import SparkBatch
-from pgque_dagster.spark.json_writer import write_objects
 from pgque_dagster.spark.payload.json_parser import PayloadParser
 from pgque_dagster.spark.writing.event_columns import EventColumns
+from pgque_dagster.spark.writing.json_writer import write_objects
 from tests.spark.writing.test_writer import sent, staging_tables, write
 from tests.support.events import claim, tick
 

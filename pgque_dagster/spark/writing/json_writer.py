@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from ..client.errors import InvalidArgument
-from .payload.json_parser.schema import struct_reader
+from ...client.errors import InvalidArgument
+from ..payload.json_parser.schema import struct_reader
 
 _TEXT = pa.large_string()
 _CONTROL_CHARACTERS = "[\\x00-\\x1f]"
