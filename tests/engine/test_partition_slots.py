@@ -76,7 +76,7 @@ class TestSubscribing:
 
     def test_another_number_of_slots_is_refused_until_all_are_ended(self, db: Connection) -> None:
         queue_with_slots(db, 2)
-        with refused("PQ005", 'consumer "c" on queue "q" has 2 slots, not 3', "unsubscribe_slot"):
+        with refused("PQ005", 'consumer "c" on queue "q" has 2 slots, not 3', "pgque.repartition"):
             subscribe(db, 2, 3)
         unsubscribe(db, 0)
         with refused("PQ005", "has 2 slots, not 3"):
