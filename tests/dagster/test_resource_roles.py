@@ -107,7 +107,7 @@ def test_options_that_differ_are_named_to_who_may_not_set_them(database_url: str
 
     assert str(denied.value) == (
         'queue "orders" differs from queue_options (max_retries is 3, not 9; ticker_max_lag is '
-        '00:00:03, not 00:00:07), and role "login_reader" may not set that. Correct queue_options, '
+        '00:00:03, not 00:00:07), and role "login_reader" may not set them. Correct queue_options, '
         "or let a role that has pgque_admin run: select pgque.create_queue('orders', "
         """'{"max_retries": 9, "ticker_max_lag": "7 seconds"}'); """
         'or: grant pgque_admin to "login_reader";'
@@ -153,7 +153,7 @@ def test_a_reader_is_told_what_to_run_where_pg_cron_has_no_jobs(database_url: st
         resource.database_url()
 
     assert str(denied.value) == (
-        'pg_cron has no jobs that tick the queues, and role "login_reader" may not make them. '
+        'pg_cron has no jobs that tick the queues, and role "login_reader" may not create them. '
         "Let a role that has pgque_admin run: select pgque.start(); "
         'or: grant pgque_admin to "login_reader";'
     )
