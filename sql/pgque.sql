@@ -111,10 +111,13 @@ declare
     v_locks    constant text[] := array(
                    select case when c.relkind = 'v'
                        then format('alter view pgque.%I owner to current_user', c.relname)
+                       when c.relkind = 'm'
+                       then format('alter materialized view pgque.%I owner to current_user',
+                                   c.relname)
                        else format('lock table only pgque.%I in access exclusive mode', c.relname) end
                    from pg_class c
                    where c.relnamespace = 'pgque'::regnamespace
-                     and c.relkind in ('r', 'v')
+                     and c.relkind in ('r', 'v', 'm')
                      and (i_with_events or c.relname !~ '^event_[0-9t]' or exists (
                          select from pg_inherits i
                          where i.inhrelid = c.oid
@@ -2907,7 +2910,7 @@ $$;
 -- locks: none. writes: nothing.
 create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
 returns void
-language plpgsql stable
+language plpgsql stable security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
@@ -10491,6 +10494,7 @@ grant execute on function
 to pgque_admin;
 grant execute on function
     pgque.begin_slot(interval),
+    pgque.check_slot_end(timestamptz, interval),
     pgque.next_beat(timestamptz, interval, timestamptz, bigint),
     pgque.run_maintenance(text, text),
     pgque.maint_cron_log(),

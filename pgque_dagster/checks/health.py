@@ -20,6 +20,7 @@ from .tables import table
 CHECKS: Mapping[str, str] = {
     "ticker_running": "The queue is ticked.",
     "rotation_health": "Its event tables rotate.",
+    "left_table": "No event table stays full because a stale writer fills it.",
     "dlq_health": "Dead letters do not accumulate.",
     "retry_backlog": "Retries that are due are delivered again.",
     "lease_health": "No open batch has an expired lease.",
@@ -27,6 +28,7 @@ CHECKS: Mapping[str, str] = {
     "held_batch": "No batch is held after its last attempt.",
     "scheduler": "The database's queues are ticked.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
+    "log_rotation": "The logs of ticks and positions are compacted.",
     "xmin_horizon": "No transaction in the database holds back the removal of dead rows.",
     CONSUMER_ASSETS: "No idle consumer without an asset holds up rotation.",
 }

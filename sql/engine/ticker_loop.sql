@@ -55,7 +55,7 @@ $$;
 -- locks: none. writes: nothing.
 create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
 returns void
-language plpgsql stable
+language plpgsql stable security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin

@@ -214,6 +214,7 @@ grant execute on function
 to pgque_admin;
 grant execute on function
     pgque.begin_slot(interval),
+    pgque.check_slot_end(timestamptz, interval),
     pgque.next_beat(timestamptz, interval, timestamptz, bigint),
     pgque.run_maintenance(text, text),
     pgque.maint_cron_log(),

@@ -39,10 +39,13 @@ declare
     v_locks    constant text[] := array(
                    select case when c.relkind = 'v'
                        then format('alter view pgque.%I owner to current_user', c.relname)
+                       when c.relkind = 'm'
+                       then format('alter materialized view pgque.%I owner to current_user',
+                                   c.relname)
                        else format('lock table only pgque.%I in access exclusive mode', c.relname) end
                    from pg_class c
                    where c.relnamespace = 'pgque'::regnamespace
-                     and c.relkind in ('r', 'v')
+                     and c.relkind in ('r', 'v', 'm')
                      and (i_with_events or c.relname !~ '^event_[0-9t]' or exists (
                          select from pg_inherits i
                          where i.inhrelid = c.oid

@@ -30,7 +30,7 @@ def test_stats_without_queues_say_how_to_make_one(pgque: Pgque) -> None:
 def test_health_is_silent_about_what_is_well(pgque: Pgque, client: Client) -> None:
     result = pgque("health")
 
-    assert (result.exit_code, result.output) == (0, "all 10 checks are well\n")
+    assert (result.exit_code, result.output) == (0, "all 11 checks are well\n")
 
 
 def test_health_shows_all_on_demand(pgque: Pgque, client: Client) -> None:

@@ -280,7 +280,7 @@ class TestLocks:
         make_queue(old)
         taken_at_once = (
             "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
-            " and c.relkind in ('r', 'v') and (c.relname !~ '^event_[0-9t]' or exists ("
+            " and c.relkind in ('r', 'v', 'm') and (c.relname !~ '^event_[0-9t]' or exists ("
             "   select from pg_inherits where inhrelid = c.oid"
             "   and inhparent = 'pgque.event_template'::regclass))"
         )
@@ -323,8 +323,9 @@ class TestLocks:
         assert drain(old) == ["b"]
 
     def test_the_sessions_lock_timeout_is_as_before(self, old: Connection) -> None:
+        before = value(old, "show lock_timeout")
         old.execute(INSTALL)
-        assert value(old, "show lock_timeout") == "20s"
+        assert value(old, "show lock_timeout") == before != "0"
 
     def test_prepared_statements_of_producers_and_consumers_live_on(
         self, old: Connection, opened: Open, url: str

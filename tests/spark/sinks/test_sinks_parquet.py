@@ -41,7 +41,7 @@ def attempt(client: Client, location: object, frame: DataFrame) -> Batch:
 
 
 def write(claimed: Batch, location: object, frame: DataFrame) -> str:
-    batch = SparkBatch(frame.sparkSession, claimed, claimed.client.url)
+    batch = SparkBatch(frame.sparkSession, claimed, claimed.session.url)
     return ParquetSink(str(location)).write(batch, frame)
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from pgque_dagster.client import BatchLeased, Client, InvalidArgument
 from pgque_dagster.client.calls.ticks import claim_ticks
+from pgque_dagster.spark.streaming.factory import stream_reader
 from pgque_dagster.spark.streaming.options import StreamOptions
 from pgque_dagster.spark.streaming.reader import (
     CheckpointMismatch,
     PgqueStreamReader,
-    stream_reader,
 )
 from tests.support.events import publish, tick
 from tests.support.queues import value
