@@ -3,11 +3,14 @@
 import threading
 from collections.abc import Callable
 
+import psycopg
+from psycopg.pq import TransactionStatus
 from pyspark.sql import DataFrame
 
 from ...client.connection import connect
 from ...client.errors import InvalidArgument
 from ..written import Written
+from .ledger import NAME as LEDGER
 from .ledger import AlreadyApplied, Ledger
 from .rights import Connection
 
@@ -46,8 +49,10 @@ def once_per_batch(
             the search_path; else SELECT and INSERT on it.
         name: of the effect; two of one query need two names, and a second effect of one name in a
             micro-batch is refused.
-        apply: takes the DataFrame, the micro-batch's number and the connection. The transaction
-            begins with its first statement; the work of Spark belongs before. It must not commit.
+        apply: takes the DataFrame, the micro-batch's number and the connection. The transaction is
+            open from the start, and takes its snapshot and locks with the first statement; the work
+            of Spark belongs before. A block of `connection.transaction()` is a savepoint, and
+            `connection.commit()` is refused.
         query: whose micro-batches these are; left out, the streaming query's own id, which lives as
             long as its checkpoint. Needed with Spark Connect, where the id cannot be had; a new
             checkpoint, whose micro-batches count from 0 again, then needs a new one.
@@ -62,16 +67,28 @@ def once_per_batch(
         with connect(url) as connection:
             if ledger.has(connection, batch):
                 return
-            connection.autocommit = False
-            apply(frame, batch_id, connection)
             try:
-                ledger.record(connection, batch)
-                connection.commit()
+                # Begun here, so that blocks of connection.transaction() in it are savepoints.
+                with connection.transaction():
+                    try:
+                        apply(frame, batch_id, connection)
+                    except psycopg.Rollback as error:  # would end the block without an error
+                        raise _ended(name) from error
+                    if connection.info.transaction_status == TransactionStatus.IDLE:
+                        raise _ended(name)
+                    ledger.record(connection, batch)
             except AlreadyApplied:
-                connection.rollback()
                 ledger.has(connection, batch)
 
     return once
+
+
+def _ended(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the effect {name} itself ended the transaction that it shares with its row in {LEDGER}",
+        "Leave commit and rollback to once_per_batch: raise an exception to undo all, or use "
+        "connection.transaction(), which is a savepoint here.",
+    )
 
 
 def query_id(frame: DataFrame) -> str:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -112,6 +113,43 @@ def test_an_effect_that_fails_leaves_nothing_and_is_tried_again(
     run(spark, tmp_path, once_per_batch(url, "any", succeed))
 
     assert balances(url) == [(2, 2)]
+
+
+@pytest.mark.parametrize("fault", ["raise", "raw end", "commit", "rollback"])
+def test_an_effect_in_a_transaction_block_is_part_of_the_whole(
+    url: str, spark: SparkSession, tmp_path: Path, fault: str
+) -> None:
+    """The block is a savepoint: it commits with the ledger's row, or not at all."""
+
+    def add(frame: DataFrame, batch_id: int, connection: Connection) -> None:
+        with connection.transaction():
+            connection.execute("insert into balance values (1, 1)")
+        if fault == "raise":
+            raise RuntimeError("half done")
+        if fault == "commit":
+            connection.commit()
+        if fault == "raw end":
+            connection.execute("rollback")
+        if fault == "rollback":
+            raise psycopg.Rollback
+
+    told = {
+        "raise": "half done",
+        "commit": r"commit\(\) forbidden",
+        "raw end": "effect any .* ended the transaction",
+        "rollback": "effect any .* ended the transaction",
+    }
+    arrive(tmp_path, "1", '{"account": 1}')
+    with pytest.raises(PySparkException, match=told[fault]):
+        run(spark, tmp_path, once_per_batch(url, "any", add))
+    assert balances(url) == []
+
+    fault = ""
+    run(spark, tmp_path, once_per_batch(url, "any", add))
+    forget_last_commit(tmp_path)
+    run(spark, tmp_path, once_per_batch(url, "any", add))
+
+    assert balances(url) == [(1, 1)]
 
 
 def test_two_drivers_at_one_micro_batch_count_once(url: str, spark: SparkSession) -> None:
