@@ -6,7 +6,7 @@ from psycopg import sql
 from pyspark.sql import DataFrame
 
 from ...client.connection import connect
-from ...client.errors import InvalidArgument, translated
+from ...client.errors import InvalidArgument, TransactionOutdated, translated
 from ..address import DatabaseAddress
 from ..batch import SparkBatch
 from ..written import Written
@@ -40,9 +40,9 @@ class PostgresSink:
       that commits: nothing happened. Killed between it and the ack: the next attempt finds the row
       and merges nothing. So each batch counts exactly once, too; but the effect may show before
       the ack, and stays when the batch fails later.
-    - A stage of a driver that died is removed by the next attempt at its batch, or by any write to
-      the same schema a day later. One that the server lost in a crash is noticed, and merges
-      nothing.
+    - The stage of a write or merge that fails is dropped. One of a driver that died is removed by
+      the next attempt at its batch, or by any write to the same schema a day later. One that the
+      server lost in a crash is noticed, and merges nothing.
     - **Values** arrive as they are, or the write is refused and nothing is stored: `columns.py` and
       docs/writing.md have the pairs of types.
 
@@ -112,9 +112,20 @@ class PostgresSink:
         with batch.written.adding(self._sink(schema, table), hint=_ANOTHER_NAME):
             with connect(batch.url) as connection:
                 stage = self._stage(connection, batch.identity, frame, schema, table)
-            stage.fill(batch.address, frame)
-            stage.check(batch.url)
-        batch.before_ack(stage.merge)
+            with stage.dropped_on_failure(batch.url):
+                stage.fill(batch.address, frame)
+                stage.check(batch.url)
+
+        def merge(connection: Connection) -> None:
+            # A savepoint, since its failure frees the stage from the transaction's locks. An ack
+            # that lost against another transaction can be repeated.
+            with (
+                stage.dropped_on_failure(batch.url, kept_on=(TransactionOutdated,)),
+                connection.transaction(),
+            ):
+                stage.merge(connection)
+
+        batch.before_ack(merge)
 
     def foreach_batch(self, *, query: str | None = None) -> Callable[[DataFrame, int], None]:
         """Returns a function for `writeStream.foreachBatch`: each micro-batch counts exactly once.
@@ -147,15 +158,16 @@ class PostgresSink:
             if ledger.has(connection, batch):
                 return
             stage = self._stage(connection, batch, frame, schema, table)
-        stage.fill(address, frame)
-        stage.check(url)
-        with connect(url) as connection:
-            try:
-                with translated(), connection.transaction():
+        try:
+            with stage.dropped_on_failure(url):
+                stage.fill(address, frame)
+                stage.check(url)
+                with connect(url) as connection, translated(), connection.transaction():
                     ledger.record(connection, batch)
                     stage.merge(connection)
-            except AlreadyApplied:
-                ledger.has(connection, batch)  # by an attempt that was thought dead
+        except AlreadyApplied:  # by an attempt that was thought dead
+            with connect(url) as connection:
+                ledger.has(connection, batch)
 
     def _sink(self, schema: str, table: str) -> str:
         """What a batch is written to once."""

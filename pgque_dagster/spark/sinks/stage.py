@@ -4,7 +4,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 import pyarrow as pa
@@ -12,7 +12,7 @@ from psycopg import sql
 from pyspark.sql import DataFrame
 
 from ...client.connection import connect
-from ...client.errors import InvalidArgument, StagingLost, TransactionOutdated
+from ...client.errors import InvalidArgument, PgqueError, StagingLost, TransactionOutdated
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
 from ..writing.copying import copy_batches
@@ -23,6 +23,8 @@ _PREFIX = "pgque_stage"
 # Stages of another process are what a dead attempt left; none is in use for longer than a day.
 _PROCESS = uuid.uuid4().hex[:8]
 _DAY = 86_400
+# Spark stops the other tasks when one has failed, but does not wait for them.
+_SECONDS_FOR_TASKS = 10
 # Characters of a value in an error.
 _SHOWN = 100
 _NULL_KEY = "is part of the key and has a null"
@@ -116,7 +118,7 @@ class Stage:
         self._rows = sum(row["rows"] for row in written)
 
     def check(self, url: str) -> None:
-        """Refuses the rows, and drops the stage, if the target would change a value.
+        """Refuses the rows if the target would change a value.
 
         Args:
             url: the database, as the driver reaches it.
@@ -133,7 +135,6 @@ class Stage:
                 return
             for name in checked:
                 if found := self._misfit(connection, [name]):
-                    self._drop(connection, self._table)
                     raise self._refusal(connection, name, found)
 
     def _misfit(self, connection: Connection, columns: list[str]) -> str | None:
@@ -171,6 +172,26 @@ class Stage:
             connection.execute(self._merge.statement(self._table, self._txids))
             self._drop(connection, self._table)
 
+    @contextmanager
+    def dropped_on_failure(
+        self, url: str, *, kept_on: tuple[type[Exception], ...] = ()
+    ) -> Iterator[None]:
+        """Drops the stage if the block fails, unless that fails, too.
+
+        Args:
+            url: the database, as the driver reaches it.
+            kept_on: failures after which the block may be done again.
+        """
+        try:
+            yield
+        except kept_on:
+            raise
+        except Exception:
+            # The block's error counts, and the stage goes a day later.
+            with suppress(PgqueError, psycopg.Error), connect(url) as connection:
+                self._drop(connection, self._table, wait=_SECONDS_FOR_TASKS)
+            raise
+
     def _check_complete(self, connection: Connection) -> None:
         query = sql.SQL("select count(*) from {} where st_txid = any({}::xid8[])")
         with _replaced():
@@ -199,11 +220,21 @@ class Stage:
             self._drop(connection, sql.Identifier(self._schema, name))
 
     @staticmethod
-    def _drop(connection: Connection, table: sql.Identifier) -> None:
-        """Drops a stage unless somebody still writes into it, or it is not ours."""
+    def _drop(connection: Connection, table: sql.Identifier, *, wait: int = 0) -> None:
+        """Drops a stage unless somebody still writes into it, or it is not ours.
+
+        Args:
+            connection: to its database.
+            table: the stage.
+            wait: for how many seconds to wait for who writes into it.
+        """
         try:
             with connection.transaction():
-                lock = sql.SQL("lock table {} in access exclusive mode nowait").format(table)
+                lock = sql.SQL("lock table {} in access exclusive mode").format(table)
+                if wait:
+                    connection.execute(sql.SQL("set local lock_timeout = {}").format(wait * 1000))
+                else:
+                    lock += sql.SQL(" nowait")
                 connection.execute(lock)
                 connection.execute(sql.SQL("drop table {}").format(table))
         except (

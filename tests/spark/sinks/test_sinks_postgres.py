@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, LeaseLost, StagingLost
@@ -256,6 +257,52 @@ def test_two_rows_of_one_key_cannot_be_upserted(client: Client, spark: SparkSess
         batch.ack()
 
     assert balances(client.url) == []
+    assert stages(client.url) == []
+
+
+@pytest.mark.parametrize("amount", ["bigint(if(id = 2, raise_error('broken'), id))", "-id"])
+def test_an_attempt_that_fails_leaves_no_stage(
+    client: Client, spark: SparkSession, elsewhere: str, amount: str
+) -> None:
+    """Whether a task fails, or the table refuses the rows."""
+    frame = spark.range(3).selectExpr("string(id) as account", f"{amount} as amount")
+    for url in (client.url, elsewhere):
+        with connect(url) as db:
+            db.execute("alter table balance add check (amount >= 0)")
+        batch, spark_batch = work(client, spark)
+        sink = PostgresSink("balance", url=None if url == client.url else url)
+
+        with pytest.raises((PySparkException, InvalidArgument), match=r"broken|violates check"):
+            sink.write(spark_batch, frame)
+            batch.ack()
+        batch.release()
+
+        assert balances(url) == []
+        assert stages(url) == []
+
+
+def test_an_attempt_that_finds_the_batch_applied_leaves_no_stage(
+    client: Client, spark: SparkSession, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgque_dagster.spark.sinks import ledger
+
+    sink = PostgresSink("balance", url=elsewhere)
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    first, first_spark = work(client, spark)
+    sink.write(first_spark, frame)
+    first.release()
+    _, late_spark = work(client, spark)
+    has = ledger.Ledger.has
+
+    def too_early(self: ledger.Ledger, connection: Any, batch: str) -> bool:
+        monkeypatch.setattr(ledger.Ledger, "has", has)
+        return False
+
+    monkeypatch.setattr(ledger.Ledger, "has", too_early)
+    sink.write(late_spark, frame)
+
+    assert [row[:2] for row in balances(elsewhere)] == [("x", 1.0)]
+    assert stages(elsewhere) == []
 
 
 @pytest.mark.parametrize(
