@@ -185,6 +185,28 @@ def test_results_of_a_zombie_are_rolled_back(batch: Batch, client: Client, db: C
     assert rows(db, "select n from result") == []
 
 
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_step_of_the_ack_cannot_commit_by_itself(
+    batch: Batch, client: Client, db: Connection, commits: bool
+) -> None:
+    """A block of `transaction()` in it is a savepoint, and `commit()` is refused."""
+    db.execute("create table result (n int)")
+
+    def step(connection: psycopg.Connection[Any]) -> None:
+        with connection.transaction():
+            connection.execute("insert into result values (1)")
+        if commits:
+            connection.commit()
+        raise ZeroDivisionError
+
+    batch.before_ack(step)
+    with pytest.raises((ZeroDivisionError, psycopg.ProgrammingError)) as refused:
+        batch.ack()
+    assert isinstance(refused.value, psycopg.ProgrammingError) == commits
+    assert rows(db, "select n from result") == []
+    assert value(db, "select sub_batch from pgque.subscription") == batch.batch_id
+
+
 def test_an_error_of_the_callers_own_statement_comes_out_as_it_is(client: Client) -> None:
     with pytest.raises(psycopg.errors.UndefinedFunction), client.transaction() as connection:
         connection.execute("select no_such_function()")
