@@ -228,3 +228,35 @@ def test_a_ledger_that_may_not_be_written_is_told_the_grant(
     told = refused(client, spark, sink)
 
     assert 'grant select, insert on "sales"."pgque_sink_ledger" to "login_reader";' in told
+
+
+REFUSALS = {
+    "row-level security policy": [
+        "create policy small on sales.revenue using (true) with check (total < 5)",
+        "alter table sales.revenue enable row level security",
+    ],
+    "permission denied for table audit": [
+        "create table sales.audit (product text)",
+        "create function sales.note() returns trigger language plpgsql as "
+        "$$ begin insert into sales.audit values (new.product); return new; end $$",
+        "create trigger note before insert on sales.revenue "
+        "for each row execute function sales.note()",
+    ],
+}
+
+
+@pytest.mark.parametrize("message", list(REFUSALS))
+def test_a_refusal_that_is_no_right_on_the_table_is_told_in_the_servers_words(
+    client: Client, database_url: str, spark: SparkSession, message: str
+) -> None:
+    run(database_url, ALL, STAGING, *REFUSALS[message])
+    batch = claim(client)
+    PostgresSink("sales.revenue", stage_schema="staging", **ADD).write(
+        SparkBatch(spark, batch, client.url), frame(spark)
+    )
+
+    with pytest.raises(PermissionDenied, match=message) as denied:
+        batch.ack()
+
+    assert "grant" not in str(denied.value)
+    assert found(database_url) == []
