@@ -43,6 +43,14 @@ class Merge:
         return tuple(column.name for column in self.columns)
 
     @property
+    def txid(self) -> str:
+        """The stage's own column, of the transaction that wrote a row; none of `names`."""
+        name = "st_txid"
+        while name in self.names:
+            name += "_"
+        return name
+
+    @property
     def checks(self) -> dict[str, sql.Composed]:
         """For each column that may not hold what it is given: what is true of such a value `s.c`.
 
@@ -114,8 +122,11 @@ class Merge:
 
     def _rows(self, stage: sql.Identifier, txids: Sequence[str]) -> sql.Composed:
         """The rows as they were staged; for add, their sums by key."""
-        rows = sql.SQL("select {} from {} where st_txid = any({}::xid8[])").format(
-            sql.SQL(", ").join(self._row_value(name) for name in self.names), stage, list(txids)
+        rows = sql.SQL("select {} from {} where {} = any({}::xid8[])").format(
+            sql.SQL(", ").join(self._row_value(name) for name in self.names),
+            stage,
+            sql.Identifier(self.txid),
+            list(txids),
         )
         if self._sums:
             return rows + sql.SQL(" group by {}").format(_names(self.key))

@@ -67,8 +67,8 @@ class Stage:
             self._create_table(connection)
             connection.execute(
                 sql.SQL(
-                    "alter table {} add column st_txid xid8 not null default pg_current_xact_id()"
-                ).format(self._table)
+                    "alter table {} add column {} xid8 not null default pg_current_xact_id()"
+                ).format(self._table, sql.Identifier(self._merge.txid))
             )
             try:
                 connection.execute(
@@ -193,9 +193,11 @@ class Stage:
             raise
 
     def _check_complete(self, connection: Connection) -> None:
-        query = sql.SQL("select count(*) from {} where st_txid = any({}::xid8[])")
+        query = sql.SQL("select count(*) from {} where {} = any({}::xid8[])").format(
+            self._table, sql.Identifier(self._merge.txid), self._txids
+        )
         with _replaced():
-            ((found,),) = connection.execute(query.format(self._table, self._txids)).fetchall()
+            ((found,),) = connection.execute(query).fetchall()
         if found != self._rows:
             raise StagingLost(
                 f"the stage holds {found} of {self._rows} rows",

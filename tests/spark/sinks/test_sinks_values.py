@@ -168,6 +168,15 @@ def test_percent_signs_and_quotes_may_be_in_names(url: str, spark: SparkSession)
     assert len(read(url, f"select * from {table}")) == 1
 
 
+def test_a_column_may_have_the_name_of_the_stages_own(url: str, spark: SparkSession) -> None:
+    execute(url, "create table notes (st_txid bigint primary key, st_txid_ int)")
+
+    frame = spark.createDataFrame([(1, 2)], "st_txid bigint, st_txid_ int")
+    write(url, "notes", frame, mode="add", key=["st_txid"])
+
+    assert read(url, "select * from notes") == [(1, 2)]
+
+
 def test_a_text_with_a_nul_is_refused_by_its_column(url: str, spark: SparkSession) -> None:
     execute(url, "create table notes (first text, second text)")
     frame = spark.createDataFrame([("a", "b"), ("a", "b\0")], "first string, second string")
