@@ -89,7 +89,7 @@ class Merge:
                 self.target,
                 _names(self.names),
                 sql.SQL(", ").join(values),
-                self._rows(stage, txids),
+                self._rows(stage, txids, sums=self._sums),
             )
         ]
         if self.mode != "append":
@@ -106,13 +106,14 @@ class Merge:
         Args:
             stage: where the rows are.
             txids: the transactions whose rows count.
-            columns: which values; each has a check.
+            columns: which values, all of the key or none; each has a check. For add, values are
+                sums by the key, which must be checked before.
         """
         return sql.SQL("select {} from ({}) s where {} limit 1").format(
             sql.SQL(", ").join(
                 sql.SQL("{}::text").format(sql.Identifier("s", name)) for name in columns
             ),
-            self._rows(stage, txids),
+            self._rows(stage, txids, sums=self._sums and not set(columns) <= set(self.key)),
             sql.SQL(" or ").join(self.checks[name] for name in columns),
         )
 
@@ -120,23 +121,29 @@ class Merge:
     def _sums(self) -> bool:
         return self.mode == "add"
 
-    def _rows(self, stage: sql.Identifier, txids: Sequence[str]) -> sql.Composed:
-        """The rows as they were staged; for add, their sums by key."""
+    def _rows(self, stage: sql.Identifier, txids: Sequence[str], *, sums: bool) -> sql.Composed:
+        """The rows as they were staged, or their sums by what the key's columns make of it."""
+        key = {
+            column.name: sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.type))
+            for column in self.columns
+            if column.name in self.key
+        }
+        values: list[sql.Composable] = [
+            sql.SQL("{} as {}").format(
+                key.get(name) or sql.SQL("sum({})").format(sql.Identifier(name)),
+                sql.Identifier(name),
+            )
+            if sums
+            else sql.Identifier(name)
+            for name in self.names
+        ]
         rows = sql.SQL("select {} from {} where {} = any({}::xid8[])").format(
-            sql.SQL(", ").join(self._row_value(name) for name in self.names),
-            stage,
-            sql.Identifier(self.txid),
-            list(txids),
+            sql.SQL(", ").join(values), stage, sql.Identifier(self.txid), list(txids)
         )
-        if self._sums:
-            return rows + sql.SQL(" group by {}").format(_names(self.key))
+        if sums:
+            # By the expressions: a name would be that of the staged column.
+            return rows + sql.SQL(" group by {}").format(sql.SQL(", ").join(key.values()))
         return rows
-
-    def _row_value(self, name: str) -> sql.Composable:
-        column = sql.Identifier(name)
-        if self._sums and name not in self.key:
-            return sql.SQL("sum({c}) as {c}").format(c=column)
-        return column
 
     def _action(self) -> sql.Composable:
         values = [name for name in self.names if name not in self.key]

@@ -127,15 +127,20 @@ class Stage:
             InvalidArgument: if it would, or a key is null that the index takes for no other's.
             StagingLost: if another attempt replaced the rows.
         """
-        checked = list(self._merge.checks)
-        if not checked or not self._rows:
+        checks, key = self._merge.checks, self._merge.key
+        if not checks or not self._rows:
             return
         with connect(url) as connection, refusals(connection, self._merge):
-            if self._misfit(connection, checked) is None:
-                return
-            for name in checked:
-                if found := self._misfit(connection, [name]):
-                    raise self._refusal(connection, name, found)
+            # The key first: sums are by what the target makes of it.
+            for checked in (
+                [name for name in checks if name in key],
+                [name for name in checks if name not in key],
+            ):
+                if not checked or self._misfit(connection, checked) is None:
+                    continue
+                for name in checked:
+                    if found := self._misfit(connection, [name]):
+                        raise self._refusal(connection, name, found)
 
     def _misfit(self, connection: Connection, columns: list[str]) -> str | None:
         """Says what is wrong with a value for one of the columns, or None."""

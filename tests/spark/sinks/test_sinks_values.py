@@ -177,6 +177,37 @@ def test_a_column_may_have_the_name_of_the_stages_own(url: str, spark: SparkSess
     assert read(url, "select * from notes") == [(1, 2)]
 
 
+def test_rows_are_added_up_by_what_the_column_takes_for_equal(
+    url: str, spark: SparkSession
+) -> None:
+    """Two spellings are one key; what is held against the scale is the sum of both."""
+    execute(url, "create table balance (account uuid primary key, amount numeric(10,2))")
+    account = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    frame = spark.createDataFrame(
+        [(account, Decimal("0.004")), (account.upper(), Decimal("0.006"))],
+        "account string, amount decimal(5,3)",
+    )
+
+    write(url, "balance", frame, **ADD)
+
+    assert read(url, "select account::text, amount from balance") == [(account, Decimal("0.01"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"), [("uuid", "no uuid"), ("varchar(3)", "abcd"), ("uuid", None)]
+)
+def test_a_key_that_the_column_does_not_hold_is_named_where_rows_are_added(
+    url: str, spark: SparkSession, kind: str, given: str | None
+) -> None:
+    execute(url, f"create table balance (amount numeric(10,2), account {kind} unique)")
+    frame = spark.createDataFrame([(Decimal(1), given)], "amount decimal(5,3), account string")
+
+    with pytest.raises(InvalidArgument, match='column account of "public"'):
+        write(url, "balance", frame, **ADD)
+
+    assert read(url, "select * from balance") == []
+
+
 def test_a_text_with_a_nul_is_refused_by_its_column(url: str, spark: SparkSession) -> None:
     execute(url, "create table notes (first text, second text)")
     frame = spark.createDataFrame([("a", "b"), ("a", "b\0")], "first string, second string")
