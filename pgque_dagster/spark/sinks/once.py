@@ -49,10 +49,10 @@ def once_per_batch(
             the search_path; else SELECT and INSERT on it.
         name: of the effect; two of one query need two names, and a second effect of one name in a
             micro-batch is refused.
-        apply: takes the DataFrame, the micro-batch's number and the connection. The transaction is
-            open from the start, and takes its snapshot and locks with the first statement; the work
-            of Spark belongs before. A block of `connection.transaction()` is a savepoint, and
-            `connection.commit()` is refused.
+        apply: takes the DataFrame, the micro-batch's number and the connection, whose transaction
+            is open already: a block of `connection.transaction()` is a savepoint, and
+            `connection.commit()` is refused. Snapshot and locks are taken with its first statement,
+            so the work of Spark belongs before; `idle_in_transaction_session_timeout` counts then.
         query: whose micro-batches these are; left out, the streaming query's own id, which lives as
             long as its checkpoint. Needed with Spark Connect, where the id cannot be had; a new
             checkpoint, whose micro-batches count from 0 again, then needs a new one.
