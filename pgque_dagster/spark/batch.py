@@ -193,14 +193,15 @@ class SparkBatch:
                 self._malformed.settle(read.malformed, on_malformed, retry_after, max_malformed)
                 rows = read.fitting
             return self.spark.createDataFrame(rows, schema=parsing.table_schema(fields, kept))
-        parsed = self._from_source(**parsing.PayloadRead(fields, kept).options())
+        payloads = parsing.PayloadRead(fields, kept)
+        parsed = self._from_source(**payloads.options())
         # Read once: for the malformed ones here, and for the caller.
         self._persisted.append(parsed.persist())
         if on_malformed != "keep":
             explained = parsing.explain(parsed)
             self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
             parsed = parsed.where(~parsed[parsing.MALFORMED])
-        return parsed.select(*kept, *map(parsing.quoted, fields.names))
+        return payloads.rows(parsed)
 
     def changes(
         self,

@@ -132,12 +132,16 @@ class PayloadRead:
         }
 
     def schema(self) -> t.StructType:
-        """Returns the kept columns, `ID`, the fields, `MALFORMED`, `REASON` and `TEXT`."""
+        """Returns the kept columns, `ID`, the fields by number, `MALFORMED`, `REASON` and `TEXT`.
+
+        Fields may be named like other columns, or like each other but for case.
+        """
+        types = [field.dataType for field in _nullable(self.fields)]
         return t.StructType(
             [
                 *arrow.spark_schema(self.keep),
                 t.StructField(ID, t.LongType()),
-                *_nullable(self.fields),
+                *map(t.StructField, self._numbered(), types),
                 t.StructField(MALFORMED, t.BooleanType()),
                 t.StructField(REASON, t.StringType()),
                 t.StructField(TEXT, t.StringType()),
@@ -154,12 +158,20 @@ class PayloadRead:
             columns = {
                 **{name: batch.column(name) for name in self.keep},
                 ID: batch.column("ev_id"),
-                **dict(zip(self.fields.names, parsed.columns, strict=True)),
+                **dict(zip(self._numbered(), parsed.columns, strict=True)),
                 MALFORMED: is_malformed,
                 REASON: explained(parsed.reasons),
                 TEXT: pc.if_else(is_malformed, texts, None),
             }
             yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def rows(self, parsed: DataFrame) -> DataFrame:
+        """Returns the kept columns, and the fields by their names."""
+        numbered = zip(self._numbered(), self.fields.names, strict=True)
+        return parsed.select(*self.keep, *(f.col(nr).alias(name) for nr, name in numbered))
+
+    def _numbered(self) -> list[str]:
+        return [f"_pgque_{nr}" for nr in range(len(self.fields))]
 
 
 def needed_columns(keep: Sequence[str]) -> list[str]:

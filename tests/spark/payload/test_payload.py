@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, Field
 from pyspark.sql import SparkSession
+from pyspark.sql import types as t
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, MalformedPayload
 from pgque_dagster.client.calls.encoding import Payload
@@ -74,6 +75,34 @@ def test_a_payload_may_have_a_field_named_like_the_events_id(
 
     assert row.asDict() == {"ev_id": 7}
     assert list(acked(client, claimed)) == ['{"ev_id":"seven"}']
+
+
+def test_fields_whose_names_differ_in_case_are_two_fields(
+    client: Client, database_url: str, spark: SparkSession, way: str
+) -> None:
+    batch = opened(client, database_url, spark, ['{"a": 1, "A": 2}', '{"a": 3}'])
+
+    rows = batch.payload("a int, A int").toArrow().to_pylist()
+
+    assert sorted(rows, key=lambda row: row["a"]) == [{"a": 1, "A": 2}, {"a": 3, "A": None}]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_pgque_id", "_pgque_malformed", "_pgque_text", "_pgque_reason", "_PGQUE_ID", "_pgque_0"],
+)
+def test_a_field_may_be_named_like_a_column_that_payload_reads_for_itself(
+    client: Client, database_url: str, spark: SparkSession, way: str, name: str
+) -> None:
+    inner = t.StructType([t.StructField(name, t.LongType())])
+    schema = t.StructType([t.StructField("s", inner), t.StructField(name, t.LongType())])
+    publish(client, [{name: 5, "s": {name: 6}}, "[]"])
+    claimed = claim(client)
+
+    rows = SparkBatch(spark, claimed, database_url).payload(schema, keep=["ev_type"])
+
+    assert rows.toArrow().to_pylist() == [{"ev_type": "default", "s": {name: 6}, name: 5}]
+    assert acked(client, claimed) == {"[]": "malformed payload: JSON, but no object"}
 
 
 def test_each_malformed_payload_becomes_a_dead_letter_with_its_reason_at_the_ack_and_not_before(
