@@ -24,11 +24,11 @@ _ATOMIC: dict[type, t.DataType] = {
     float: t.DoubleType(),
     bool: t.BooleanType(),
     bytes: t.BinaryType(),
-    Decimal: t.DecimalType(38, 18),
     date: t.DateType(),
     datetime: t.TimestampType(),
     UUID: t.StringType(),
 }
+_MOST_DIGITS, _DECIMAL_PLACES = 38, 18
 _LISTS = (list, tuple, set, frozenset, Sequence, AbstractSet)
 _MAPS = (dict, Mapping)
 
@@ -41,13 +41,14 @@ def parse_schema(spark: SparkSession, schema: Schema) -> t.StructType:
         schema: a StructType; DDL; or a Pydantic model or dataclass. Of a class, a field is NOT NULL
             unless it is Optional or has a default; defaults are not filled in. A Pydantic field is
             found in the payload under its alias. `str`, `int` (bigint), `float` (double), `bool`,
-            `bytes` (base64), `Decimal` (38 digits, 18 of them decimals, or as the field says),
-            `date`, `datetime`, `UUID` and enums of texts (string), lists, tuples, sets, dicts with
-            texts as keys, and classes within classes are understood.
+            `bytes` (base64), `Decimal` (38 digits, 18 of them decimals, or as the field says; with
+            `max_digits` it says `decimal_places` too), `date`, `datetime`, `UUID` and enums of
+            texts (string), lists, tuples, sets, dicts with texts as keys, and classes within
+            classes are understood.
 
     Raises:
-        InvalidArgument: if the DDL cannot be read, a type of a class has no counterpart, or there
-            is no field.
+        InvalidArgument: if the DDL cannot be read, a type of a class has no counterpart or too many
+            digits, or there is no field.
     """
     if isinstance(schema, str):
         schema = _from_ddl(spark, schema)
@@ -131,7 +132,7 @@ def _from_type(
 ) -> t.DataType:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Decimal:
-        return _decimal(limits)
+        return _decimal(limits, where)
     if annotation in _ATOMIC:
         return _ATOMIC[annotation]
     if origin in _LISTS and len([a for a in arguments if a is not ...]) == 1:
@@ -150,14 +151,32 @@ def _from_type(
     raise _unsupported(annotation, where)
 
 
-def _decimal(limits: tuple[Any, ...]) -> t.DecimalType:
+def _decimal(limits: tuple[Any, ...], where: str) -> t.DecimalType:
     """Returns the type with the digits that a Pydantic field is limited to."""
-    digits = {"max_digits": 38, "decimal_places": 18}
+    digits, places = None, None
     for limit in limits:
-        for name in digits:
-            given = getattr(limit, name, None)
-            digits[name] = digits[name] if given is None else given
-    return t.DecimalType(digits["max_digits"], digits["decimal_places"])
+        digits = _given(limit, "max_digits", digits)
+        places = _given(limit, "decimal_places", places)
+    if digits is not None and places is None:
+        raise InvalidArgument(
+            f"{where} has max_digits={digits} without decimal_places, and a Spark decimal has a"
+            " fixed number of those",
+            "Give decimal_places as well: values with more of them are malformed.",
+        )
+    precision = _MOST_DIGITS if digits is None else digits
+    scale = _DECIMAL_PLACES if places is None else places
+    if not 0 <= scale <= precision <= _MOST_DIGITS or not precision:
+        raise InvalidArgument(
+            f"{where} has max_digits={precision} and decimal_places={scale}, for which there is no"
+            " Spark decimal",
+            f"Give at most {_MOST_DIGITS} digits, and no more decimal places than digits.",
+        )
+    return t.DecimalType(precision, scale)
+
+
+def _given(limit: Any, name: str, before: int | None) -> int | None:
+    found = getattr(limit, name, None)
+    return before if found is None else int(found)
 
 
 def _unsupported(annotation: Any, where: str) -> InvalidArgument:

@@ -311,6 +311,20 @@ def test_payloads_of_a_model_become_typed_rows(
     ]
 
 
+class Amounts(BaseModel):
+    most: Decimal = Field(max_digits=38, decimal_places=38)
+    places: Decimal = Field(decimal_places=2)
+    plain: Decimal
+
+
+def test_a_decimal_has_38_digits_and_18_places_unless_the_field_says_otherwise(
+    spark: SparkSession,
+) -> None:
+    types = [field.dataType.simpleString() for field in parse_schema(spark, Amounts)]
+
+    assert types == ["decimal(38,38)", "decimal(38,2)", "decimal(38,18)"]
+
+
 class Recursive(BaseModel):
     parent: "Recursive | None"
 
@@ -323,6 +337,18 @@ class Several:
 @dataclass
 class Duration:
     took: timedelta
+
+
+class Digits(BaseModel):
+    price: Decimal = Field(max_digits=10)
+
+
+class ManyDigits(BaseModel):
+    price: Decimal = Field(max_digits=39, decimal_places=2)
+
+
+class MorePlacesThanDigits(BaseModel):
+    price: Decimal = Field(max_digits=2, decimal_places=3)
 
 
 @dataclass
@@ -343,6 +369,9 @@ class Numbered:
         (Duration, "Duration.took is of type timedelta"),
         (Anything, "Anything.values is of type .*Any"),
         (Numbered, r"Numbered.values is of type dict\[int, str\]"),
+        (Digits, "Digits.price has max_digits=10 without decimal_places"),
+        (ManyDigits, r"ManyDigits.price has max_digits=39 and decimal_places=2"),
+        (MorePlacesThanDigits, "MorePlacesThanDigits.price has max_digits=2 and decimal_places=3"),
     ],
 )
 def test_a_type_without_a_counterpart_is_named_with_its_field(
