@@ -1,6 +1,9 @@
 """The strict reader of what jsontriga and logutriga publish: docs/triggers.md."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -191,11 +194,55 @@ def test_a_key_of_several_columns_may_be_named_in_any_order() -> None:
     assert read(schema, [("I:b,a", "a=1&b=2")], ("a", "b")) == [({"a": 1, "b": 2}, None)]
 
 
+PEAK_OF_A_ROW = """
+from urllib.parse import quote_plus
+
+from pgque_dagster.spark.payload.row_parser.documents import RowDecoder
+
+value = {value!r} * 3_000_000
+text = "id=1&v=" + quote_plus(value)
+
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+
+with open("/proc/self/clear_refs", "w") as marks:
+    marks.write("5")
+before = peak()
+assert RowDecoder(["id", "v"]).decode(text, is_json=False) == ["1", value]
+print((peak() - before) * 1024 / len(text))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells of the peak")
+@pytest.mark.parametrize("value", ["a", "é", "a b,"])
+def test_a_large_row_of_logutriga_is_read_in_a_few_times_its_size(value: str) -> None:
+    code = PEAK_OF_A_ROW.format(value=value)
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout) < 10
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_each_text_is_read_as_it_was_encoded(text: str) -> None:
+    # Python alone leaves ~ as it is.
+    encoded = quote_plus(text).replace("~", "%7e")
+
+    assert read(ID_AND_NOTE, [("I:id", f"id=1&note={encoded}")]) == [
+        ({"id": 1, "note": text}, None)
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         *((text, "no url-encoded row") for text in (
             None, "id=1&", "&id=1", "=1", "%zz=1", "id=%4", "id=1&note=%ff", "id=1&note=a=b",
+            "id=1&&note=a", "&", "=", "id=1&=a", "id=1&note=%4", "id=1&note=%4&", "id=1&note=%%41",
             "id=1&note=\u00e9", "id=1&note=a b", "id=1\n",
         )),
         ("id=1&id=2", "a column is there twice"),
