@@ -194,6 +194,38 @@ def test_a_key_of_several_columns_may_be_named_in_any_order() -> None:
     assert read(schema, [("I:b,a", "a=1&b=2")], ("a", "b")) == [({"a": 1, "b": 2}, None)]
 
 
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (('{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1,"a":5,"b":5}'),
+         'the event\'s key is ["a,b"]'),
+        (("I:a,b", "a%2cb=1&a=5&b=5"), "the event's key is a,b, and a column is named a,b"),
+        (("I:a,b", "a=5&b=5&%61%2C%62"), "the event's key is a,b, and a column is named a,b"),
+    ],
+)  # fmt: skip
+def test_a_key_column_with_a_comma_in_its_name_is_not_taken_for_two(
+    event: Event, reason: str
+) -> None:
+    assert read(fields(a=INT32, b=INT32), [event], ("a", "b")) == [(None, reason)]
+
+
+def test_a_comma_in_the_name_of_another_column_or_in_a_value_does_not_matter() -> None:
+    event = "I:a,b", "a=1&b=2%2c&c%2cd=x&a%2cb%2cc=y&%2c=z"
+
+    assert read(fields(a=INT32, b=STRING), [event], ("a", "b")) == [({"a": 1, "b": "2,"}, None)]
+
+
+def test_of_a_key_column_with_a_comma_in_its_name_jsontriga_alone_tells() -> None:
+    schema = fields(**{"a,b": INT32})
+    json_event = '{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1}'
+    url_event = "I:a,b", "a%2cb=1"
+
+    assert read(schema, [json_event, url_event], ("a,b",)) == [
+        ({"a,b": 1}, None),
+        (None, "the event's key is a,b, and a column is named a,b"),
+    ]
+
+
 PEAK_OF_A_ROW = """
 from urllib.parse import quote_plus
 

@@ -179,6 +179,21 @@ def test_a_key_that_grew_is_malformed(db: Connection, function: str) -> None:
     assert read(events, key=("id", "note")) == ["the event's key is id", bob, bob, ANN]
 
 
+def test_a_key_column_with_a_comma_in_its_name_is_not_taken_for_two(
+    db: Connection, function: str
+) -> None:
+    table(db, function, sql='create table t ("a,b" int primary key, a int, b int)')
+    run(db, "insert into t values (1, 5, 5), (2, 5, 5)", 'delete from t where "a,b" = 2')
+
+    found = read(published(db), fields(a=INT32, b=INT32), key=("a", "b"))
+
+    said = {
+        "jsontriga": 'the event\'s key is ["a,b"]',
+        "logutriga": "the event's key is a,b, and a column is named a,b",
+    }
+    assert found == [said[function]] * 3
+
+
 def test_a_key_that_was_renamed_is_malformed(db: Connection, function: str) -> None:
     table(db, function)
     run(db, "alter table t rename id to number", "insert into t values (1, 'Ann')")

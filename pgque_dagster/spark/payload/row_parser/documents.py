@@ -36,13 +36,14 @@ class Head:
     Args:
         operation: insert, update, delete or truncate.
         table: with its schema; None where ev_type does not say.
-        key: the columns that identify a row, with commas between; "" for none.
+        key: the columns that identify a row. Those of logutriga have commas between, so that one
+            with a comma in its name is taken apart: see `column_across`.
         is_json: whether the row is JSON.
     """
 
     operation: str
     table: str | None
-    key: str
+    key: tuple[str, ...]
     is_json: bool
 
 
@@ -61,7 +62,21 @@ def parse_head(ev_type: str | None) -> Head | None:
     operation = LETTERS.get(letter)
     if operation is None or (operation == TRUNCATE) == bool(colon):
         return None
-    return Head(operation, None, key, is_json=False)
+    return Head(operation, None, tuple(key.split(",")) if key else (), is_json=False)
+
+
+def column_across(key: Sequence[str], text: str) -> str | None:
+    """Returns a column whose name is several of the names in a key, with commas between.
+
+    Args:
+        key: names that were taken apart at commas.
+        text: the row of logutriga, which `RowDecoder` has taken.
+    """
+    if len(key) < 2 or "%2c" not in text.lower():
+        return None
+    joined = f",{','.join(key)},"
+    names = (_unquoted(pair.partition("=")[0]) for pair in text.split("&"))
+    return next((name for name in names if "," in name and f",{name}," in joined), None)
 
 
 class RowDecoder:
@@ -134,7 +149,7 @@ def _json_head(ev_type: str) -> Head | None:
         return None
     if not all(isinstance(x, list) and all(type(y) is str for y in x) for x in (table, key)):
         return None
-    return Head(_WORDS[operation], ".".join(table) or None, ",".join(key), is_json=True)
+    return Head(_WORDS[operation], ".".join(table) or None, tuple(key), is_json=True)
 
 
 def _printed(value: Any) -> Any:

@@ -4,6 +4,7 @@ Arrow reads the values of a column that it surely reads as docs/triggers.md says
 unusual or malformed, is read one by one.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +15,16 @@ from pyspark.sql.types import StructType
 
 from ....client.errors import InvalidArgument
 from ..json_parser.columns import ScalarReader
-from .documents import DELETE, MISSING, TRUNCATE, Head, NotARow, RowDecoder, parse_head
+from .documents import (
+    DELETE,
+    MISSING,
+    TRUNCATE,
+    Head,
+    NotARow,
+    RowDecoder,
+    column_across,
+    parse_head,
+)
 from .values import value_reader
 
 MissingColumns = Literal["malformed", "null"]
@@ -63,8 +73,6 @@ class ChangeParser:
             nullable = field.nullable and field.name not in key
             self._readers[field.name] = value_reader(field.dataType, nullable, field.name)
         self._key = list(key)
-        # Texts may have commas in names, so both are taken apart alike.
-        self._key_names = _names(",".join(key))
         self._missing_is_null = missing_columns == "null"
         self._decoder = RowDecoder(list(self._readers))
 
@@ -89,7 +97,7 @@ class ChangeParser:
                     problems[n].append(str(why))
                     continue
                 places.append(n)
-                problems[n] += self._key_problem(head)
+                problems[n] += self._key_problem(head, text)
         columns = {
             name: self._column(
                 name, [row[nr] for row in decoded], [(heads[n], problems[n]) for n in places]
@@ -113,11 +121,17 @@ class ChangeParser:
             pa.array([", ".join(some) or None for some in problems], pa.string()),
         )
 
-    def _key_problem(self, head: Head) -> list[str]:
+    def _key_problem(self, head: Head, text: str) -> list[str]:
         # A table without a primary key has events of inserts alone, which name no key.
-        if not head.key or _names(head.key) == self._key_names:
+        if not head.key:
             return []
-        return [f"the event's key is {head.key}"]
+        across = None if head.is_json else column_across(head.key, text)
+        if across is None and sorted(head.key) == sorted(self._key):
+            return []
+        has_comma = any("," in name for name in head.key)
+        key = json.dumps(head.key, ensure_ascii=False) if has_comma else ",".join(head.key)
+        also = "" if across is None else f", and a column is named {across}"
+        return [f"the event's key is {key}{also}"]
 
     def _column(
         self, name: str, values: list[Any], events: list[tuple[Head | None, list[str]]]
@@ -157,7 +171,3 @@ class ChangeParser:
 
 def _struct(columns: dict[str, pa.Array]) -> pa.StructArray:
     return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _names(key: str) -> list[str]:
-    return sorted(key.split(","))
