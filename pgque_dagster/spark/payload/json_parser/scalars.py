@@ -80,7 +80,7 @@ def take_float(value: Any) -> float:
     with np.errstate(over="ignore"):
         near = np.float32(double)
     if np.isinf(near):
-        if abs(double) > _FLOAT_BORDER or abs(Decimal(value)) >= Decimal(_FLOAT_BORDER):
+        if abs(double) > _FLOAT_BORDER or _is_beyond_floats(value):
             raise Misfit
         return math.copysign(_LARGEST_FLOAT, double)
     with np.errstate(over="ignore"):
@@ -91,6 +91,11 @@ def take_float(value: Any) -> float:
         if exact != half_way and (exact > half_way) == bool(other > near):
             return float(other)
     return float(near)
+
+
+def _is_beyond_floats(text: str) -> bool:
+    # abs() would round to 28 digits.
+    return Decimal(text).copy_abs() >= Decimal(_FLOAT_BORDER)
 
 
 def take_binary(value: Any) -> bytes:
