@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, MalformedPayload
 from pgque_dagster.client.calls.encoding import Payload
-from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark import SparkBatch, parse_payloads
 from pgque_dagster.spark.payload.schema import parse_schema
 from tests.support.events import claim, publish, tick
 
@@ -84,7 +84,10 @@ def test_fields_whose_names_differ_in_case_are_two_fields(
 
     rows = batch.payload("a int, A int").toArrow().to_pylist()
 
-    assert sorted(rows, key=lambda row: row["a"]) == [{"a": 1, "A": 2}, {"a": 3, "A": None}]
+    expected = [{"a": 1, "A": 2}, {"a": 3, "A": None}]
+    assert sorted(rows, key=lambda row: row["a"]) == expected
+    without_ack = parse_payloads(batch.events(), "a int, A int").toArrow().to_pylist()
+    assert sorted(without_ack, key=lambda row: row["a"]) == expected
 
 
 @pytest.mark.parametrize(
