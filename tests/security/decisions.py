@@ -32,7 +32,8 @@ trigger_arguments trigger_expressions update_fragment url_encode
 READER_AND_WRITER = "different_options get_queue_info version"
 ADMIN = """
 adopt_restored_database assert_dlq_empty assert_empty batch_event_sql batch_event_tables batch_retry
-begin_slot check_slot_end create_queue dlq_purge drop_queue event_dead event_retry_raw find_tick_helper
+begin_slot check_slot_end create_queue dlq_purge drop_queue event_dead event_retry_raw
+find_tick_helper
 force_next_tick force_tick get_batch_cursor grant_perms insert_event_raw maint
 maint_compact_counters maint_compact_history maint_compact_positions maint_compact_ticks
 maint_cron_log maint_deliver_delayed maint_idem maint_loop maint_operations maint_retry_events
