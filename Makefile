@@ -26,6 +26,10 @@ test-dagster-oldest: java venv  ## Run the tests of Dagster on the oldest one su
 test-pyspark-oldest: java venv  ## Run the tests of Spark on the oldest one supported, in .venv-pyspark-oldest
 	@$(PYTHON) build/oldest.py pyspark $(ARGS)
 
+.PHONY: mutants
+mutants: venv  ## Break the engine in small ways and see which ones no test notices, hours
+	@$(PYTHON) build/mutants.py $(ARGS)
+
 .PHONY: lint
 lint: venv  ## Check style, types, import arrows and the SQL rules
 	@$(PYTHON) -m ruff check .

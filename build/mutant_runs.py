@@ -1,0 +1,161 @@
+"""Runs the tests that concern each mutant, each in a process of its own.
+
+A pytest plugin. It runs each test once as it is, which tells the functions that the test calls and
+that it passes. Then each mutant takes its function's place in the template of the tests' databases,
+and a forked process runs tests against it.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from _pytest.runner import runtestprotocol
+
+if TYPE_CHECKING:
+    from mutants import Mutant
+
+# A test that waits for a lock for ever notices the mutant as well as one that fails.
+_HANGING_SECONDS = 120
+_CALLS = "select distinct funcname from pg_stat_user_functions where schemaname = 'pgque'"
+
+
+class MutantRuns:
+    """The plugin.
+
+    Args:
+        mutants: What to run, in order.
+        budget: Seconds of tests, as they took unbroken, for each mutant.
+        report: Where each result is appended as a line.
+    """
+
+    def __init__(self, mutants: "list[Mutant]", budget: float, report: Path | None) -> None:
+        self.survivors: list[Mutant] = []
+        self._mutants = mutants
+        self._budget = budget
+        self._report = report
+        self._callers: dict[str, list[tuple[float, pytest.Item]]] = defaultdict(list)
+        self._called: set[str] = set()
+        self._server: Any = None
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Runs each test once, then the mutants."""
+        items = [item for item in session.items if "database_url" in item.fixturenames]  # type: ignore[attr-defined]
+        conftest = sys.modules["tests.conftest"]
+        self._watch(conftest)
+        for item in items:
+            self._record(item)
+        killed = 0
+        for number, mutant in enumerate(self._mutants, 1):
+            result = self._try(mutant, conftest, number)
+            killed += result.startswith("killed")
+            self._say(f"{number}/{len(self._mutants)} {result}: {mutant}")
+        self._say(f"{len(self._mutants)} mutants: {killed} killed, {len(self.survivors)} survived")
+        return True
+
+    def _watch(self, conftest: Any) -> None:
+        """Notes the functions that were called in a database before it is dropped."""
+        administer = conftest.administer
+
+        def watching(server: Any, statement: str) -> None:
+            self._server = server
+            if statement.startswith("drop database"):
+                name = statement.split()[2]
+                with psycopg.connect(server.database_url(name), autocommit=True) as db:
+                    self._called |= {name for (name,) in db.execute(_CALLS)}
+            administer(server, statement)
+            if statement == f"create database {conftest.TEMPLATE}":
+                administer(server, "alter system set track_functions = 'all'")
+                administer(server, "select pg_reload_conf()")
+
+        conftest.administer = watching
+
+    def _record(self, item: pytest.Item) -> None:
+        self._called = set()
+        item.session._setupstate.teardown_exact(item)
+        begun = time.monotonic()
+        reports = runtestprotocol(item, log=False, nextitem=self._other(item))
+        spent = time.monotonic() - begun
+        # One that fails unbroken would kill every mutant.
+        if all(report.passed for report in reports):
+            for name in self._called:
+                self._callers[name].append((spent, item))
+        else:
+            self._say(f"left out, it does not pass as it is: {item.nodeid}")
+
+    def _try(self, mutant: "Mutant", conftest: Any, number: int) -> str:
+        chosen: list[pytest.Item] = []
+        spent = 0.0
+        for cost, item in sorted(self._callers[mutant.function], key=lambda one: one[0]):
+            if chosen and spent + cost > self._budget:
+                break
+            chosen.append(item)
+            spent += cost
+        if not chosen:
+            self.survivors.append(mutant)
+            return "not called by any test"
+        template = self._server.database_url(conftest.TEMPLATE)
+        try:
+            _replace(template, mutant.sql)
+        except psycopg.Error:
+            return "killed when installed"
+        try:
+            failed = self._fork(chosen, conftest, number, spent)
+        finally:
+            _replace(template, mutant.original)
+        if failed is None:
+            self.survivors.append(mutant)
+            return f"SURVIVED {len(chosen)} tests"
+        return f"killed by {failed}"
+
+    def _fork(
+        self, items: list[pytest.Item], conftest: Any, number: int, spent: float
+    ) -> str | None:
+        """Runs tests in a process of their own; returns the one that failed, if any."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setpgrp()
+            os.close(reading)
+            conftest._numbers = iter(range(number * 100_000, (number + 1) * 100_000))
+            for item in items:
+                os.write(writing, f"{item.nodeid}\n".encode())
+                item._initrequest()  # type: ignore[attr-defined]
+                item.session._setupstate.teardown_exact(item)
+                reports = runtestprotocol(item, log=False, nextitem=self._other(item))
+                if not all(report.passed for report in reports):
+                    os._exit(1)
+            os._exit(0)
+        os.close(writing)
+        deadline = time.monotonic() + _HANGING_SECONDS + 5 * spent
+        status = None
+        while status is None and time.monotonic() < deadline:
+            done, code = os.waitpid(child, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(code) if done else None
+            time.sleep(0.02)
+        if status is None:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        with os.fdopen(reading) as lines:
+            last = lines.read().splitlines()[-1]
+        return None if status == 0 else last + (" (hung)" if status is None else "")
+
+    def _other(self, item: pytest.Item) -> pytest.Item:
+        """Any other test, to name as the next: this one's fixtures end, the session's stay."""
+        return next(other for other in item.session.items if other is not item)
+
+    def _say(self, line: str) -> None:
+        print(line, flush=True)
+        if self._report:
+            with self._report.open("a") as file:
+                file.write(line + "\n")
+
+
+def _replace(url: str, sql: str) -> None:
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(sql.encode())
