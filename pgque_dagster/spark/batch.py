@@ -20,6 +20,7 @@ from . import failed_events, source
 from .address import DatabaseAddress
 from .payload import changes, parsing
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
+from .payload.malformed_columns import MALFORMED, check_clash
 from .payload.row_parser import MissingColumns
 from .payload.schema import Schema, parse_schema
 from .reading import arrow, jdbc
@@ -200,7 +201,7 @@ class SparkBatch:
         if on_malformed != "keep":
             explained = parsing.explain(parsed)
             self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
-            parsed = parsed.where(~parsed[parsing.MALFORMED])
+            parsed = parsed.where(~parsed[MALFORMED])
         return payloads.rows(parsed)
 
     def changes(
@@ -371,20 +372,20 @@ class SparkBatch:
             self._persisted.append(parsed.persist())
         if policy == "keep":
             return parsed
-        explained = parsed.where(parsed[parsing.MALFORMED])
+        explained = parsed.where(parsed[MALFORMED])
         self._malformed.settle(explained, policy, retry_after, max_malformed)
-        return parsed.where(~parsed[parsing.MALFORMED])
+        return parsed.where(~parsed[MALFORMED])
 
 
 def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:
     kept = arrow.check_columns(keep) if keep else ()
-    # As Spark compares names.
-    clash = [name for name in fields if name.lower() in kept]
-    if clash:
-        raise InvalidArgument(
-            f"{clash[0]} is both a payload field and an event column to keep",
-            "Leave it out of keep, or rename it after payload().",
-        )
+    check_clash(
+        fields,
+        "a payload field",
+        kept,
+        "an event column to keep",
+        "Leave it out of keep, or rename it after payload().",
+    )
     return kept
 
 

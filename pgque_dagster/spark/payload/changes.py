@@ -1,15 +1,15 @@
-"""Changes of a table, as jsontriga, logutriga and sqltriga publish them, as columns.
+"""Parses the changes of a table that jsontriga, logutriga and sqltriga publish into columns.
 
-Formats, and what is read as which type: docs/triggers.md. Events say themselves which of the first
-two made them, and `row_parser` reads them, on the driver or where executors are. A fragment of SQL,
-as sqltriga makes it, stays text: an update shows only what changed, and only PostgreSQL reads its
-literals rightly.
+docs/triggers.md has the formats and says what is read as which type. An event's type says whether
+jsontriga or logutriga made it, and `row_parser` reads both, on the driver or on executors. The
+fragments of SQL that sqltriga makes stay text: an update shows only what changed, and only
+PostgreSQL reads its literals correctly.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,17 +17,29 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ...client.errors import InvalidArgument, MalformedPayload
+from ...client.errors import InvalidArgument
 from ..reading import arrow
-from .parsing import MALFORMED, REASON, REASON_PREFIX, TEXT, quoted, reason
+from .malformed_columns import (
+    MALFORMED,
+    REASON,
+    REASON_PREFIX,
+    TEXT,
+    WHY,
+    OnMalformedEvent,
+    check_clash,
+    check_columns,
+    check_policy,
+    malformed_error,
+    reason,
+    with_prefix,
+)
+from .parsing import quoted
 from .row_parser import ChangeParser, MissingColumns
 from .row_parser.documents import LETTERS, TRUNCATE
 from .schema import Schema, parse_schema
 
 COLUMNS = ("operation", "table", "key", "row")
 FRAGMENT_COLUMNS = ("operation", "table", "fragment")
-# The column of `parse_changes` that says why an event is malformed.
-WHY = "ev_malformed"
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
 
 
@@ -36,13 +48,13 @@ class RowSchema:
 
     Args:
         fields: the table's columns to read.
-        key: those that identify a row.
-        missing_columns: what an insert or update is that lacks a column which may be null:
-            `malformed`, or it has `null` there.
+        key: the columns that identify a row.
+        missing_columns: how to treat an insert or update that lacks a nullable column: as
+            `malformed`, or as `null` in that column.
 
     Raises:
-        InvalidArgument: if there is no key, a column of it is not in the schema, no value is read
-            as a type of the schema, or there is no such `missing_columns`.
+        InvalidArgument: if the key is empty, the schema lacks a column of the key or has a type
+            that no value is read as, or there is no such `missing_columns`.
     """
 
     def __init__(
@@ -60,7 +72,7 @@ class RowSchema:
                 "List columns of the schema, each once: key=['id'].",
             )
         self._facts = (fields.json(), tuple(key), missing_columns)
-        # Of a malformed event, what must not be null is.
+        # Nullable: a malformed event leaves nulls in any column.
         row = t.StructType([t.StructField(x.name, x.dataType) for x in fields])
         self._spark = t.StructType(
             [
@@ -76,7 +88,7 @@ class RowSchema:
         ChangeParser(fields, key, missing_columns)
 
     def parse(self, events: DataFrame, *, keep: Sequence[str], fails: bool = False) -> DataFrame:
-        """Parses events of jsontriga and logutriga where they are.
+        """Parses events of jsontriga and logutriga on the executors.
 
         Args:
             events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
@@ -84,8 +96,8 @@ class RowSchema:
             fails: whether a task fails at a malformed event.
 
         Returns:
-            A DataFrame of the kept columns, `COLUMNS`, `MALFORMED`, and `REASON` and `TEXT` where
-            that is true. A truncate has neither key nor row.
+            A DataFrame of the kept columns, `COLUMNS`, `MALFORMED`, `REASON` and `TEXT`; the last
+            two are null for an event that fits. A truncate has neither key nor row.
         """
         parse_there = partial(_parse_batches, facts=self._facts, keep=tuple(keep), fails=fails)
         columns = list(map(quoted, dict.fromkeys((*EVENT_COLUMNS, *keep))))
@@ -96,7 +108,7 @@ class RowSchema:
     def parse_table(
         self, spark: SparkSession, events: pa.Table, *, keep: Sequence[str]
     ) -> DataFrame:
-        """Does the same for a few events, here."""
+        """Does the same on the driver, for a small number of events."""
         columns = [column.combine_chunks() for column in events.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=events.schema)
         parsed = _parsed(_parser(*self._facts), batch, keep)
@@ -111,49 +123,42 @@ def parse_changes(
     key: Sequence[str],
     keep: Sequence[str] = (),
     missing_columns: MissingColumns = "malformed",
-    on_malformed: Literal["fail", "keep"] = "fail",
+    on_malformed: OnMalformedEvent = "fail",
 ) -> DataFrame:
-    """Returns changes of a table from any DataFrame of events; of a stream, too.
+    """Returns the changes of a table from any DataFrame of events, also of a stream.
 
-    What is read, and what is malformed, is docs/triggers.md, as for `SparkBatch.changes`. Here is
-    no ack that could set malformed events aside.
+    docs/triggers.md says what is read and what is malformed, as for `SparkBatch.changes`. There is
+    no ack here that could set malformed events aside.
 
     Args:
         events: a DataFrame, streaming or not, with the columns ev_id, ev_type, ev_data and
             ev_extra1.
         schema: as for `SparkBatch.changes`.
         key: as for `SparkBatch.changes`.
-        keep: columns of `events` to put before.
+        keep: columns of `events` to put before the others.
         missing_columns: as for `SparkBatch.changes`.
-        on_malformed: `fail` has whatever reads a malformed event fail; `keep` returns such events
+        on_malformed: under `fail`, reading a malformed event fails. `keep` returns such events
             with the values that could be read, and adds the column ev_malformed: the reason, or
             null for an event that fits.
 
     Returns:
         A DataFrame of the `keep` columns, operation, table, key and row and, under `keep`,
-        ev_malformed. Under `fail`, what Spark raises has `MalformedPayload` as its cause: see
+        ev_malformed. Under `fail`, Spark raises an error whose cause is `MalformedPayload`: see
         `clear_executor_errors`.
 
     Raises:
         InvalidArgument: if the schema, the key or a column cannot be used, or there is no such
             policy.
     """
-    if on_malformed not in ("fail", "keep"):
-        raise InvalidArgument(
-            f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
-            "It may be fail or keep; SparkBatch.changes knows dead_letter and retry.",
-        )
-    if missing := [name for name in (*EVENT_COLUMNS, *keep) if name not in events.columns]:
-        raise InvalidArgument(
-            f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
-            "Read it: the option columns of format('pgque') says which columns there are.",
-        )
-    # As Spark compares names.
-    if clash := [name for name in keep if name.lower() in (*COLUMNS, WHY)]:
-        raise InvalidArgument(
-            f"{clash[0]} is both a column to keep and another column of the result",
-            "Leave it out of keep, or rename the column of the events.",
-        )
+    check_policy(on_malformed, "changes")
+    check_columns(events, (*EVENT_COLUMNS, *keep))
+    check_clash(
+        keep,
+        "a column to keep",
+        (*COLUMNS, WHY),
+        "another column of the result",
+        "Leave it out of keep, or rename the column of the events.",
+    )
     rows = RowSchema(parse_schema(events.sparkSession, schema), key, missing_columns)
     parsed = rows.parse(events, keep=keep, fails=on_malformed == "fail")
     columns = [*map(quoted, keep), *COLUMNS]
@@ -164,7 +169,7 @@ def parse_changes(
 
 
 def fragments(events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
-    """Names what sqltriga published.
+    """Returns what sqltriga published, with the operation's name and the table.
 
     Args:
         events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
@@ -195,18 +200,9 @@ def _parse_batches(
     parser = _parser(*facts)
     for batch in batches:
         parsed = _parsed(parser, batch, keep)
-        if fails:
-            _check(batch.column("ev_id"), parsed.column(MALFORMED), parsed.column(REASON))
+        if fails and pc.any(parsed.column(MALFORMED)).as_py():
+            raise malformed_error(batch.column("ev_id"), parsed.column(REASON))
         yield parsed
-
-
-def _check(ids: pa.Array, is_malformed: pa.Array, reasons: pa.Array) -> None:
-    if pc.any(is_malformed).as_py():
-        nr = pc.index(is_malformed, True).as_py()
-        raise MalformedPayload(
-            f"event {ids[nr]}: {reasons[nr]}",
-            f"Correct the schema, or pass on_malformed='keep' and handle the rows with {WHY}.",
-        )
 
 
 def _parser(fields: str, key: Sequence[str], missing_columns: MissingColumns) -> ChangeParser:
@@ -224,7 +220,7 @@ def _parsed(parser: ChangeParser, events: pa.RecordBatch, keep: Sequence[str]) -
         "key": parsed.keys,
         "row": parsed.rows,
         MALFORMED: is_malformed,
-        REASON: pc.binary_join_element_wise(REASON_PREFIX, parsed.reasons, ""),
+        REASON: with_prefix(parsed.reasons),
         TEXT: pc.if_else(is_malformed, rows, None),
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -1,7 +1,7 @@
-"""What becomes of the malformed events of a batch, and how many of them are too many.
+"""Sets the malformed events of a batch aside, and fails if there are too many.
 
-One wrong column type makes every event malformed. Such a batch fails instead of being set aside, so
-that no event is lost to a mistake in the schema.
+One wrong column type makes every event malformed. Then the batch fails and nothing is set aside, so
+that a mistake in the schema loses no event.
 """
 
 import logging
@@ -18,14 +18,14 @@ from pyspark.sql import functions as f
 from ...client import Batch
 from ...client.errors import InvalidArgument, MalformedPayload
 from .. import failed_events
-from .parsing import REASON, REASON_PREFIX, TEXT
+from .malformed_columns import REASON, REASON_PREFIX, TEXT
 
 _log = logging.getLogger(__name__)
 
 OnMalformed = Literal["dead_letter", "retry", "fail", "keep"]
 
 DEFAULT_MAX_MALFORMED = 0.1
-# Fewer malformed events than this exceed no share: 1 of 3 says nothing about the schema.
+# Fewer malformed events than this never exceed the share: 1 of 3 says nothing about the schema.
 MIN_MALFORMED = 5
 
 _SAMPLES = 3
@@ -34,13 +34,13 @@ _TEXT_LENGTH = 40
 
 
 def check_share(max_malformed: float) -> None:
-    """Looks whether it is a share.
+    """Checks that a value is a share.
 
     Raises:
-        InvalidArgument: if it is no number from 0 to 1.
+        InvalidArgument: if it is not a number from 0 to 1.
     """
     is_number = isinstance(max_malformed, int | float) and not isinstance(max_malformed, bool)
-    # NaN is in no range.
+    # NaN fails the comparison too.
     if not is_number or not 0 <= max_malformed <= 1:
         raise InvalidArgument(
             f"max_malformed is {max_malformed!r}, but it is a share of the batch's events",
@@ -49,10 +49,10 @@ def check_share(max_malformed: float) -> None:
 
 
 def check_options(on_malformed: str, max_malformed: float) -> None:
-    """Looks whether there is such a policy, and whether the share is one.
+    """Checks the policy and the share.
 
     Raises:
-        InvalidArgument: if not.
+        InvalidArgument: if there is no such policy, or the share is not a number from 0 to 1.
     """
     policies = get_args(OnMalformed)
     if on_malformed not in policies:
@@ -87,17 +87,17 @@ class MalformedEvents:
         """Sets events aside at the ack, unless there are too many.
 
         Args:
-            explained: all malformed events of one way of reading: ev_id, `REASON` and `TEXT`. A
-                table if they are known here; a DataFrame is collected.
+            explained: ev_id, `REASON` and `TEXT` of all events that one call found malformed: a
+                table if the driver has them, else a DataFrame, which is collected.
             policy: `dead_letter`, `retry` or `fail`.
-            retry_after: when, for `retry`.
-            max_malformed: the share of the batch's events to be set aside, here and in earlier
-                calls together. 1 allows all, and does not count for other calls.
+            retry_after: how long to wait before the next delivery, for `retry`.
+            max_malformed: the share of the batch's events that this call and earlier ones together
+                may set aside. 1 allows all, and such a call does not count for other calls.
 
         Raises:
             MalformedPayload: under `fail`, or if there are too many.
         """
-        # The ids first: how many there are decides whether all the reasons are wanted.
+        # The ids first: if there are too many, the reasons are not collected.
         ids = _ids(explained)
         if not ids:
             return
@@ -128,7 +128,7 @@ class MalformedEvents:
                 "No event is acked or set aside. Correct the schema and materialize again, or raise"
                 f" max_malformed, which is {max_malformed:g} (1 allows all).",
             )
-        # A call that is refused sets nothing aside, so it does not count for the next one.
+        # A refused call sets nothing aside, so it does not count for the next one.
         self._counted = counted
 
     def _how_many(self, count: int) -> str:
@@ -139,10 +139,10 @@ class MalformedEvents:
         )
 
     def _samples(self, explained: DataFrame | pa.Table, ids: Sequence[int]) -> str:
-        """Returns the first events with their reasons and what helps to correct the schema.
+        """Returns the first events with their reasons, and a description of each payload.
 
-        That is the names and types of a payload's fields, or the beginning of one that is no
-        object: values of objects may be secret.
+        The description has the names and types of the payload's fields, or the beginning of a
+        payload that is not an object. It leaves out the values of objects, which may be secret.
         """
         first = sorted(ids)[:_SAMPLES]
         if isinstance(explained, DataFrame):

@@ -1,40 +1,37 @@
-"""From JSON payloads to typed columns, with the reason for each that does not fit.
+"""Parses JSON payloads into typed columns, with a reason for each payload that does not fit.
 
-What fits, docs/payloads.md says; `json_parser` reads it, on the driver or where executors are.
+docs/payloads.md says what fits. `json_parser` reads the payloads, on the driver or on executors.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ...client.errors import InvalidArgument, MalformedPayload
 from ..reading import arrow
 from .json_parser import PayloadParser
+from .malformed_columns import (
+    MALFORMED,
+    REASON,
+    TEXT,
+    WHY,
+    OnMalformedEvent,
+    check_clash,
+    check_columns,
+    check_policy,
+    malformed_error,
+    with_prefix,
+)
 from .schema import Schema, parse_schema
 
-OnMalformedEvent = Literal["fail", "keep"]
-
-# The column of `parse_payloads` that says why an event is malformed.
-WHY = "ev_malformed"
-
-# An event's id; whether it does not fit; its payload, where it does not; and why.
+# The event's id, in a read of the data source: a field may be named ev_id.
 ID = "_pgque_id"
-MALFORMED = "_pgque_malformed"
-TEXT = "_pgque_text"
-REASON = "_pgque_reason"
-REASON_PREFIX = "malformed payload: "
-
-_SAMPLES = 3
-_SAMPLE_LENGTH = 200
 
 
 def parse_payloads(
@@ -44,16 +41,16 @@ def parse_payloads(
     keep: Sequence[str] = (),
     on_malformed: OnMalformedEvent = "fail",
 ) -> DataFrame:
-    """Returns the JSON payloads of any DataFrame of events as columns; of a stream, too.
+    """Returns the JSON payloads of any DataFrame of events as columns, also of a stream.
 
-    What is read as which type, and what is malformed, is docs/payloads.md, as for
-    `SparkBatch.payload`. Here is no ack that could set malformed events aside.
+    docs/payloads.md says what is read as which type and what is malformed, as for
+    `SparkBatch.payload`. There is no ack here that could set malformed events aside.
 
     Args:
         events: a DataFrame, streaming or not, with the columns ev_id and ev_data.
         schema: fields to read from the payload, as for `SparkBatch.payload`.
-        keep: columns of `events` to put before them.
-        on_malformed: `fail` has whatever reads a malformed event fail; `keep` returns such events
+        keep: columns of `events` to put before the fields.
+        on_malformed: under `fail`, reading a malformed event fails. `keep` returns such events
             with the fields that could be read, and adds the column ev_malformed: the reason, or
             null for an event that fits.
 
@@ -65,27 +62,19 @@ def parse_payloads(
     Raises:
         InvalidArgument: if the schema or a column cannot be used, or there is no such policy.
     """
-    if on_malformed not in get_args(OnMalformedEvent):
-        raise InvalidArgument(
-            f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
-            "It may be fail or keep; SparkBatch.payload knows dead_letter and retry.",
-        )
+    check_policy(on_malformed, "payload")
     fields = parse_schema(events.sparkSession, schema)
     PayloadParser(fields)
     needed = needed_columns(keep)
-    if missing := [name for name in needed if name not in events.columns]:
-        raise InvalidArgument(
-            f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
-            "Read it: the option columns of format('pgque') says which columns there are.",
-        )
+    check_columns(events, needed)
     added = [WHY] if on_malformed == "keep" else []
-    # As Spark compares names.
-    taken = {name.lower() for name in (*keep, *added)}
-    if clash := [name for name in fields.names if name.lower() in taken]:
-        raise InvalidArgument(
-            f"{clash[0]} is both a payload field and another column of the result",
-            "Leave it out of the schema or of keep, or rename the column of the events.",
-        )
+    check_clash(
+        fields.names,
+        "a payload field",
+        (*keep, *added),
+        "another column of the result",
+        "Leave it out of the schema or of keep, or rename the column of the events.",
+    )
     result = t.StructType([*(events.schema[name] for name in keep), *_nullable(fields)])
     for name in added:
         result = result.add(name, t.StringType())
@@ -97,10 +86,10 @@ def parse_payloads(
 
 @dataclass(frozen=True)
 class PayloadRead:
-    """What a read of the data source parses on the executor that reads it, before Spark has it.
+    """How a read of the data source parses payloads, on the executor that reads them.
 
     Attributes:
-        fields: the fields to read; those that are not nullable must be there, at any depth.
+        fields: the fields to read; those that are not nullable must be present, at any depth.
         keep: event columns to keep.
     """
 
@@ -109,7 +98,7 @@ class PayloadRead:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "PayloadRead | None":
-        """Reads the data source's options; None where payloads are not parsed."""
+        """Reads the data source's options; returns None if payloads are not parsed."""
         fields = options.get("payload_fields")
         if not fields:
             return None
@@ -134,7 +123,8 @@ class PayloadRead:
     def schema(self) -> t.StructType:
         """Returns the kept columns, `ID`, the fields by number, `MALFORMED`, `REASON` and `TEXT`.
 
-        Fields may be named like other columns, or like each other but for case.
+        The fields have numbers because a field may have the name of another column, or may differ
+        from another field only in case.
         """
         types = [field.dataType for field in _nullable(self.fields)]
         return t.StructType(
@@ -149,7 +139,7 @@ class PayloadRead:
         )
 
     def batches(self, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Parses events of `needed_columns`; of one that fits, `REASON` and `TEXT` are null."""
+        """Parses events of `needed_columns`; `REASON` and `TEXT` are null for those that fit."""
         parser = PayloadParser(self.fields)
         for batch in events:
             texts = batch.column("ev_data")
@@ -160,7 +150,7 @@ class PayloadRead:
                 ID: batch.column("ev_id"),
                 **dict(zip(self._numbered(), parsed.columns, strict=True)),
                 MALFORMED: is_malformed,
-                REASON: explained(parsed.reasons),
+                REASON: with_prefix(parsed.reasons),
                 TEXT: pc.if_else(is_malformed, texts, None),
             }
             yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -175,24 +165,24 @@ class PayloadRead:
 
 
 def needed_columns(keep: Sequence[str]) -> list[str]:
-    """Returns the columns that parsing needs, and those to keep."""
+    """Returns the columns that parsing needs, and the columns to keep."""
     return list(dict.fromkeys(("ev_id", "ev_data", *keep)))
 
 
 def explain(parsed: DataFrame) -> DataFrame:
-    """Returns ev_id, `REASON` and `TEXT` of what is malformed, given a read with `PayloadRead`."""
+    """Returns ev_id, `REASON` and `TEXT` of the malformed events of a read with `PayloadRead`."""
     malformed = parsed.where(parsed[MALFORMED])
     return malformed.select(f.col(ID).alias("ev_id"), REASON, TEXT)
 
 
 @dataclass(frozen=True)
 class ParsedTable:
-    """A few events that were parsed on the driver.
+    """Events that were parsed on the driver.
 
     Attributes:
-        rows: the kept columns and the fields of each event.
-        fitting: those of the events that fit.
-        malformed: ev_id, `REASON` and `TEXT` of the others.
+        rows: the kept columns and the fields of all events.
+        fitting: the same of the events that fit.
+        malformed: ev_id, `REASON` and `TEXT` of the malformed events.
     """
 
     rows: pa.Table
@@ -201,7 +191,7 @@ class ParsedTable:
 
 
 def parse_table(events: pa.Table, fields: t.StructType, *, keep: Sequence[str]) -> ParsedTable:
-    """Parses a few events, here.
+    """Parses a small number of events on the driver.
 
     Args:
         events: a table with ev_id, ev_data and the columns to keep.
@@ -216,7 +206,7 @@ def parse_table(events: pa.Table, fields: t.StructType, *, keep: Sequence[str]) 
     columns = {name: events.column(name) for name in keep}
     columns |= zip(fields.names, parsed.columns, strict=True)
     rows = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-    why = {"ev_id": events.column("ev_id"), REASON: explained(parsed.reasons), TEXT: texts}
+    why = {"ev_id": events.column("ev_id"), REASON: with_prefix(parsed.reasons), TEXT: texts}
     return ParsedTable(
         rows=rows,
         fitting=rows.filter(parsed.reasons.is_null()),
@@ -229,18 +219,8 @@ def table_schema(fields: t.StructType, keep: Sequence[str]) -> t.StructType:
     return t.StructType([*arrow.spark_schema(keep), *_nullable(fields)])
 
 
-def reason(why: Column) -> Column:
-    """Returns `REASON` from a text."""
-    return f.concat(f.lit(REASON_PREFIX), why).alias(REASON)
-
-
-def explained(reasons: pa.Array) -> pa.Array:
-    """Returns `REASON` from the reasons of the parser."""
-    return pc.binary_join_element_wise(REASON_PREFIX, reasons, "")
-
-
 def quoted(name: str) -> str:
-    """Returns a column's name as Spark takes it literally."""
+    """Returns a column's name in backquotes, so that Spark takes it literally."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
@@ -248,30 +228,21 @@ def quoted(name: str) -> str:
 def _payloads(
     batches: Iterator[pa.RecordBatch], fields: str, names: Sequence[str], fails: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Parses for `parse_payloads`."""
+    """Parses the record batches of `parse_payloads`."""
     schema = t.StructType.fromJson(json.loads(fields))
     parser = PayloadParser(schema)
     for batch in batches:
         parsed = parser.parse(batch.column("ev_data"))
         if fails and parsed.reasons.null_count < batch.num_rows:
-            raise _malformed(batch.column("ev_id"), parsed.reasons)
+            raise malformed_error(batch.column("ev_id"), parsed.reasons)
         given = dict(zip(batch.schema.names, batch.columns, strict=True))
         read = dict(zip(schema.names, parsed.columns, strict=True))
         columns = {**given, WHY: parsed.reasons, **read}
         yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
 
 
-def _malformed(ids: pa.Array, reasons: pa.Array) -> MalformedPayload:
-    found = [(n, why) for n, why in zip(ids.to_pylist(), reasons.to_pylist(), strict=True) if why]
-    samples = "; ".join(f"event {n}: {why[:_SAMPLE_LENGTH]}" for n, why in islice(found, _SAMPLES))
-    return MalformedPayload(
-        f"{len(found)} of {len(ids)} events that were read together are malformed: {samples}",
-        f"Correct the schema, or pass on_malformed='keep' and handle the rows with {WHY}.",
-    )
-
-
 def _nullable(data_type: t.StructType) -> t.StructType:
-    """Returns the type of what is read: of a malformed payload, what must not be null is."""
+    """Returns the type with all fields nullable: a malformed payload leaves nulls in any field."""
     return t.StructType([t.StructField(x.name, _with_nulls(x.dataType)) for x in data_type])
 
 

@@ -1,4 +1,4 @@
-"""Schemas as people give them: a StructType, DDL, or a Pydantic model or dataclass."""
+"""Reads schemas: a StructType, DDL, or a Pydantic model or dataclass."""
 
 import dataclasses
 import types
@@ -38,17 +38,16 @@ def parse_schema(spark: SparkSession, schema: Schema) -> t.StructType:
 
     Args:
         spark: the session that reads DDL.
-        schema: a StructType; DDL; or a Pydantic model or dataclass. Of a class, a field is NOT NULL
+        schema: a StructType; DDL; or a Pydantic model or dataclass. A field of a class is NOT NULL
             unless it is Optional or has a default; defaults are not filled in. A Pydantic field is
-            found in the payload under its alias. `str`, `int` (bigint), `float` (double), `bool`,
-            `bytes` (base64), `Decimal` (38 digits, 18 of them decimals, or as the field says; with
-            `max_digits` it says `decimal_places` too), `date`, `datetime`, `UUID` and enums of
-            texts (string), lists, tuples, sets, dicts with texts as keys, and classes within
-            classes are understood.
+            read from the payload under its alias. The types of fields may be `str`, `int` (bigint),
+            `float` (double), `bool`, `bytes` (base64), `Decimal` (38 digits with 18 decimals, or
+            the field's `max_digits` and `decimal_places`), `date`, `datetime`, `UUID` and enums of
+            texts (string), lists, tuples, sets, dicts with texts as keys, and other such classes.
 
     Raises:
-        InvalidArgument: if the DDL cannot be read, a type of a class has no counterpart or too many
-            digits, or there is no field.
+        InvalidArgument: if the DDL cannot be read, the type of a field has no Spark type or too
+            many digits, or the schema has no field.
     """
     if isinstance(schema, str):
         schema = _from_ddl(spark, schema)
@@ -71,8 +70,8 @@ def _from_ddl(spark: SparkSession, ddl: str) -> t.StructType:
 def _from_class(model: Any, parents: tuple[Any, ...]) -> t.StructType:
     if model in parents:
         raise InvalidArgument(
-            f"{model.__name__} holds itself, which no Spark type can",
-            "Pass a StructType that ends somewhere, or read the field as text.",
+            f"{model.__name__} contains itself, which no Spark type can",
+            "Pass a StructType of limited depth, or read the field as text.",
         )
     return t.StructType(
         [
@@ -84,17 +83,17 @@ def _from_class(model: Any, parents: tuple[Any, ...]) -> t.StructType:
 
 
 def _fields(model: Any) -> Iterator[tuple[str, Any, bool, str, tuple[Any, ...]]]:
-    """Yields each field's name in the payload, type, whether it may miss, full name, and limits."""
+    """Yields each field's name in the payload, type, whether it is optional, full name, limits."""
     if isinstance(model, type) and hasattr(model, "model_fields"):
         for name, field in model.model_fields.items():
             found_as = field.validation_alias or name
             if not isinstance(found_as, str):
                 raise InvalidArgument(
-                    f"{model.__name__}.{name} has an alias that is no plain name",
+                    f"{model.__name__}.{name} has an alias that is not a text",
                     "Give it a text as its alias, or pass a StructType.",
                 )
             where = f"{model.__name__}.{name}"
-            # Pydantic has taken the limits out of the type.
+            # Pydantic moves the limits out of the annotation.
             yield found_as, field.annotation, not field.is_required(), where, tuple(field.metadata)
     elif isinstance(model, type) and dataclasses.is_dataclass(model):
         hints = get_type_hints(model, include_extras=True)
@@ -108,14 +107,14 @@ def _fields(model: Any) -> Iterator[tuple[str, Any, bool, str, tuple[Any, ...]]]
     else:
         raise InvalidArgument(
             f"{model!r} is no schema",
-            "Pass a StructType, DDL, a Pydantic model or a dataclass (the class, no instance).",
+            "Pass a StructType, DDL, a Pydantic model or a dataclass (the class, not an instance).",
         )
 
 
 def _from_field(
     annotation: Any, where: str, parents: tuple[Any, ...], limits: tuple[Any, ...] = ()
 ) -> tuple[t.DataType, bool]:
-    """Returns a type, and whether it may be null."""
+    """Returns the Spark type of a field, and whether it may be null."""
     if get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         return _from_field(annotation, where, parents, (*limits, *more))
@@ -152,7 +151,7 @@ def _from_type(
 
 
 def _decimal(limits: tuple[Any, ...], where: str) -> t.DecimalType:
-    """Returns the type with the digits that a Pydantic field is limited to."""
+    """Returns the type with a Pydantic field's limits of digits."""
     digits, places = None, None
     for limit in limits:
         digits = _given(limit, "max_digits", digits)
@@ -160,14 +159,14 @@ def _decimal(limits: tuple[Any, ...], where: str) -> t.DecimalType:
     if digits is not None and places is None:
         raise InvalidArgument(
             f"{where} has max_digits={digits} without decimal_places, and a Spark decimal has a"
-            " fixed number of those",
+            " fixed number of decimal places",
             "Give decimal_places as well: values with more of them are malformed.",
         )
     precision = _MOST_DIGITS if digits is None else digits
     scale = _DECIMAL_PLACES if places is None else places
     if not 0 <= scale <= precision <= _MOST_DIGITS or not precision:
         raise InvalidArgument(
-            f"{where} has max_digits={precision} and decimal_places={scale}, for which there is no"
+            f"{where} has max_digits={precision} and decimal_places={scale}, and there is no such"
             " Spark decimal",
             f"Give at most {_MOST_DIGITS} digits, and no more decimal places than digits.",
         )
@@ -182,6 +181,6 @@ def _given(limit: Any, name: str, before: int | None) -> int | None:
 def _unsupported(annotation: Any, where: str) -> InvalidArgument:
     name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     return InvalidArgument(
-        f"{where} is of type {name}, for which there is no Spark type",
-        "Give it one type of its own, read it as text (str), or pass a StructType.",
+        f"{where} is of type {name}, which has no Spark type",
+        "Give it another type, read it as text (str), or pass a StructType.",
     )

@@ -132,7 +132,7 @@ def test_a_stream_fails_at_a_malformed_change_and_stores_nothing(
 
     cause = executor_error(caught.value)
     assert isinstance(cause, MalformedPayload)
-    assert f"event {bad}: malformed payload: id is no int" in str(cause)
+    assert f"event {bad}: id is no int" in str(cause)
     assert not list(output.glob("*.parquet"))
 
 

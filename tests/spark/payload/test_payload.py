@@ -367,7 +367,7 @@ class Numbered:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Recursive, "Recursive holds itself"),
+        (Recursive, "Recursive contains itself"),
         (Several, r"Several.value is of type int \| str"),
         (Duration, "Duration.took is of type timedelta"),
         (Anything, "Anything.values is of type .*Any"),
