@@ -12,7 +12,7 @@ _OLDEST_SERVER = 140000
 
 
 def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """Opens a connection in autocommit mode.
+    """Opens a connection in autocommit mode, with styles of dates and intervals that can be read.
 
     Args:
         url: a libpq connection string or URI. PG* environment variables supply what it omits.
@@ -30,7 +30,25 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
             f"pgque needs PostgreSQL 14 or newer, this server is {version // 10000}",
             "Upgrade the server, or connect to another one.",
         )
+    try:
+        with translated():
+            set_styles(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def set_styles(connection: psycopg.Connection[Any]) -> None:
+    """Sets the styles of dates and intervals that psycopg reads, if the database has others.
+
+    This is a statement because poolers refuse such settings in the connection string. The server
+    reports both settings, so it costs nothing where they are PostgreSQL's defaults.
+    """
+    if not (connection.info.parameter_status("DateStyle") or "").startswith("ISO"):
+        connection.execute("set datestyle to iso")
+    if connection.info.parameter_status("IntervalStyle") != "postgres":
+        connection.execute("set intervalstyle to postgres")
 
 
 def _checked(url: str) -> str:

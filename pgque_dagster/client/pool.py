@@ -9,13 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .calls.call import Call
 from .client import Client
 from .errors import PgqueError
 
 _LONGEST_IDLE = 60.0
-
-_RESET: Call[None] = Call("reset all", (), lambda rows: None)
 
 
 class ClientPool:
@@ -77,7 +74,7 @@ class ClientPool:
 def _is_usable(client: Client) -> bool:
     """Checks that the connection works, and resets the settings of its previous user."""
     try:
-        client.run(_RESET)
+        client.reset()
     except PgqueError:
         return False
     return True

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 import psycopg
 
 from .calls.call import Call
-from .connection import connect
+from .connection import connect, set_styles
 from .errors import PgqueError, translated
 from .rights import translated_with_role
 
@@ -53,6 +53,12 @@ class Session:
     def close(self) -> None:
         """Closes the connection and rolls back an open transaction."""
         self._connection.close()
+
+    def reset(self) -> None:
+        """Resets the settings of the connection, such as those of a previous user."""
+        with translated():
+            self._connection.execute("reset all")
+            set_styles(self._connection)
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
