@@ -24,6 +24,7 @@ from benchmarks.measure import Contender, Result, medians, timed, to_markdown, w
 from benchmarks.servers import connect, value
 from pgque_dagster import installer
 from pgque_dagster.client import Batch, Client
+from pgque_dagster.client.calls import plans
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import SparkBatch, register
 from pgque_dagster.spark.batch import DRIVER_SIDE_EVENTS
@@ -139,22 +140,22 @@ def reads(
 ) -> list[Result]:
     """The large batch, whole."""
     with Client(url) as client:
-        plans = {count: client.read_plan(batch_id, count).slices for count in SLICES}
+        slices = {count: client.run(plans.read_plan(batch_id, count)).slices for count in SLICES}
     contenders = [
         each
-        for count, slices in plans.items()
+        for count, parts in slices.items()
         for each in (
-            Contender(f"ours {count}", lambda s=slices: timed(lambda: drain(read(spark, url, s)))),
+            Contender(f"ours {count}", lambda s=parts: timed(lambda: drain(read(spark, url, s)))),
             Contender(
                 f"jdbc {count}",
-                lambda s=slices: timed(
+                lambda s=parts: timed(
                     lambda: drain(jdbc.read_slices(spark, url, s, arrow.EVENT_COLUMNS))
                 ),
             ),
         )
     ]
     contenders += [
-        Contender("psql", lambda: timed(lambda: copy(running, url, plans[1][0]))),
+        Contender("psql", lambda: timed(lambda: copy(running, url, slices[1][0]))),
     ]
     found = medians(contenders, rounds)
     return [
@@ -182,7 +183,7 @@ def typed(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Res
     """The large batch by its payload: strict and settled, or as from_json reads it."""
     with Client(url) as client:
         batch = _claimed(client, "large", batch_id)
-        slices = client.read_plan(batch_id, 2).slices
+        slices = client.run(plans.read_plan(batch_id, 2)).slices
 
         def by_payload() -> float:
             reading = SparkBatch(spark, batch, url, slices=2)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
+from ..client.batch import read_plan
 from ..client.calls.states import ConsumerState, consumer_states
 from ..client.cooperative import claim_shared
 from ..keys import BATCH_ID, SUBCONSUMER
@@ -78,7 +79,7 @@ class _Claims:
     def next(self) -> Batch | None:
         """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
         while batch := self._next():
-            if batch.read_plan(1).events:
+            if read_plan(batch, 1).events:
                 return batch
             batch.ack()
         return None

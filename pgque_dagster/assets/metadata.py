@@ -10,6 +10,7 @@ import dagster as dg
 from pyspark.sql import DataFrame
 
 from ..client import AckResult, Batch, Client
+from ..client.batch import read_plan
 from ..client.models import ReadPlan
 from ..keys import BATCH_ID, CONSUMER, QUEUE
 from ..spark import SparkBatch
@@ -68,7 +69,7 @@ class Report:
     def __init__(self, client: Client, batch: Batch, spark_batch: TimedBatch) -> None:
         self._batch = batch
         self._spark_batch = spark_batch
-        plan = batch.read_plan(1)
+        plan = read_plan(batch, 1)
         self._events = plan.events
         self._extent = Extent.read(client, plan)
         self._lag = batch.info().lag

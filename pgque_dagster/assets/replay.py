@@ -14,6 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from ..client import Batch, Client, InvalidArgument
+from ..client.batch import read_plan
 from ..client.calls.plans import tick_range_plan
 from ..client.calls.ticks import claim_ticks, next_tick, register_at
 from ..keys import QUEUE, REPLAY, TABLE, queue_key
@@ -231,7 +232,7 @@ def _batches(
             ticks = (position, min(end or wanted.to_tick, wanted.to_tick))
         claim = client.run(claim_ticks(queue, consumer, owner, ttl, *ticks))
         batch = Batch(client, queue, consumer, claim.lease, ttl)
-        if batch.read_plan(1).events:
+        if read_plan(batch, 1).events:
             yield batch
         else:
             batch.ack()

@@ -67,10 +67,6 @@ class Batch:
         """Returns all events in order of id."""
         return self._session.run(calls.batches.batch_events(self.batch_id))
 
-    def read_plan(self, max_slices: int) -> ReadPlan:
-        """Splits the batch into slices that can be read in parallel."""
-        return self._session.run(calls.plans.read_plan(self.batch_id, max_slices))
-
     def nack(
         self,
         msg_ids: Iterable[int],
@@ -165,3 +161,8 @@ class Batch:
         """
         with LeaseKeeper(self._session.url, self.lease, self._ttl) as keeper:
             yield keeper
+
+
+def read_plan(batch: Batch, max_slices: int) -> ReadPlan:
+    """Splits a batch into slices that can be read in parallel. For readers, not for users."""
+    return batch.session.run(calls.plans.read_plan(batch.batch_id, max_slices))

@@ -24,7 +24,6 @@ from .models import (
     Metric,
     QueueInfo,
     QueueStats,
-    ReadPlan,
     ScheduledEvent,
     Sent,
     Status,
@@ -262,10 +261,6 @@ class Client(Session):
     def batch_info(self, batch_id: int) -> BatchInfo:
         """Returns the ticks, times and event ids that an open batch spans."""
         return self.run(calls.batches.batch_info(batch_id))
-
-    def read_plan(self, batch_id: int, max_slices: int) -> ReadPlan:
-        """Splits an open batch into slices that can be read in parallel."""
-        return self.run(calls.plans.read_plan(batch_id, max_slices))
 
     def lease_info(self, queue: str, consumer: str) -> LeaseInfo | None:
         """Returns who holds, or last held, the open batch; None if no batch is open."""

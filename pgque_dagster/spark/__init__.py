@@ -1,4 +1,4 @@
-"""Queues in Spark: a claimed batch as DataFrames, over the data source `pgque`."""
+"""Queues in Spark: batches as DataFrames, the data source `pgque`, and sinks for results."""
 
 from .address import DatabaseAddress
 from .batch import SparkBatch
@@ -9,7 +9,7 @@ from .payload.changes import parse_changes
 from .payload.parsing import parse_payloads
 from .reading.jdbc import JdbcDriverMissing
 from .sinks import ParquetSink, PostgresSink, once_per_batch
-from .source import PgqueDataSource, register
+from .source import register
 
 __all__ = [
     "DatabaseAddress",
@@ -17,7 +17,6 @@ __all__ = [
     "JdbcDriverMissing",
     "PackageMissing",
     "ParquetSink",
-    "PgqueDataSource",
     "PostgresSink",
     "SparkBatch",
     "clear_executor_errors",

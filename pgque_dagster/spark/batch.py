@@ -1,11 +1,11 @@
 """A claimed batch as DataFrames.
 
-Which events failed is kept with the claim and takes effect with its ack, so the results of a batch
-and the retries and dead letters it leaves stand or fall together.
+The claim collects the events that failed, and its ack writes them. So the results of a batch
+commit together with its retries and dead letters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, timedelta
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -14,10 +14,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from ..client import Batch
+from ..client.batch import read_plan
 from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from . import failed_events, source
 from .address import DatabaseAddress
+from .attempt import Attempt
 from .payload import changes, parsing
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
 from .payload.malformed_columns import MALFORMED, check_clash
@@ -29,7 +31,7 @@ from .written import Written
 
 Reader = Literal["adbc", "jdbc"]
 
-# Up to here reading on the driver was faster than starting a Spark read, when measured:
+# Up to this size, reading on the driver was faster than a Spark read when measured:
 # docs/decisions/0003-arrow-over-adbc.md.
 DRIVER_SIDE_EVENTS = 20_000
 
@@ -41,8 +43,8 @@ class SparkBatch:
         spark: the session to make DataFrames in.
         batch: the claim.
         url: the database, as the driver reaches it.
-        slices: how many partitions a large batch is read in, at the most.
-        address: how executors find the database; at the same URL for None.
+        slices: the maximum number of partitions of a large batch.
+        address: how executors find the database; None for the same URL.
 
     Raises:
         InvalidArgument: if a Connect session would show the password in the address.
@@ -59,12 +61,11 @@ class SparkBatch:
     ) -> None:
         self.spark = spark
         self._batch = batch
-        self._url = url
-        self._address = address or DatabaseAddress(url)
-        self._address.check_shown()
+        address = address or DatabaseAddress(url)
+        address.check_shown()
+        self._attempt = Attempt(batch, url, address, Written(f"batch {batch.batch_id}"))
         self._slices = slices
         self._persisted: list[DataFrame] = []
-        self._written = Written(f"batch {batch.batch_id}")
 
     @property
     def queue(self) -> str:
@@ -78,34 +79,13 @@ class SparkBatch:
 
     @property
     def batch_id(self) -> int:
-        """The batch's id: the same for every attempt at the same events."""
+        """The batch's id. Every attempt at the same events has the same id."""
         return self._batch.batch_id
 
     @property
     def claim(self) -> Batch:
         """The claim."""
         return self._batch
-
-    @cached_property
-    def identity(self) -> str:
-        """What tells the batch from all others, also those of a database that began anew."""
-        made_at = self._batch.info().end.astimezone(UTC)
-        return f"{self.queue}/{self.consumer}/{self.batch_id}@{made_at.isoformat()}"
-
-    @property
-    def url(self) -> str:
-        """The database, as the driver reaches it."""
-        return self._url
-
-    @property
-    def address(self) -> DatabaseAddress:
-        """How executors find the database."""
-        return self._address
-
-    @property
-    def written(self) -> Written:
-        """The sinks that have this attempt's results."""
-        return self._written
 
     @property
     def event_count(self) -> int:
@@ -114,7 +94,7 @@ class SparkBatch:
 
     @cached_property
     def _plan(self) -> ReadPlan:
-        return self._batch.read_plan(self._slices)
+        return read_plan(self._batch, self._slices)
 
     @cached_property
     def _malformed(self) -> MalformedEvents:
@@ -124,13 +104,13 @@ class SparkBatch:
         """Returns the batch's events, in no particular order.
 
         Args:
-            columns: event columns to read; all for None. What is left out does not travel.
-            reader: how a large batch is read: `adbc`, which needs this package where executors
-                run, or `jdbc`, which needs the PostgreSQL driver's jar.
+            columns: event columns to read; None for all. Other columns are not fetched.
+            reader: how a large batch is read: `adbc`, which needs this package on the executors,
+                or `jdbc`, which needs the jar of the PostgreSQL driver.
 
         Returns:
-            A DataFrame of ev_id bigint, ev_time timestamp, ev_txid bigint, ev_retry int, and the
-            strings ev_type, ev_data, ev_extra1 to ev_extra4, or those of them asked for.
+            A DataFrame with the chosen columns of ev_id bigint, ev_time timestamp, ev_txid bigint,
+            ev_retry int, and the strings ev_type, ev_data, ev_extra1 to ev_extra4.
 
         Raises:
             InvalidArgument: if events have no such column, or there is no such reader.
@@ -143,7 +123,7 @@ class SparkBatch:
             schema = arrow.spark_schema(wanted)
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
         if reader == "jdbc":
-            return jdbc.read_slices(self.spark, self._url, self._plan.slices, wanted)
+            return jdbc.read_slices(self.spark, self._attempt.url, self._plan.slices, wanted)
         return self._from_source(columns=",".join(wanted))
 
     def payload(
@@ -157,30 +137,31 @@ class SparkBatch:
     ) -> DataFrame:
         """Returns the JSON payloads as columns, without those that do not fit the schema.
 
-        A payload is malformed when it is no JSON object, when a value is none of its field's type,
-        exactly and without loss, or when a field declared NOT NULL is missing or null, at any
-        depth: docs/payloads.md. Each such event keeps the reason. Where too many are malformed, the
-        schema is wrong rather than the events: that is an error, and no event is set aside.
+        A payload is malformed if it is not a JSON object, if a value cannot be read as its field's
+        type exactly, or if a field declared NOT NULL is missing or null, at any depth:
+        docs/payloads.md. The reason is stored with each malformed event. If too many events are
+        malformed, the schema is probably wrong: the call raises, and no event is set aside.
 
         Args:
             schema: fields to read from the payload: a StructType, DDL, or a Pydantic model or
                 dataclass as `schema.parse_schema` describes.
-            keep: event columns to put before them.
-            on_malformed: `dead_letter` gives such events up, `retry` has them delivered again, both
-                with the ack; `fail` raises; `keep` returns them with the fields that could be read.
-            retry_after: when, for `retry`.
+            keep: event columns to put before the fields.
+            on_malformed: `dead_letter` makes malformed events dead letters, `retry` has them
+                delivered again, both with the ack; `fail` raises; `keep` returns them with the
+                fields that could be read.
+            retry_after: how long to wait before the next delivery, for `retry`.
             max_malformed: the share of the batch's events that `dead_letter` and `retry` may set
                 aside. If more are malformed, and at least 5, or if all are, the call raises. All
-                calls on a batch count together, an event once. 1.0 allows all, and such a call
-                does not count for others. `fail` and `keep` ignore it.
+                calls on a batch count together, and each event counts once. 1.0 allows all, and
+                such a call does not count for others. `fail` and `keep` ignore it.
 
         Returns:
             A DataFrame of the `keep` columns and the schema's fields.
 
         Raises:
             MalformedPayload: under `fail`, or if too many events are malformed; it names the
-                first ones and why.
-            InvalidArgument: if the schema or a column cannot be used, or `max_malformed` is no
+                first events and their reasons.
+            InvalidArgument: if the schema or a column cannot be used, or `max_malformed` is not a
                 number from 0 to 1.
         """
         check_options(on_malformed, max_malformed)
@@ -196,7 +177,7 @@ class SparkBatch:
             return self.spark.createDataFrame(rows, schema=parsing.table_schema(fields, kept))
         payloads = parsing.PayloadRead(fields, kept)
         parsed = self._from_source(**payloads.options())
-        # Read once: for the malformed ones here, and for the caller.
+        # Persisted, because the malformed events are collected here and the caller reads the rest.
         self._persisted.append(parsed.persist())
         if on_malformed != "keep":
             explained = parsing.explain(parsed)
@@ -215,28 +196,28 @@ class SparkBatch:
         retry_after: timedelta = timedelta(minutes=1),
         max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
-        """Returns what jsontriga and logutriga published: changes of a table, one a row.
+        """Returns the changes of a table that jsontriga and logutriga published, one per row.
 
-        Values are read as PostgreSQL prints them, exactly or not at all, whichever trigger it was:
-        docs/triggers.md. Events are in no particular order: keep ev_id to know the last change of a
-        row.
+        Values of both triggers are read as PostgreSQL prints them, exactly or not at all:
+        docs/triggers.md. Events are in no particular order; keep ev_id to find the last change of
+        a row.
 
         Args:
             schema: the table's columns to read, as for `payload`.
-            key: those of them that identify a row, as the trigger has it: the primary key, or its
-                argument pkey.
-            keep: event columns to put before.
-            missing_columns: an insert or update that lacks a column of the schema, renamed or
-                dropped since, is `malformed`. With `null` it has null there, like a row with
-                null in that column, unless the column is of the key or NOT NULL.
-            on_malformed: what becomes of other events, as for `payload`.
-            retry_after: when, for `retry`.
-            max_malformed: how many of them are too many, as for `payload`.
+            key: the columns of the schema that identify a row, as in the trigger: the primary key,
+                or the trigger's argument pkey.
+            keep: event columns to put before the others.
+            missing_columns: `malformed` makes an insert or update malformed if it lacks a column
+                of the schema, for example because the column was renamed. `null` reads null in its
+                place, unless the column is part of the key or NOT NULL.
+            on_malformed: what happens to events that cannot be read, as for `payload`.
+            retry_after: as for `payload`.
+            max_malformed: as for `payload`.
 
         Returns:
             A DataFrame of the `keep` columns, operation (insert, update, delete or truncate), table
             (with its schema), and the structs key and row. An insert and an update have the new
-            row, a delete the old one, a truncate neither key nor row.
+            row, a delete has the old row, and a truncate has neither key nor row.
 
         Raises:
             MalformedPayload: as for `payload`.
@@ -263,13 +244,13 @@ class SparkBatch:
         retry_after: timedelta = timedelta(minutes=1),
         max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
-        """Returns what sqltriga published, whose SQL is left to whoever runs it.
+        """Returns the fragments of SQL that sqltriga published, without parsing them.
 
         Args:
-            keep: event columns to put before.
-            on_malformed: what becomes of other events, as for `payload`.
-            retry_after: when, for `retry`.
-            max_malformed: how many of them are too many, as for `payload`.
+            keep: event columns to put before the others.
+            on_malformed: what happens to events of other kinds, as for `payload`.
+            retry_after: as for `payload`.
+            max_malformed: as for `payload`.
 
         Returns:
             A DataFrame of the `keep` columns, operation (insert, update, delete or truncate), table
@@ -294,18 +275,17 @@ class SparkBatch:
         retry_after: timedelta = timedelta(minutes=1),
         reason: Column | str | None = None,
     ) -> None:
-        """Has events delivered again later; takes effect with the ack.
+        """Schedules events for another delivery. Takes effect with the ack.
 
-        The ids are computed now and held until then, eight bytes each. The ack raises
-        `EventNotInBatch`, and changes nothing, if one is not of this batch. An event that is given
-        up as well is only that.
+        The ids are computed now and kept until the ack, with eight bytes each. The ack raises
+        `EventNotInBatch`, and changes nothing, if the batch has no event of an id. An event passed
+        to `dead_letter` as well becomes a dead letter only.
 
         Args:
-            events: a DataFrame with the column ev_id or msg_id, or ids. One given twice counts
-                once.
-            retry_after: when.
-            reason: kept with the dead letter once the retries are used up; a text, or a column of
-                the DataFrame.
+            events: a DataFrame with the column ev_id or msg_id, or ids. Duplicates count once.
+            retry_after: how long to wait before the next delivery.
+            reason: stored with the dead letter once the retries are used up; a text, or a column
+                of the DataFrame.
 
         Raises:
             InvalidArgument: if the DataFrame has no column of ids, or nulls in it.
@@ -316,13 +296,11 @@ class SparkBatch:
     def dead_letter(
         self, events: DataFrame | Iterable[int], *, reason: Column | str | None
     ) -> None:
-        """Gives events up; they become dead letters with the ack, which treats ids like `nack`'s.
+        """Makes events dead letters. Takes effect with the ack, which checks ids as for `nack`.
 
         Args:
-            events: a DataFrame with the column ev_id or msg_id, or ids. One given twice counts
-                once.
-            reason: why, for those who look at the dead letters: a text, or a column of the
-                DataFrame.
+            events: a DataFrame with the column ev_id or msg_id, or ids. Duplicates count once.
+            reason: stored with the dead letters; a text, or a column of the DataFrame.
 
         Raises:
             InvalidArgument: if the DataFrame has no column of ids, or nulls in it.
@@ -331,15 +309,15 @@ class SparkBatch:
         self._batch.dead_letter(msg_ids, reason=why)
 
     def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
-        """Has something done in the transaction of the ack, so that the two stand or fall together.
+        """Runs a function in the ack's transaction, so that both commit or neither does.
 
         Args:
-            step: takes the connection; what it raises keeps the batch from being acked.
+            step: receives the connection. If it raises, the batch is not acked.
         """
         self._batch.before_ack(step)
 
     def close(self) -> None:
-        """Frees what `payload` had Spark keep."""
+        """Frees the DataFrames that `payload`, `changes` and `fragments` persisted."""
         while self._persisted:
             self._persisted.pop().unpersist()
 
@@ -348,7 +326,7 @@ class SparkBatch:
         return (
             self.spark.read.format("pgque")
             .options(
-                **self._address.options(),
+                **self._attempt.address.options(),
                 batch_id=str(self.batch_id),
                 plan=written(self._plan.slices),
                 **options,
@@ -357,7 +335,7 @@ class SparkBatch:
         )
 
     def _read_here(self, columns: Sequence[str]) -> pa.Table:
-        return arrow.read_table(self._url, self._plan.slices, columns)
+        return arrow.read_table(self._attempt.url, self._plan.slices, columns)
 
     def _settled(
         self,
@@ -366,15 +344,20 @@ class SparkBatch:
         retry_after: timedelta,
         max_malformed: float,
     ) -> DataFrame:
-        """Returns what is not malformed, where the rows say themselves why they are."""
+        """Sets malformed rows aside and returns the others; the rows have the reasons."""
         if self.event_count > DRIVER_SIDE_EVENTS:
-            # Read once: for the malformed ones here, and for the caller.
+            # Persisted, as in payload().
             self._persisted.append(parsed.persist())
         if policy == "keep":
             return parsed
         explained = parsed.where(parsed[MALFORMED])
         self._malformed.settle(explained, policy, retry_after, max_malformed)
         return parsed.where(~parsed[MALFORMED])
+
+
+def attempt_of(batch: SparkBatch) -> Attempt:
+    """Returns what sinks need to know about a batch."""
+    return batch._attempt
 
 
 def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:

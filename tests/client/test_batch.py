@@ -16,6 +16,7 @@ from pgque_dagster.client import (
     LeaseLost,
     Limits,
 )
+from pgque_dagster.client.batch import read_plan
 from tests.support.queues import Connection, connect, drain, make_queue, rows, send, tick, value
 
 
@@ -222,8 +223,8 @@ def test_after_a_rolled_back_transaction_the_client_goes_on(client: Client, db: 
     assert drain(db) == ["real"]
 
 
-def test_a_read_plan_gives_the_events(batch: Batch, client: Client, db: Connection) -> None:
-    plan = client.read_plan(batch.batch_id, 3)
+def test_a_read_plan_gives_the_events(batch: Batch, db: Connection) -> None:
+    plan = read_plan(batch, 3)
     read = [row[5] for each in plan.slices for row in rows(db, each.sql)]
     assert (sorted(read), plan.events) == (["a", "b", "c"], 3)
 

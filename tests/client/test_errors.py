@@ -42,7 +42,7 @@ from pgque_dagster.client import (
     WrongIsolation,
     errors,
 )
-from pgque_dagster.client.calls import staging
+from pgque_dagster.client.calls import plans, staging
 from pgque_dagster.client.calls.ticks import next_tick
 from tests.support.queues import (
     Connection,
@@ -116,7 +116,7 @@ def queue_with_consumers(client: Client, db: Connection) -> None:
 
 def table_truncated_after_planning(client: Client, db: Connection) -> None:
     make_queue(db)
-    plan = client.read_plan(open_batch(db, "a"), 1)
+    plan = client.run(plans.read_plan(open_batch(db, "a"), 1))
     db.execute(f"truncate pgque.event_{queue_id(db)}_0".encode())
     with errors.translated():
         db.execute(plan.slices[0].sql.encode())

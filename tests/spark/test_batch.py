@@ -4,6 +4,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark.batch import attempt_of
 from tests.support.events import claim, make_queue, publish, tick
 
 
@@ -29,3 +30,17 @@ def test_an_empty_batch_has_no_events(database_url: str, spark: SparkSession, wa
 
         assert batch.events().count() == 0
         assert batch.payload("id bigint").columns == ["id"]
+
+
+def test_a_batch_does_not_show_the_password_of_its_database(
+    database_url: str, spark: SparkSession
+) -> None:
+    with Client(database_url) as client:
+        make_queue(client)
+        publish(client, ["a"])
+        url = "postgresql://reader:s3cret@db/shop"
+        batch = SparkBatch(spark, claim(client), url)
+
+        public = [getattr(batch, name) for name in dir(batch) if not name.startswith("_")]
+
+        assert "s3cret" not in repr([attempt_of(batch), *public])

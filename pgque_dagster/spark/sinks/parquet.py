@@ -1,4 +1,4 @@
-"""Batches as Parquet: of each, what its last attempt stored."""
+"""Stores batches as Parquet files. Each attempt at a batch replaces the files of earlier ones."""
 
 import re
 from pathlib import Path
@@ -6,44 +6,43 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from ...client import InvalidArgument
-from ..batch import SparkBatch
+from ..batch import SparkBatch, attempt_of
 from .folders import Folders
 from .lineage import check_lineage
 from .object_store import ObjectStore
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-# Spark would take these in a path for a pattern.
+# Spark takes a path with these characters for a pattern.
 _PATTERN = frozenset("[]{}")
 
 
 class ParquetSink:
     """A table of Parquet files, in `<location>/batch_id=<id>/epoch-<n>/`.
 
-    Each claim of a batch has an epoch, which is higher than those of the claims before it. Readers
-    of the location see one table, with the column `batch_id`.
+    Each claim of a batch has a higher epoch than the claims before it. Readers of the location see
+    one table, with the column `batch_id`.
 
-    What it guarantees on a file system, when the batch is acked after `write` returned:
+    On a file system, if the batch is acked after `write` returned:
 
     - Readers see a batch whole or not at all.
-    - A driver or executor killed **while writing**: readers see the batch as it was before. The
+    - A driver or executor is killed **while writing**: readers see the batch as it was before. The
       next attempt removes what the killed one left.
-    - Killed **after writing, before the ack**: the next attempt puts its rows in the place of the
-      first ones. Between the two there is a moment without the batch.
-    - Killed **after the ack**: the batch is there, and is not delivered again.
-    - **Stopped, for any time, anywhere, and continued** after another attempt took the batch over:
-      `write` fails, or the ack does. What the other attempt stored stays as it is. `folders.py`
-      says why.
+    - Killed **after writing, before the ack**: the next attempt replaces the rows. For a moment in
+      between, readers do not see the batch.
+    - Killed **after the ack**: the batch is stored, and is not delivered again.
+    - **Stopped for any time, and continued** after another attempt took the batch over: `write` or
+      the ack fails, and the rows of the other attempt stay unchanged. `folders.py` says why.
 
-    A store that has a URL (`s3a://…`, `hdfs://…`) is left to Spark, and `object_store.py` says what
-    is weaker there: a reader other than `read` may meet a part of a batch that is being written,
-    and, until the next attempt at the batch, rows that an attempt stored after it lost its lease.
+    A location with a URL (`s3a://…`, `hdfs://…`) is written by Spark, with weaker guarantees, see
+    `object_store.py`: readers other than `read` may see a part of a batch that is being written,
+    and the rows that an attempt stored after it lost its lease, until the next attempt.
 
-    What neither can take back is what an attempt stored of a batch that no later attempt stores:
-    one that is given up, one whose consumer is unregistered, or one that a subconsumer took over
-    from another by a dead interval, under a new batch id.
+    In both cases, the rows of an attempt that was not acked remain if no later attempt stores the
+    batch: if the batch becomes dead letters, if its consumer is unregistered, or if a subconsumer
+    takes it over by a dead interval, under a new batch id.
 
-    One location belongs to one lineage: an installation of its own, a copy of the database or a
-    restored one counts its batches on its own, and is refused.
+    A location belongs to one lineage. Another installation, a copy of the database and a restored
+    database number their batches independently, so their writes are refused.
 
     Args:
         location: a directory that driver and executors share, on a file system that renames
@@ -54,24 +53,24 @@ class ParquetSink:
         self._location = str(location)
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> str:
-        """Stores a batch in the place of what earlier attempts at it stored.
+        """Stores a batch, and replaces what earlier attempts at it stored.
 
         Args:
-            batch: the batch, which may be written once under each claim.
-            frame: its rows, without a column `batch_id`, whatever its case.
+            batch: the batch. Each claim may write it once.
+            frame: its rows, without a column `batch_id` in any case.
 
         Returns:
             The directory of the rows.
 
         Raises:
-            InvalidArgument: if the location holds batches of another lineage, or of an unknown one,
-                or lies in another table's, or this claim wrote the batch before; or if a column
-                has the name of a directory.
-            LeaseLost: if another owner took the batch over; nothing of this attempt counts.
+            InvalidArgument: if the location has batches of another or an unknown lineage, or is
+                inside another table, if this claim wrote the batch before, or if a column has the
+                name of a directory.
+            LeaseLost: if another owner took the batch over; this attempt stores nothing.
             BatchNotOpen: if the batch was acked meanwhile.
         """
         self._check(frame)
-        batch.written.add(self._location)
+        attempt_of(batch).written.add(self._location)
         store = (
             ObjectStore(self._location, batch.spark)
             if self._is_url
@@ -91,13 +90,13 @@ class ParquetSink:
         return _URL.match(self._location) is not None
 
     def _check(self, frame: DataFrame) -> None:
-        """Refuses what readers would not see as it was written."""
+        """Refuses a location or columns that readers would not see as they are."""
         if _PATTERN.intersection(self._location):
             raise InvalidArgument(
-                f"Spark takes {self._location} for a pattern",
+                f"Spark takes the path {self._location} for a pattern",
                 "Write to a directory without [ ] { } in its name.",
             )
-        # Directories named key=value are columns to readers, and come before those in the files.
+        # Directories named key=value are columns to readers, and hide those in the files.
         keys = {"batch_id", *re.findall(r"/([^/=]+)=[^/]*/?$", self._location)}
         hidden = [name for name in frame.columns if name.lower() in keys]
         if hidden:

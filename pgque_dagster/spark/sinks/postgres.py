@@ -1,4 +1,4 @@
-"""Results of batches in a Postgres table, exactly once."""
+"""Stores the results of batches in a PostgreSQL table, exactly once."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from ...client.connection import connect
 from ...client.errors import InvalidArgument, TransactionOutdated, translated
 from ..address import DatabaseAddress
-from ..batch import SparkBatch
+from ..batch import SparkBatch, attempt_of
 from ..written import Written
 from .columns import fit, takes_null_keys
 from .ledger import AlreadyApplied, Ledger
@@ -18,49 +18,47 @@ from .rights import Connection, needing
 from .stage import Stage
 
 _ANOTHER_NAME = (
-    "Unite the DataFrames and write them once, or give this write a name of its own: "
-    "PostgresSink(…, name=…). Leave the first one as it is: by its name it is known as done."
+    "Unite the DataFrames and write them once, or give this write its own name: "
+    "PostgresSink(…, name=…). Keep the name of the first write, which is in the ledger."
 )
 
 
 class PostgresSink:
-    """A table that takes the results of batches; no JDBC driver is needed.
+    """A table that takes the results of batches. It needs no JDBC driver.
 
-    Executors COPY the rows into a stage, an unlogged table; the driver merges it in one
-    transaction. The role needs CREATE in the stage's schema, which is that of the target or
-    `stage_schema`. On the target it needs INSERT, and for `upsert` and `add` SELECT and UPDATE,
-    too. What it guarantees:
+    Executors COPY the rows into a stage, which is an unlogged table, and the driver merges them in
+    one transaction. The role needs CREATE in the stage's schema: the target's, or `stage_schema`.
+    On the target it needs INSERT, and also SELECT and UPDATE for `upsert` and `add`. Guarantees:
 
-    - In **the queue's own database** the merge is part of the ack's transaction. Whatever is
-      killed, and whenever, each batch counts exactly once: before the ack nothing happened, and the
-      next attempt does all of it; after it, the batch is not delivered again. An attempt that lost
-      its lease merges nothing, since its ack fails.
-    - In **another database** (`url`) the merge shares its transaction with a row of the table
-      `pgque_sink_ledger`, beside the target, which is created where it is missing. Killed before
-      that commits: nothing happened. Killed between it and the ack: the next attempt finds the row
-      and merges nothing. So each batch counts exactly once, too; but the effect may show before
-      the ack, and stays when the batch fails later.
-    - The stage of a write or merge that fails is dropped. One of a driver that died is removed by
-      the next attempt at its batch, or by any write to the same schema a day later. One that the
-      server lost in a crash is noticed, and merges nothing.
-    - **Values** arrive as they are, or the write is refused and nothing is stored: `columns.py` and
-      docs/writing.md have the pairs of types.
+    - In **the queue's own database**, the merge is part of the ack's transaction. So each batch
+      counts exactly once, also if something is killed: before the ack nothing is merged, and the
+      next attempt repeats the work; after the ack, the batch is not delivered again. An attempt
+      that lost its lease merges nothing, because its ack fails.
+    - In **another database** (`url`), the merge shares its transaction with a row of the table
+      `pgque_sink_ledger` beside the target, which is created if it is missing. Killed before the
+      commit: nothing is merged. Killed between the commit and the ack: the next attempt finds the
+      row and merges nothing. So each batch counts exactly once here as well, but the effect may be
+      visible before the ack, and stays if the batch fails later.
+    - If a write or merge fails, its stage is dropped. The stage of a driver that died is removed by
+      the next attempt at its batch, or by a write to the same schema a day later. If the server
+      lost a stage in a crash, the merge fails.
+    - **Values** are stored unchanged, or the write is refused and nothing is stored. `columns.py`
+      and docs/writing.md list the pairs of types.
 
     Args:
         table: the table, as `name` or `schema.name`; it must exist.
         key: columns of a primary key or unique index, for `upsert` and `add`. A null in them is
             refused, unless the index has NULLS NOT DISTINCT.
         mode: `append` inserts the rows; `upsert` replaces the values of rows with the same key;
-            `add` adds the values up, those of the batch among themselves and with those in the
-            table.
+            `add` adds the values of rows with the same key, within the batch and to the table.
         url: another database than the queue's, or how driver and executors find it.
-        stage_schema: where to make the stage, for a role that may not create tables beside the
-            target; a schema of the same database, which must exist.
-        name: tells this write of a batch from others to the same table, of which each but one needs
-            one. A batch that was written under a name is not written under it again, so keep it.
+        stage_schema: an existing schema of the same database for the stage, for a role that may not
+            create tables beside the target.
+        name: distinguishes this write of a batch from others to the same table; all but one need a
+            name. A batch is written only once under a name, so do not change it.
 
     Raises:
-        InvalidArgument: if mode and key do not fit each other.
+        InvalidArgument: if `mode` needs a key and `key` is empty, or the reverse.
     """
 
     def __init__(
@@ -88,39 +86,40 @@ class PostgresSink:
         self._address = DatabaseAddress(url) if isinstance(url, str) else url
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> None:
-        """Stages a batch's results now; they count with the ack, or at once in another database.
+        """Stages a batch's results now, and merges them with the ack, or now in another database.
 
         Args:
-            batch: the batch, which may be written to each table once under each name.
-            frame: its rows; the names of its columns are the table's.
+            batch: the batch. It may be written to each table once under each name.
+            frame: its rows, with the table's names of columns.
 
         Raises:
-            InvalidArgument: if the table does not exist, or cannot take these rows by this key, or
-                would change a value, or the batch was written to it before.
-            MalformedPayload: if a text holds U+0000.
-            PermissionDenied: if the role may not create the stage or the ledger, or not change the
-                table; Spark has not worked then.
-            StagingLost: if the server crashed meanwhile; the batch must be run again.
-            TransactionOutdated: if the merge into another database lost against another
-                transaction there; nothing was stored, and the batch must be run again.
+            InvalidArgument: if the table does not exist, cannot take these rows by this key, or
+                would change a value, or if the batch was written to it before.
+            MalformedPayload: if a text contains U+0000.
+            PermissionDenied: if the role may not create the stage or the ledger, or may not change
+                the table. This is checked before Spark starts.
+            StagingLost: if the server crashed meanwhile; run the batch again.
+            TransactionOutdated: if the merge into another database conflicted with another
+                transaction; nothing was stored, so run the batch again.
         """
+        attempt = attempt_of(batch)
         if self._address is not None:
-            self._write_once(self._address, batch.identity, frame, batch.written)
+            self._write_once(self._address, attempt.identity, frame, attempt.written)
             return
-        with connect(batch.url) as connection:
+        with connect(attempt.url) as connection:
             schema, table = self._resolve(connection)
-        with batch.written.adding(self._sink(schema, table), hint=_ANOTHER_NAME):
-            with connect(batch.url) as connection:
-                stage = self._stage(connection, batch.identity, frame, schema, table)
-            with stage.dropped_on_failure(batch.url):
-                stage.fill(batch.address, frame)
-                stage.check(batch.url)
+        with attempt.written.adding(self._sink(schema, table), hint=_ANOTHER_NAME):
+            with connect(attempt.url) as connection:
+                stage = self._stage(connection, attempt.identity, frame, schema, table)
+            with stage.dropped_on_failure(attempt.url):
+                stage.fill(attempt.address, frame)
+                stage.check(attempt.url)
 
         def merge(connection: Connection) -> None:
-            # A savepoint, since its failure frees the stage from the transaction's locks. An ack
-            # that lost against another transaction can be repeated.
+            # A savepoint: rolling it back releases the locks on the stage, so that it can be
+            # dropped. After a conflict with another transaction, the ack can be repeated.
             with (
-                stage.dropped_on_failure(batch.url, kept_on=(TransactionOutdated,)),
+                stage.dropped_on_failure(attempt.url, kept_on=(TransactionOutdated,)),
                 connection.transaction(),
             ):
                 stage.merge(connection)
@@ -130,7 +129,7 @@ class PostgresSink:
     def foreach_batch(self, *, query: str | None = None) -> Callable[[DataFrame, int], None]:
         """Returns a function for `writeStream.foreachBatch`: each micro-batch counts exactly once.
 
-        The guarantee is that of another database, with the checkpoint in the ack's place.
+        The guarantee is the same as for another database, with the checkpoint instead of the ack.
 
         Args:
             query: as for `once_per_batch`.
@@ -165,12 +164,12 @@ class PostgresSink:
                 with connect(url) as connection, translated(), connection.transaction():
                     ledger.record(connection, batch)
                     stage.merge(connection)
-        except AlreadyApplied:  # by an attempt that was thought dead
+        except AlreadyApplied:  # An earlier attempt, assumed dead, has merged it.
             with connect(url) as connection:
                 ledger.has(connection, batch)
 
     def _sink(self, schema: str, table: str) -> str:
-        """What a batch is written to once."""
+        """The name under which a batch is written once."""
         return f"{schema}.{table}" + (f" as {self._name}" if self._name else "")
 
     def _stage(

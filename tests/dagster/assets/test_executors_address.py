@@ -27,7 +27,7 @@ def consume(
 
     @pgque_asset(queue="orders", consumer="revenue")
     def count(batch: SparkBatch) -> int:
-        seen.append(batch.address)
+        seen.append(batch_module.attempt_of(batch).address)
         return batch.events().count()
 
     with Client(url) as client:

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleReadPlan
+from pgque_dagster.client.batch import read_plan
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import PackageMissing, clear_executor_errors, register
 from pgque_dagster.spark.reading.options import written
@@ -23,7 +24,7 @@ def count(spark: SparkSession, **options: str) -> int:
 
 def plan_of(client: Client) -> Slice:
     publish(client, ["payload"])
-    (part,) = claim(client).read_plan(1).slices
+    (part,) = read_plan(claim(client), 1).slices
     return part
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pgque_dagster.client import Client, ConnectionFailed
+from pgque_dagster.client.batch import read_plan
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark.reading import arrow
 from tests.support.events import claim, publish, tick
@@ -41,7 +42,7 @@ def read(request: pytest.FixtureRequest, client: Client, database_url: str) -> R
     """Reads some columns of the open batch, in one of the ways there are."""
 
     def read(columns: Sequence[str] = arrow.EVENT_COLUMNS) -> list[tuple[object, ...]]:
-        table = request.param(database_url, claim(client).read_plan(3).slices, columns)
+        table = request.param(database_url, read_plan(claim(client), 3).slices, columns)
         assert table.schema == arrow.arrow_schema(columns)
         return [tuple(row.values()) for row in table.to_pylist()]
 
@@ -90,7 +91,7 @@ def test_columns_that_are_null_throughout_are_counted_still(client: Client, read
 def test_a_connection_that_breaks_midway_fails_the_read(client: Client, database_url: str) -> None:
     client.send_batch("orders", ["x" * 100_000] * 300)
     tick(client)
-    (part,) = claim(client).read_plan(1).slices
+    (part,) = read_plan(claim(client), 1).slices
     batches = arrow.read_slice(database_url, part, arrow.EVENT_COLUMNS)
     next(batches)
     with psycopg.connect(database_url) as connection:
@@ -107,7 +108,7 @@ def test_an_unreachable_server_is_named_with_the_host_that_tried_and_no_password
     client: Client, database_url: str
 ) -> None:
     publish(client, ["a"])
-    slices = claim(client).read_plan(1).slices
+    slices = read_plan(claim(client), 1).slices
 
     with pytest.raises(ConnectionFailed) as raised:
         arrow.read_table("postgresql://me:s3cret@127.0.0.1:1/there", slices, ["ev_id"])

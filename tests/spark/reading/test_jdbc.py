@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import installer
 from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client.batch import read_plan
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.reading import jdbc
@@ -47,7 +48,7 @@ def test_a_session_without_the_driver_is_told_how_to_get_it(
 ) -> None:
     publish(client, ["a"])
     monkeypatch.setattr(jdbc, "_DRIVER", "org.postgresql.NoSuchDriver")
-    slices = claim(client).read_plan(1).slices
+    slices = read_plan(claim(client), 1).slices
 
     with pytest.raises(jdbc.JdbcDriverMissing, match=r"no JDBC driver .* spark\.jars="):
         jdbc.read_slices(spark, "postgresql://localhost/x", slices, ["ev_id"])

@@ -7,6 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, StaleReadPlan
+from pgque_dagster.client.batch import read_plan
 from pgque_dagster.spark import register
 from pgque_dagster.spark.reading import arrow
 from pgque_dagster.spark.reading.options import ReadOptions
@@ -107,7 +108,7 @@ def test_a_table_truncated_after_planning_fails_the_read(database_url: str) -> N
         client.configure_queue("orders", rotation_period="1 microsecond")
         publish(client, ["payload"])
         batch = claim(client)
-        plan = batch.read_plan(1)
+        plan = read_plan(batch, 1)
         batch.ack()
         for _ in range(6):
             tick(client)
@@ -202,7 +203,7 @@ def test_a_payload_of_100_mb_is_read(
         ),
         (
             {"url": "x", "queue": "q", "from_tick": "1", "to_tick": "2", "owner": "me"},
-            "goes with a batch",
+            "needs a batch_id",
         ),
         ({"url": "x", "batch_id": "1", "slices": "0"}, "slices of format"),
         ({"url": "x", "batch_id": "1", "columns": "ev_id, password"}, "no column 'password'"),
