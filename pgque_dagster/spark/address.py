@@ -1,4 +1,4 @@
-"""Where the database is, for the hosts that read: told outright, or to be looked up there."""
+"""The address of the database for Spark's hosts: the URL, or where each host finds it."""
 
 import os
 import socket
@@ -14,15 +14,16 @@ from ..client.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class DatabaseAddress:
-    """A database URL, or where each host finds it. Only what is written here travels to executors.
+    """A database URL, or the name of a variable or file that holds it on each host.
 
-    A host takes the environment variable if it is set there, else the file if it is there, else
-    the URL. So a secret can stay out of plans: name a variable or a file that all hosts have.
+    A host uses the environment variable if it is set, else the file if it exists, else the URL.
+    Executors get only these attributes. To keep a password out of query plans, name a variable or
+    a file that all hosts have.
 
     Attributes:
-        url: libpq URI or connection string. Spark redacts options with such a name.
-        url_env: name of the environment variable that holds one.
-        url_file: path of the file that holds one.
+        url: libpq URI or connection string. Spark redacts options of this name.
+        url_env: name of an environment variable that holds the URL.
+        url_file: path of a file that holds the URL.
     """
 
     url: str | None = field(default=None, repr=False)
@@ -31,7 +32,7 @@ class DatabaseAddress:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "DatabaseAddress | None":
-        """Reads Spark's options; None when they give none of the three."""
+        """Reads Spark's options; returns None if they contain no address."""
         address = cls(*(options.get(name) or None for name in ("url", "url_env", "url_file")))
         return address if address.options() else None
 
@@ -41,13 +42,12 @@ class DatabaseAddress:
         return {name: value for name, value in given.items() if value}
 
     def check_shown(self) -> None:
-        """Refuses a password where Spark would show it.
+        """Refuses a URL with a password if Spark would show it.
 
-        A Connect server shows a query's options, whatever their names, on its pages and in its
-        event log.
+        A Spark Connect server shows all options of a query on its pages and in its event log.
 
         Raises:
-            InvalidArgument: if the URL has a password, and sessions are of Spark Connect.
+            InvalidArgument: if the URL has a password and this process uses Spark Connect.
         """
         given = parsed(self.url) if self.url and is_remote() else None
         if given and given.get("password"):
@@ -58,10 +58,10 @@ class DatabaseAddress:
             )
 
     def resolve(self) -> str:
-        """Returns the URL that counts on this host.
+        """Returns the URL to use on this host.
 
         Raises:
-            InvalidArgument: if there is none here.
+            InvalidArgument: if this host has none.
         """
         missing = []
         if self.url_env:

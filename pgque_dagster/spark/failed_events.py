@@ -1,4 +1,4 @@
-"""The events that a consumer names as failed, by a DataFrame or by ids."""
+"""Collects the ids and reasons of failed events from a DataFrame or from ids."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -17,19 +17,19 @@ ID_COLUMNS = ("ev_id", "msg_id")
 def collect(
     events: DataFrame | Iterable[int], reason: Column | str | None
 ) -> tuple[Sequence[int], Sequence[str | None] | str | None]:
-    """Brings ids, and where they differ the reasons, to the driver: eight bytes an id.
+    """Brings ids to the driver, with eight bytes each, and their reasons if these differ.
 
     Args:
         events: a DataFrame with the column ev_id or msg_id, or ids.
-        reason: one for all, or a column of the DataFrame.
+        reason: one reason for all, or a column of the DataFrame.
 
     Returns:
-        The ids, each once where they came as a DataFrame, and the reasons as `Batch.nack` takes
-        them.
+        The ids, without duplicates if they came from a DataFrame, and the reasons as `Batch.nack`
+        takes them.
 
     Raises:
-        InvalidArgument: if the DataFrame has no column of ids or nulls in it, or the reason is a
-            column although there is no DataFrame.
+        InvalidArgument: if the DataFrame has no column of ids or the column has nulls, or if the
+            reason is a column but `events` is not a DataFrame.
     """
     if isinstance(events, DataFrame):
         if isinstance(reason, Column):
@@ -46,7 +46,7 @@ def with_reasons(events: DataFrame, reason: Column) -> tuple["array[int]", list[
     """Brings ids and the reason of each to the driver.
 
     Raises:
-        InvalidArgument: if the DataFrame has no column of ids or nulls in it.
+        InvalidArgument: if the DataFrame has no column of ids, or the column has nulls.
     """
     return from_table(
         events.select(_id_column(events), reason.cast("string").alias("reason")).toArrow()
@@ -54,14 +54,14 @@ def with_reasons(events: DataFrame, reason: Column) -> tuple["array[int]", list[
 
 
 def from_table(table: pa.Table) -> tuple["array[int]", list[str | None]]:
-    """Takes ids, each once, and the reason of each from the columns id and reason of a table.
+    """Returns the columns id and reason of a table, without duplicate ids.
 
     Raises:
         InvalidArgument: if there are nulls among the ids.
     """
     ids = table.column("id")
     if pc.count_distinct(ids).as_py() < len(ids):
-        # One thread: which of several reasons is the first shall not depend on the weather.
+        # Single-threaded, so that which duplicate's reason wins is deterministic.
         table = table.group_by("id", use_threads=False).aggregate([("reason", "first")])
         table = table.rename_columns({"reason_first": "reason"})
     return ids_of(table.column("id")), _texts(table.column("reason"))
@@ -86,15 +86,15 @@ def _id_column(events: DataFrame) -> Column:
 
 
 def ids_of(column: pa.Array | pa.ChunkedArray) -> "array[int]":
-    """Returns a column of ids, eight bytes each.
+    """Returns a column of ids as an array of eight bytes each.
 
     Raises:
-        InvalidArgument: if there are nulls in it.
+        InvalidArgument: if the column has nulls.
     """
     if column.null_count:
         raise InvalidArgument(
             "the DataFrame has rows without an id",
-            "Leave them out: an outer join, say, gives rows that are no events.",
+            "Filter them out: an outer join, for example, returns rows that are not events.",
         )
     ids = array("q")
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
@@ -105,6 +105,6 @@ def ids_of(column: pa.Array | pa.ChunkedArray) -> "array[int]":
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Most reasons are alike; equal ones become one text."""
+    """Returns the texts; equal texts share one object, because most reasons are equal."""
     known: dict[str | None, str | None] = {}
     return [known.setdefault(text, text) for chunk in column.chunks for text in chunk.to_pylist()]

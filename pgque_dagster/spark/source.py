@@ -1,7 +1,6 @@
 """The Spark data source `pgque`: an open batch or a range of ticks, read in parallel by its plan.
 
-`spark.read.format("pgque").options(url=…, batch_id=…).load()`. The package must be installed where
-the executors run.
+`spark.read.format("pgque").options(url=…, batch_id=…).load()`. The executors need this package.
 """
 
 from collections.abc import Iterator
@@ -33,24 +32,24 @@ _NO_COLUMNS = StructType()
 
 @dataclass
 class SlicePartition(InputPartition):
-    """One slice of what is read; None where there is nothing to read: Spark needs a partition."""
+    """A slice to read; None if there is nothing to read, since Spark needs a partition."""
 
     part: Slice | None
 
 
 class PgqueReader(DataSourceReader):
-    """Plans on the driver, reads on the executors. Only picklable facts cross."""
+    """Plans on the driver and reads on the executors, so it has only picklable attributes."""
 
     def __init__(self, options: ReadOptions, payloads: PayloadRead | None) -> None:
         self._options = options
         self._payloads = payloads
 
     def partitions(self) -> list[SlicePartition]:
-        """Returns one partition a slice.
+        """Returns one partition per slice.
 
         Raises:
-            BatchNotOpen: if the batch was finished, or there is none of that id.
-            BatchLeased: if the option `owner` is given, and somebody else holds the batch.
+            BatchNotOpen: if the batch was finished, or no batch has this id.
+            BatchLeased: if the option `owner` is given and another owner holds the batch.
         """
         slices = self._options.plan
         if slices is None:
@@ -77,12 +76,12 @@ def _check_lease(client: Client, options: ReadOptions) -> None:
         raise BatchLeased(
             f"batch {options.batch_id} of {batch.queue}/{batch.consumer} is held by "
             f"{lease.owner!r} until {lease.until:%Y-%m-%d %H:%M:%S %Z}",
-            f"Claim it as {options.owner!r} when that lease ended, or leave the option owner out.",
+            f"Claim it as {options.owner!r} after the lease ends, or omit the option owner.",
         )
 
 
 class PgqueDataSource(DataSource):
-    """The data source that `register` makes known as `pgque`."""
+    """The data source that `register` registers as `pgque`."""
 
     @classmethod
     def name(cls) -> str:
@@ -90,7 +89,7 @@ class PgqueDataSource(DataSource):
         return "pgque"
 
     def schema(self) -> StructType:
-        """Returns the columns asked for, or those of parsed payloads."""
+        """Returns the chosen event columns, or the columns of parsed payloads."""
         if payloads := PayloadRead.parse(self.options):
             return payloads.schema()
         return arrow.spark_schema(arrow.parse_columns(self.options.get("columns")))
@@ -100,22 +99,22 @@ class PgqueDataSource(DataSource):
         return PgqueReader(ReadOptions.parse(self.options), PayloadRead.parse(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Returns the reader of a streaming query, which may refuse it."""
+        """Returns the reader of a streaming query; it refuses wrong options once the query runs."""
         try:
             return stream_reader(StreamOptions.parse(self.options))
         except InvalidArgument as error:
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> PgqueWriter:
-        """Returns the writer, which has a place to write to."""
+        """Returns the writer, which has opened a staging table."""
         return PgqueWriter(WriteOptions.parse(self.options), schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("pgque")` known to a session. Doing it again changes nothing.
+    """Registers `format("pgque")` in a session. Calling it again changes nothing.
 
-    A classic session looks up what it writes to in the session that is active in the thread, so
-    this also makes `spark` the active one: call it in each thread that writes.
+    For a write, a classic session looks the format up in the thread's active session. So this
+    function also makes `spark` the active session: call it in each thread that writes.
     """
     spark.dataSource.register(PgqueDataSource)
     # The one public method that makes a session active in this thread.

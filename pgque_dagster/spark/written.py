@@ -1,4 +1,4 @@
-"""What one attempt at a batch has written, by name: a second write of a name is refused."""
+"""The names under which an attempt at a batch has written; a second write of a name is refused."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ _UNITE = "Unite the DataFrames, and write them once."
 class Written:
     """The names under which an attempt has written.
 
-    Two writes of one name could not be told from two attempts at one write.
+    A second write under one name looks like a second attempt at the first write, so it is refused.
 
     Args:
-        batch: what is written, for errors.
+        batch: the batch's name for errors.
     """
 
     def __init__(self, batch: str) -> None:
@@ -22,15 +22,15 @@ class Written:
         self._names: set[tuple[str, str]] = set()
 
     def add(self, name: str, place: str = "", *, hint: str = _UNITE) -> None:
-        """Takes note of a write.
+        """Records a write.
 
         Args:
-            name: its name.
-            place: what tells it from a write of the same name to somewhere else.
-            hint: what to do where it is the second.
+            name: the name of the write.
+            place: distinguishes it from a write of the same name to another place.
+            hint: the hint of the error for a second write.
 
         Raises:
-            InvalidArgument: if it is the second one.
+            InvalidArgument: if it is the second write under this name.
         """
         if (name, place) in self._names:
             raise InvalidArgument(f"{self._batch} was written to {name} before", hint)
@@ -38,10 +38,10 @@ class Written:
 
     @contextmanager
     def adding(self, name: str, *, hint: str = _UNITE) -> Iterator[None]:
-        """Takes note of the write that the block does, unless it fails.
+        """Records the write that the block does, unless the block fails.
 
         Raises:
-            InvalidArgument: if it is the second one.
+            InvalidArgument: if it is the second write under this name.
         """
         self.add(name, hint=hint)
         try:

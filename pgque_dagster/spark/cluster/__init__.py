@@ -1,1 +1,1 @@
-"""Sessions and clusters: Java, sessions, shipping the package, errors of executors."""
+"""Java, Spark sessions, shipping the package to executors, and the errors of executors."""

@@ -1,4 +1,4 @@
-"""What went wrong on an executor, out of the page that Spark makes of it."""
+"""Recovers the package's own exception from Spark's error about an executor."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ...client.errors import PgqueError
 
-# The last line of a Python traceback, which Spark passes on as text.
+# The last line of a Python traceback; Spark's error contains the traceback as text.
 _RAISED = re.compile(r"^(?:.*: )?pgque_dagster\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 _LACKING = re.compile(
     r"No module named '((pgque_dagster|psycopg|pyarrow|msgspec|adbc_driver_manager"
@@ -15,17 +15,17 @@ _LACKING = re.compile(
 
 
 class PackageMissing(PgqueError):
-    """The Python of an executor, or of a Connect server, lacks this package or what it needs."""
+    """The Python of an executor or Connect server lacks this package or one of its dependencies."""
 
 
 def executor_error(error: BaseException) -> PgqueError | None:
-    """Finds the error of this package that a Spark error came from.
+    """Finds the error of this package that caused a Spark error.
 
     Args:
-        error: as an action on a DataFrame, or planning it, raised it.
+        error: the error that an action on a DataFrame, or its planning, raised.
 
     Returns:
-        The same error as it was raised there, or None if the cause is another.
+        The error as the executor raised it, or None if the error has another cause.
     """
     text = str(error)
     kinds = {kind.__name__: kind for kind in _kinds(PgqueError)}
@@ -37,10 +37,10 @@ def executor_error(error: BaseException) -> PgqueError | None:
 
 @contextmanager
 def clear_executor_errors() -> Iterator[None]:
-    """Raises what went wrong on an executor in place of Spark's account of it.
+    """Raises the error of an executor in place of Spark's error about it.
 
     Raises:
-        PgqueError: the subclass that was raised there. What has another cause stays as it is.
+        PgqueError: the subclass that the executor raised. Other errors are raised unchanged.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def clear_executor_errors() -> Iterator[None]:
         cause = None if isinstance(error, PgqueError) else executor_error(error)
         if cause is None:
             raise
-        # Without Spark's own: it is a page, and says the same.
+        # Not chained: Spark's error is a page long and has no further information.
         raise cause from None
 
 

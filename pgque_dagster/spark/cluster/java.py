@@ -1,4 +1,4 @@
-"""Finds the Java runtime that Spark will use, and says what is missing before Spark fails on it."""
+"""Finds the Java runtime that Spark will use, and reports a missing one before Spark fails."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def check_java() -> int:
     """Returns the major version of the Java that Spark will use.
 
     Raises:
-        JavaMissing: if there is none, or it is older than Java 17.
+        JavaMissing: if there is no Java, or it is older than Java 17.
     """
     hint = (
         f"Spark needs Java {OLDEST_JAVA} or newer: install one (Debian: apt install "

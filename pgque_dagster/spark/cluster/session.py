@@ -17,7 +17,7 @@ def open_session(resource: Any) -> SparkSession:
         resource: anything with a `spark_session`.
 
     Raises:
-        JavaMissing: if Spark cannot start because there is no Java, or a too old one.
+        JavaMissing: if Spark cannot start because Java is missing or too old.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:

@@ -1,4 +1,4 @@
-"""Brings this package to executors that do not have it."""
+"""Sends this package to executors that do not have it."""
 
 import atexit
 import shutil
@@ -12,15 +12,15 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def ship(spark: SparkSession) -> None:
-    """Sends this package to the executors of a session, classic or Connect; again changes nothing.
+    """Sends this package to the executors of a session, classic or Connect.
 
-    What it needs besides (psycopg, pyarrow, msgspec, the ADBC driver) is compiled, and must be
-    there.
+    The executors must already have its dependencies (psycopg, pyarrow, msgspec, the ADBC driver),
+    which are compiled. Calling it again changes nothing.
 
     Args:
         spark: the session.
     """
-    # Executors that start later fetch the file, too, so it stays until the driver ends.
+    # The file stays until the driver ends, because executors that start later fetch it as well.
     folder = Path(tempfile.mkdtemp(prefix="pgque-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     archive = folder / f"{_PACKAGE.name}.zip"
@@ -29,14 +29,14 @@ def ship(spark: SparkSession) -> None:
 
 
 def write_archive(path: str | Path) -> None:
-    """Writes this package, as it is installed here, into a ZIP file for `spark.submit.pyFiles`.
+    """Writes this package, as installed here, into a ZIP file for `spark.submit.pyFiles`.
 
     Args:
-        path: of the file.
+        path: the path of the file.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(_PACKAGE.rglob("*.py")):
-            # Without the time, which would make it another file for Spark.
+            # Without the time: with it, Spark would take the file for another one.
             info = zipfile.ZipInfo(str(module.relative_to(_PACKAGE.parent)))
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, module.read_bytes())

@@ -1,7 +1,7 @@
-"""Ends work on a batch that never returns.
+"""Limits the time of the work on a batch.
 
-The body runs in a thread of its own, which the step stops waiting for; Spark's jobs, in the body or
-while its output is stored, are cancelled by a tag.
+The body runs in its own thread, and the step stops waiting for it when the time is up. Spark's jobs
+are cancelled by a tag, both those of the body and those that store its output.
 """
 
 import contextvars
@@ -23,16 +23,16 @@ _CANCEL_SECONDS = 1.0
 
 
 class ComputeTimedOut(PgqueError):
-    """The work on a batch took longer than it may; the batch was given back."""
+    """The work on a batch exceeded its time limit; the batch was released."""
 
 
 class TimeLimit:
-    """Bounds what happens inside its block; without a limit it does nothing.
+    """Limits the time of its block.
 
     Args:
-        spark: whose jobs to cancel.
+        spark: the session whose jobs to cancel.
         limit: how long the block may take; None for no limit.
-        name: what is bounded, for the error.
+        name: the name of the work, for the error.
     """
 
     def __init__(self, spark: SparkSession, limit: timedelta | None, name: str) -> None:
@@ -66,10 +66,10 @@ class TimeLimit:
     def iterate(self, body: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Yields what the body yields, until the time is up.
 
-        A body that goes on after that is left to itself: nobody waits for it any more.
+        If the body continues after that, its thread is left running and nothing waits for it.
 
         Raises:
-            ComputeTimedOut: when the body has not come up with its next result in time.
+            ComputeTimedOut: if the body does not yield its next result in time.
         """
         if self._limit is None:
             yield from body()
@@ -98,7 +98,7 @@ class TimeLimit:
             wanted.put(False)
 
     def _add_tag(self) -> None:
-        """Marks what the calling thread has Spark do from now on."""
+        """Tags the Spark jobs that the calling thread starts from now on."""
         if is_remote():
             self._spark.addTag(self._tag)
         else:
@@ -112,8 +112,8 @@ class TimeLimit:
 
     def _cancel_when_over(self) -> None:
         self._left.wait(self._until - time.monotonic())
-        # More than once: a job may be about to start, and a cancelled one be followed by the next.
-        # Session and jobs may end before a body does that nobody waits for.
+        # Repeatedly, because the body may start another job after one is cancelled.
+        # Errors are ignored, because the session may end before an abandoned body does.
         with suppress(Exception):
             while not (self._left.is_set() and self._is_body_done()):
                 if is_remote():
@@ -132,7 +132,7 @@ class TimeLimit:
         made: "queue.Queue[tuple[str, Any]]",
     ) -> None:
         try:
-            # Tags are a thread's own.
+            # Tags belong to a thread.
             self._add_tag()
             results = body()
             while wanted.get():
@@ -155,5 +155,5 @@ class TimeLimit:
     def _error(self) -> ComputeTimedOut:
         return ComputeTimedOut(
             f"{self._name} did not finish within {self._limit}",
-            "The batch is free for another attempt; raise timeout= if it takes this long.",
+            "The batch is free for another attempt; raise timeout= if the work needs this long.",
         )

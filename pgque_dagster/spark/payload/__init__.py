@@ -1,1 +1,1 @@
-"""What is in a payload: schemas, strict JSON, changes of tables, malformed events."""
+"""Parses payloads: schemas, strict JSON, changes of tables, malformed events."""

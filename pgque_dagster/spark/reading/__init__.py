@@ -1,1 +1,1 @@
-"""How slices of a batch reach Spark: options, Arrow over ADBC, JDBC."""
+"""Reads slices of a batch into Spark: options, Arrow over ADBC, JDBC."""

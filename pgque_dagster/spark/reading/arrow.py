@@ -1,4 +1,4 @@
-"""How events travel from Postgres to Arrow: the columns, their types, and the read of one slice."""
+"""Reads events from PostgreSQL into Arrow: the columns, their types, and the read of a slice."""
 
 import socket
 import sys
@@ -32,15 +32,15 @@ _COLUMNS: tuple[tuple[str, pa.DataType, t.DataType], ...] = (
 EVENT_COLUMNS = tuple(name for name, _, _ in _COLUMNS)
 _OFTEN_NULL = ("ev_retry", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4")
 
-# Around 4 MB a record batch was fastest when measured: docs/decisions/0003-arrow-over-adbc.md.
+# About 4 MB per record batch was fastest when measured: docs/decisions/0003-arrow-over-adbc.md.
 _BATCH_BYTES = 4 * 1024 * 1024
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the columns to read, all of them for None.
+    """Returns the columns to read; all columns for None.
 
     Raises:
-        InvalidArgument: if one is not a column of an event, or none is left.
+        InvalidArgument: if events have no such column, or the list is empty.
     """
     if columns is None:
         return EVENT_COLUMNS
@@ -54,7 +54,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def parse_columns(text: str | None) -> tuple[str, ...]:
-    """Returns the columns of an option such as `ev_id, ev_data`, all of them for none."""
+    """Returns the columns of an option such as `ev_id, ev_data`; all columns without the option."""
     return check_columns([column.strip() for column in text.split(",")] if text else None)
 
 
@@ -71,13 +71,13 @@ def spark_schema(columns: Sequence[str]) -> t.StructType:
 
 
 def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Reads one slice of a read plan on a connection of its own.
+    """Reads one slice of a read plan on its own connection.
 
-    Columns that the plan knows to be null do not travel, and transaction ids do so as the bytes
-    that they are: with this, fetching takes half the processor time (docs/decisions/0003).
+    Columns that are null in all events of the plan are not fetched, and transaction ids are fetched
+    as bytes. This halves the processor time of fetching (docs/decisions/0003).
 
     Args:
-        url: the database, as a libpq URI or connection string; pgque_reader is enough.
+        url: the database, as a libpq URI or connection string; the role needs pgque_reader.
         part: the slice.
         columns: which columns to return.
 
@@ -89,7 +89,7 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
         ConnectionFailed: if the database cannot be reached from here, or the connection broke.
     """
     wanted = [c for c in columns if c not in _OFTEN_NULL or c in part.set_columns]
-    # At least one, to count the rows by.
+    # At least one column, to know the number of rows.
     query = f"select {', '.join(dict.fromkeys(wanted or ('ev_id',)))} from {part.rows}"
     schema = arrow_schema(columns)
     options = {StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(_BATCH_BYTES)}
@@ -105,14 +105,14 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
         _raise_cause(url, query)
         raise ConnectionFailed(
             f"{socket.gethostname()} lost the connection while it read events: {error}",
-            "Read again: the slice is the same each time.",
+            "Read again: a slice has the same events each time.",
         ) from error
 
 
 def read_table(url: str, slices: Iterable[Slice], columns: Sequence[str]) -> pa.Table:
     """Reads slices one after another into one table of `arrow_schema(columns)`.
 
-    For few events: it goes without ADBC, which looks up all types of the database to begin with.
+    This is for few events. It does not use ADBC, which first looks up all types of the database.
 
     Raises:
         StaleReadPlan: if a table was truncated or rewritten after planning.
@@ -131,7 +131,7 @@ def read_table(url: str, slices: Iterable[Slice], columns: Sequence[str]) -> pa.
 
 
 def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Adds the columns that did not travel, and gives transaction ids their type."""
+    """Adds the columns that were not fetched, and gives transaction ids their type."""
     names = batch.schema.names
     arrays = []
     for field in schema:
@@ -145,7 +145,7 @@ def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _integers(column: pa.Array) -> pa.Array:
-    """Reads xid8, which ADBC hands out as eight bytes each, the highest first."""
+    """Converts xid8, which ADBC returns as eight bytes each, the most significant first."""
     values = array("q")
     first = column.offset * values.itemsize
     _, _, content = column.storage.buffers()
@@ -156,7 +156,7 @@ def _integers(column: pa.Array) -> pa.Array:
 
 
 def _raise_cause(url: str, query: str) -> None:
-    """Raises what the server says to a query; Arrow's errors come without their SQLSTATE."""
+    """Raises the server's error for a query, because ADBC's error has no SQLSTATE."""
     with _connected(url) as connection, translated():
         connection.execute(f"select exists ({query})".encode())
 

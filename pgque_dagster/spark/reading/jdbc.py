@@ -1,4 +1,4 @@
-"""The same slices by Spark's own JDBC source, where its driver is and this package is not."""
+"""Reads slices through Spark's JDBC source, for executors without this package."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -10,7 +10,7 @@ from ...client.errors import InvalidArgument, PgqueError
 from ...client.models import Slice
 
 _DRIVER = "org.postgresql.Driver"
-# By itself the driver fetches a whole result before it hands out the first row.
+# Without this, the driver fetches the whole result before it returns the first row.
 _FETCH_ROWS = "10000"
 
 
@@ -21,17 +21,17 @@ class JdbcDriverMissing(PgqueError):
 def read_slices(
     spark: SparkSession, url: str, slices: Sequence[Slice], columns: Sequence[str]
 ) -> DataFrame:
-    """Returns the events of one or more slices; each is a partition.
+    """Returns the events of one or more slices, each in its own partition.
 
     Args:
         spark: a session with the driver's jar, for example by `spark.jars`.
         url: the database as a libpq URI or connection string with a host.
-        slices: what to read.
+        slices: the slices to read.
         columns: which columns to return.
 
     Raises:
         JdbcDriverMissing: if the session has no such driver.
-        InvalidArgument: if JDBC cannot reach that URL.
+        InvalidArgument: if JDBC cannot connect to the URL.
     """
     options = jdbc_options(url)
     names = ", ".join(columns)
@@ -53,10 +53,10 @@ def read_slices(
 
 
 def jdbc_options(url: str) -> dict[str, str]:
-    """Returns a libpq URL as options of Spark's JDBC source, the password apart from the address.
+    """Returns a libpq URL as options of Spark's JDBC source, with the password as its own option.
 
     Raises:
-        InvalidArgument: if it names a Unix socket or several hosts, which JDBC has no words for.
+        InvalidArgument: if the URL names a Unix socket or several hosts, which JDBC cannot express.
     """
     given = conninfo_to_dict(url)
     host = str(given.get("hostaddr") or given.get("host") or "localhost")

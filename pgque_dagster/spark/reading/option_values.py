@@ -1,26 +1,26 @@
-"""Reads what the data source's options say."""
+"""Reads the values of the data source's options."""
 
 from collections.abc import Mapping
 
 from ...client.errors import InvalidArgument
 
-# What the database takes for an integer stays under this.
+# One more than the largest integer of the database.
 INTEGER = 2**31
 
 
 def positive(
     options: Mapping[str, str], name: str, default: int | None = None, *, below: int = 2**63
 ) -> int:
-    """Returns an option that is a whole number above 0.
+    """Returns the value of an option that is a whole number above 0.
 
     Args:
-        options: of Spark.
-        name: of the option.
-        default: where it is not given; None where it must be.
-        below: what the number must stay under; left out, what the database takes for a bigint.
+        options: Spark's options.
+        name: the option's name.
+        default: the value if the option is missing; None if the option is required.
+        below: the number must be less than this; by default, it must be a bigint.
 
     Raises:
-        InvalidArgument: if it is no such number.
+        InvalidArgument: if the value is not such a number.
     """
     text = options.get(name, str(default))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) < below:

@@ -17,13 +17,13 @@ DEFAULT_SLICES = 4
 
 @dataclass(frozen=True)
 class TickRange:
-    """What came after one tick of a queue and up to another.
+    """The events after one tick of a queue, up to another tick.
 
     Attributes:
         queue: the queue's name.
         from_tick: the tick before the events.
         to_tick: the last tick.
-        consumer: whose events that are delivered again are read, too; nobody's for None.
+        consumer: includes the events that are redelivered to this consumer; None for no consumer.
     """
 
     queue: str
@@ -34,19 +34,19 @@ class TickRange:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The data source's options, read and checked.
+    """The options of a read, parsed and checked.
 
     Attributes:
-        address: the database: the options `url_env`, `url_file` or `url`, whichever of them is
-            there first on the host that reads.
+        address: the database: the first of the options `url_env`, `url_file` and `url` that the
+            host which reads can resolve.
         batch_id: the open batch to read, or None.
-        ticks: the ticks to read in its place: the options `queue`, `from_tick`, `to_tick` and, if
-            wanted, `consumer`. Nothing keeps rotation away from ticks behind all consumers; a read
-            that it overtakes fails, and never lacks events.
-        owner: refuse a batch under somebody else's lease; None to read it whoever holds it.
-        slices: how many partitions at the most.
+        ticks: a range of ticks to read instead: the options `queue`, `from_tick`, `to_tick` and,
+            optionally, `consumer`. Rotation may remove the events of ticks that all consumers have
+            finished; then the read fails, and never misses events silently.
+        owner: if given, a batch under another owner's lease is refused; None reads any batch.
+        slices: the maximum number of partitions.
         columns: event columns to read.
-        plan: slices that were planned before, to spare planning twice.
+        plan: slices that are already planned, so that they are not planned again.
     """
 
     address: DatabaseAddress
@@ -59,15 +59,15 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
-        """Reads Spark's options.
+        """Parses Spark's options.
 
         Raises:
-            InvalidArgument: if one is missing, or not of its form.
+            InvalidArgument: if an option is missing or malformed.
         """
         if options.get("reader", "adbc") != "adbc":
             raise InvalidArgument(
                 f"format('pgque') has no reader {options['reader']!r}",
-                "Leave the option out; SparkBatch.events(reader='jdbc') reads by JDBC.",
+                "Omit the option; SparkBatch.events(reader='jdbc') reads by JDBC.",
             )
         address = DatabaseAddress.parse(options)
         ticks = _ticks(options)
@@ -77,8 +77,8 @@ class ReadOptions:
         if address is None or missing:
             raise InvalidArgument(
                 f"format('pgque') lacks the option {' and '.join(missing)}",
-                "Pass .options(url=…, batch_id=…); url_env or url_file name where the URL is found,"
-                " and queue, from_tick and to_tick read ticks.",
+                "Pass .options(url=…, batch_id=…). Instead of url, url_env or url_file name where"
+                " the URL is; instead of batch_id, queue, from_tick and to_tick select ticks.",
             )
         if ticks and options.get("batch_id"):
             raise InvalidArgument(
@@ -86,7 +86,7 @@ class ReadOptions:
             )
         if ticks and options.get("owner"):
             raise InvalidArgument(
-                "option owner of format('pgque') goes with a batch", "Ticks have no lease."
+                "option owner of format('pgque') needs a batch_id", "Ticks have no lease."
             )
         plan = options.get("plan")
         return cls(

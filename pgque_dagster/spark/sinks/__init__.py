@@ -1,4 +1,4 @@
-"""Where a batch's results go so that doing a batch again changes nothing."""
+"""Sinks for the results of batches. Another attempt at a batch does not count it twice."""
 
 from .once import once_per_batch
 from .parquet import ParquetSink

@@ -1,8 +1,8 @@
-"""Which Spark types a column of a Postgres table takes, so that no value changes on the way.
+"""Checks which Spark types a column of a PostgreSQL table takes, so that no value changes.
 
-A pair of types that is not listed here is refused before Spark works. Of a pair whose values the
-column may not hold, rows are staged as they are, and each value is compared with what the column
-would make of it.
+A pair of types that is not listed here is refused before Spark starts. If a column may not hold all
+values of its pair, the rows are staged unchanged and each value is compared with its cast to the
+column's type.
 """
 
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ from pyspark.sql.types import DataType, StructType
 from ...client.errors import InvalidArgument
 from .rights import Connection
 
-# What is true of a value that the column would change or refuse. {c}: the staged value; {type}: the
-# column's type; {staged}: the staged one.
+# Conditions that are true for a value that the column would change or refuse. {c} is the staged
+# value, {type} the column's type, {staged} the type of the staged value.
 _CHANGED = "{c}::{type}::{staged} is distinct from {c}"
 _SPELT_OTHERWISE = "format('%s', {c}::{type}) collate \"C\" <> {c}"
 _NO_UUID = "{c}::{type}::text <> lower({c})"
 # The cast itself fails.
 _UNREADABLE = "{c} is not null and {c}::{type} is null"
 
-# For each Spark type: the type that it is staged as, and the columns' types that take it. `True`:
-# one without a length, precision or scale holds every value.
+# For each Spark type: the type that it is staged as, and the columns' types that take it. `True`
+# means that a column without a length, precision or scale holds every value.
 _INTEGERS = {"int4": True, "int8": True, "numeric": True, "float8": True}
 _TAKEN: dict[str, tuple[str, dict[str, bool]]] = {
     "byte": ("smallint", {"int2": True, "float4": True, **_INTEGERS}),
     "short": ("smallint", {"int2": True, "float4": True, **_INTEGERS}),
     "integer": ("integer", {"int2": False, **_INTEGERS}),
     "long": ("bigint", {"int2": False, "int4": False, "int8": True, "numeric": True}),
-    # Staged as double, so that they are added up as such.
+    # Staged as double, so that sums are doubles.
     "float": ("double precision", {"float4": True, "float8": True}),
     "double": ("double precision", {"float8": True}),
     "decimal": ("numeric", {"numeric": True}),
@@ -78,7 +78,7 @@ join pg_type t on t.oid = p.type
 order by p.attnum, p.depth desc
 """
 
-# PostgreSQL 14 has no such column.
+# Through jsonb, because PostgreSQL 14 does not have the column.
 _NULLS_NOT_DISTINCT = """
 select exists (
     select
@@ -97,14 +97,15 @@ select exists (
 
 @dataclass(frozen=True)
 class Column:
-    """A column that rows have, and what becomes of it.
+    """A column of the rows, and how it gets into the table.
 
     Attributes:
-        name: in the DataFrame and in the table.
-        type: its type in the table; of a domain the one below.
+        name: its name in the DataFrame and in the table.
+        type: its type in the table; for a domain, the underlying type.
         staged: the type that it is staged as.
-        check: is true of values that the table would change, as SQL; None where it holds all.
-        nullable: whether the table lets null in.
+        check: an SQL condition that is true for values that the table would change; None if the
+            table holds all values.
+        nullable: whether the table accepts null.
     """
 
     name: str
@@ -116,7 +117,7 @@ class Column:
 
 @dataclass(frozen=True)
 class _Target:
-    """A column of the table: its type in full and by name, if it is one of Postgres' own."""
+    """A column of the table: its full type, and the name of a built-in type (else None)."""
 
     type: str
     base: str | None
@@ -126,15 +127,15 @@ class _Target:
 
 
 def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> tuple[Column, ...]:
-    """Finds how the columns of a DataFrame get into a table.
+    """Matches the columns of a DataFrame to those of a table.
 
     Args:
-        connection: to the table's database.
+        connection: a connection to the table's database.
         target: the table.
-        schema: the DataFrame's.
+        schema: the DataFrame's schema.
 
     Raises:
-        InvalidArgument: if the table has no such column, or one that takes no such type.
+        InvalidArgument: if the table lacks a column, or its column does not take the type.
     """
     table = target.as_string(connection)
     with connection.transaction():
@@ -146,7 +147,7 @@ def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> t
     if missing:
         raise InvalidArgument(
             f"table {table} has no column {', '.join(missing)}",
-            f"It has: {', '.join(targets)}. Columns are matched by name, to the letter.",
+            f"It has: {', '.join(targets)}. Columns are matched by their exact names.",
         )
     return tuple(_fit(field.name, field.dataType, targets[field.name], table) for field in schema)
 
@@ -180,7 +181,7 @@ def _way_out(name: str, spark: str, target: _Target) -> str:
 
 
 def takes_null_keys(connection: Connection, target: sql.Identifier, key: Sequence[str]) -> bool:
-    """Says whether a unique index on the key takes nulls for equal."""
+    """Says whether a unique index on the key treats nulls as equal."""
     query = sql.SQL(_NULLS_NOT_DISTINCT).format(
         target=target.as_string(connection), key=sorted(key)
     )

@@ -11,22 +11,23 @@ and only the highest one can ack. An attempt takes these steps, all in `batch_id
 5. What attempts of lower epochs have published (`epoch-<m>`) is removed.
 6. The ready folder is renamed to `epoch-<n>`, which publishes it.
 
-No attempt touches anything of a higher epoch. So what an acked attempt published can only be joined
-by the rows of an earlier attempt that publishes late, and that does not happen. Let an earlier
+No attempt touches anything of a higher epoch. So the only danger to the rows of an acked attempt is
+an earlier attempt that publishes its rows beside them later. This cannot happen. Let an earlier
 attempt E reach step 3 before or after the later attempt L lists the folders for its fence:
 
 - After: L's claim was committed before its fence, so E's step 4 fails. E publishes nothing.
 - Before: L's fence finds E's ready folder and removes it, and E's step 6 fails. If E was faster and
   published, it did so before L's fence ended, and L's step 5 removes that.
 
-The ready folder has a name of its own because Spark and Hadoop create the folder that they write to
-again, when it was removed while they work: a rename of that one could publish a part of the files.
-A write folder of which the fence removed a part may become a ready folder, but after the fence, and
-then step 4 fails. Whatever is removed is first renamed to `.trash-<random>`, in one step, so nobody
-can publish a folder that is half deleted. Every attempt at the batch deletes what trash it finds.
+The ready folder has its own name because Spark and Hadoop recreate a write folder that is removed
+while they work: renaming a recreated folder could publish only some of the files. A write folder
+that the fence removed in part may still become a ready folder, but only after the fence, and then
+step 4 fails. A folder is removed by first renaming it to `.trash-<random>` in one step, so nobody
+can publish a folder that is half deleted. Every attempt at the batch deletes the trash that it
+finds.
 
-An attempt that was killed anywhere leaves hidden folders, which the next attempt at the batch
-removes, or a published directory of a batch that is not acked, which the next attempt replaces.
+An attempt that is killed leaves hidden folders, which the next attempt at the batch removes, or a
+published directory of a batch that is not acked, which the next attempt replaces.
 """
 
 import re
@@ -52,18 +53,18 @@ class Folders:
         self._location = location
 
     def lineages(self) -> set[str]:
-        """Returns the lineages that it is marked with."""
+        """Returns the lineages of the marks in the location."""
         return {path.name for path in _entries(self._location / MARKER)}
 
     def has_batches(self) -> bool:
-        """Says whether there are batches in it."""
+        """Says whether the location contains batches."""
         return any(path.name.startswith("batch_id=") for path in _entries(self._location))
 
     def mark(self, lineage: str, note: str) -> None:
-        """Marks it with a lineage, unless it has got another mark meanwhile.
+        """Marks the location with a lineage, unless it has a mark already.
 
         Raises:
-            InvalidArgument: if it lies in a table, or a table in it, whose reader would see both.
+            InvalidArgument: if the location is inside another table, or another table inside it.
         """
         others = [path for path in self._location.parents if (path / MARKER).is_dir()]
         for path in _entries(self._location):
@@ -71,9 +72,9 @@ class Folders:
                 others += (found.parent.parent for found in path.rglob(MARKER))
         if others:
             raise InvalidArgument(
-                f"{self._location} and {others[0]} lie in each other, so that readers of the one "
-                "would see the other's rows",
-                "Write to another directory; of assets, use another base_dir or key.",
+                f"one of {self._location} and {others[0]} is inside the other, so readers of the "
+                "outer one would see the rows of both",
+                "Write to another directory; for assets, use another base_dir or key.",
             )
         marker = self._location / MARKER
         new = marker.parent / f".new-{uuid.uuid4().hex}"
@@ -82,13 +83,13 @@ class Folders:
         try:
             new.rename(marker)
         except OSError:
-            # Somebody else was first: only an empty directory gives way to another.
+            # Another writer was first: a rename only replaces an empty directory.
             if not self.lineages():
                 raise
             shutil.rmtree(new)
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
-        """Stores a batch in the place of what attempts of lower epochs stored."""
+        """Stores a batch, and removes what attempts of lower epochs stored."""
         epoch = claim.lease.epoch
         folder = self._location / f"batch_id={claim.batch_id}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ class Folders:
         except PgqueError:
             raise
         except Exception:
-            # When a later attempt removed the folders, this raises what says so.
+            # If a later attempt removed the folders, this raises the error that says so.
             with suppress(ConnectionFailed):
                 claim.renew()
             raise
@@ -123,7 +124,7 @@ class Folders:
 
 
 def _fence(folder: Path, epoch: int) -> None:
-    """Removes what earlier attempts have not published, so that they cannot."""
+    """Removes what earlier attempts have not published, so that they cannot publish it."""
     for path in _entries(folder):
         if _TRASH.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
@@ -136,13 +137,13 @@ def _remove(path: Path) -> None:
     trash = path.parent / f".trash-{uuid.uuid4().hex}"
     try:
         path.rename(trash)
-    except FileNotFoundError:  # its owner, or a later attempt, was faster
+    except FileNotFoundError:  # Its owner renamed it, or a later attempt removed it.
         return
     shutil.rmtree(trash, ignore_errors=True)
 
 
 def _of_epochs(folder: Path, names: re.Pattern[str]) -> list[tuple[Path, int]]:
-    """Returns the directories of these names, each with its epoch."""
+    """Returns the directories whose names match, each with its epoch."""
     found = ((path, names.fullmatch(path.name)) for path in _entries(folder))
     return [(path, int(match[1])) for path, match in found if match]
 

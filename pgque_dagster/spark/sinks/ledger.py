@@ -1,8 +1,8 @@
-"""Which batches a database has applied: for effects that cannot share the ack's transaction.
+"""Records which batches a database has applied, for effects outside the ack's transaction.
 
-A row is written in the transaction of the effect, so that the two stand or fall together. An
-attempt that finds a row passes the effect by. One that finds a row twice, or finds the row that it
-wrote itself, has two effects of one name, and would lose the second: that is an error.
+A row is written in the transaction of the effect, so both commit or neither does. An attempt that
+finds a row skips the effect. If an attempt finds a row twice, or finds a row that it wrote itself,
+it has two effects of one name and would lose the second one: this is an error.
 """
 
 from contextlib import AbstractContextManager, suppress
@@ -18,7 +18,7 @@ _COLUMNS = (
     "(sink text, batch text, applied_at timestamptz not null default now(), "
     "primary key (sink, batch))"
 )
-# What tells the row from one of the same key in another database, however that is addressed.
+# Distinguishes the row from one with the same key in another database, whatever URL it has.
 _ROW = sql.SQL("extract(epoch from applied_at)::text")
 
 
@@ -27,13 +27,13 @@ class AlreadyApplied(Exception):
 
 
 class Ledger:
-    """The table of what was applied, in a schema of the database; made when it is missing.
+    """The table of applied batches. It is created if it is missing.
 
     Args:
-        schema: where; None for the first of the connection's search_path.
-        sink: what was applied to.
+        schema: the table's schema; None for the first schema of the connection's search_path.
+        sink: the name of the effect's target.
         written: what this attempt has applied.
-        hint: what to do where the attempt applies to the same again.
+        hint: the hint of the error for a second effect on the same target.
     """
 
     def __init__(self, schema: str | None, sink: str, written: Written, hint: str) -> None:
@@ -47,7 +47,7 @@ class Ledger:
         """Says whether a batch was applied.
 
         Raises:
-            InvalidArgument: if this attempt knew that already.
+            InvalidArgument: if this attempt has found or written the row before.
             PermissionDenied: if the ledger is missing and the role may not create it, or if the
                 role may not write to it.
         """
@@ -56,9 +56,9 @@ class Ledger:
             _ROW, self._table, self._sink, batch
         )
         name = self._table.as_string(connection)
-        why = "where it is written down which batches were applied"
+        why = "which records the applied batches"
         with needing(connection, "select, insert", name, why):
-            # Before Spark works, not at its end.
+            # Checks the right to insert before Spark starts.
             connection.execute(sql.SQL("explain {}").format(self._insert(batch)))
             row = connection.execute(query).fetchone()
         if row is None:
@@ -67,19 +67,19 @@ class Ledger:
         return True
 
     def record(self, connection: Connection, batch: str) -> None:
-        """Writes down that a batch was applied; belongs into the transaction that does it.
+        """Records that a batch is applied. Call it in the transaction of the effect.
 
         Raises:
-            AlreadyApplied: if it was; the transaction must be rolled back.
+            AlreadyApplied: if the batch was applied before; roll the transaction back.
         """
         try:
             ((row,),) = connection.execute(self._insert(batch)).fetchall()
         except psycopg.errors.UniqueViolation as error:
             raise AlreadyApplied from error
-        # Before the commit: whoever finds the row then in this process knows whose it is.
+        # Before the commit, so that this process recognizes the row as its own afterwards.
         self._written.add(self._sink, row, hint=self._hint)
 
-    # Values are literals: with parameters, psycopg would read a % in the schema's name as one.
+    # Values are literals: with parameters, psycopg would take a % in the schema's name for one.
     def _insert(self, batch: str) -> sql.Composed:
         return sql.SQL("insert into {} (sink, batch) values ({}, {}) returning {}").format(
             self._table, self._sink, batch, _ROW
@@ -90,7 +90,7 @@ class Ledger:
         if connection.execute("select to_regclass(%s)", (name,)).fetchone() != (None,):
             return
         statement = sql.SQL("create table {} " + _COLUMNS).format(self._table)
-        # Unless another driver is faster.
+        # Another driver may create it first.
         with (
             suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation),
             self._needing_create(connection),
@@ -98,7 +98,7 @@ class Ledger:
             connection.execute(statement)
 
     def _needing_create(self, connection: Connection) -> AbstractContextManager[None]:
-        """Says what somebody else runs where the role may not create the table."""
+        """Names the statements that an administrator runs if the role may not create the table."""
         schema = self._schema
         if schema is None:
             ((schema,),) = connection.execute("select current_schema()::text").fetchall()

@@ -20,15 +20,15 @@ class Marked(Protocol):
     """A location that can be marked."""
 
     def lineages(self) -> set[str]:
-        """Returns the lineages that it is marked with."""
+        """Returns the lineages of the marks in the location."""
         ...
 
     def has_batches(self) -> bool:
-        """Says whether there are batches in it."""
+        """Says whether the location contains batches."""
         ...
 
     def mark(self, lineage: str, note: str) -> None:
-        """Marks it with a lineage, unless it has got another mark meanwhile."""
+        """Marks the location with a lineage, unless it has a mark already."""
         ...
 
 

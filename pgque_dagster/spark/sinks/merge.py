@@ -1,4 +1,4 @@
-"""The SQL that takes rows from a stage into a table."""
+"""Builds the SQL that merges rows from a stage into a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ Mode = Literal["append", "upsert", "add"]
 class Merge:
     """How rows get into a table.
 
-    Statements have no parameters: with them, psycopg would read a % in a name as one.
+    Statements have no parameters: with them, psycopg would take a % in a name for one.
 
     Attributes:
         target: the table.
         mode: `append` inserts; `upsert` replaces the values of rows with the same key; `add` adds
             to them.
         key: the columns of a unique index; empty for append.
-        columns: those that the rows have.
-        null_keys: whether the index takes nulls for equal, so that they may be in the key.
+        columns: the columns of the rows.
+        null_keys: whether the index treats nulls as equal, so that the key may contain nulls.
     """
 
     target: sql.Identifier
@@ -34,7 +34,7 @@ class Merge:
 
     @property
     def rights(self) -> str:
-        """What the role needs on the target, as GRANT names it."""
+        """The rights that the role needs on the target, as in GRANT."""
         return "insert" if self.mode == "append" else "select, insert, update"
 
     @property
@@ -44,7 +44,7 @@ class Merge:
 
     @property
     def txid(self) -> str:
-        """The stage's own column, of the transaction that wrote a row; none of `names`."""
+        """The stage's column for the transaction that wrote a row. No column has this name."""
         name = "st_txid"
         while name in self.names:
             name += "_"
@@ -52,9 +52,9 @@ class Merge:
 
     @property
     def checks(self) -> dict[str, sql.Composed]:
-        """For each column that may not hold what it is given: what is true of such a value `s.c`.
+        """For each column that may not hold all values: a condition on the values to refuse.
 
-        In the key, null is such a value; a column that is NOT NULL refuses it itself.
+        Null is refused in the key, unless the column is NOT NULL and refuses it itself.
         """
         found = {}
         for column in self.columns:
@@ -71,13 +71,12 @@ class Merge:
         return found
 
     def statement(self, stage: sql.Identifier, txids: Sequence[str]) -> sql.Composed:
-        """The merge.
+        """Returns the statement that merges the rows.
 
-        Rows are taken in the order of the key, so that two merges at once cannot block each other
-        crosswise.
+        It takes rows in the order of the key, so that concurrent merges cannot deadlock.
 
         Args:
-            stage: where the rows are.
+            stage: the table with the rows.
             txids: the transactions whose rows count.
         """
         values = [
@@ -101,13 +100,13 @@ class Merge:
     def misfit(
         self, stage: sql.Identifier, txids: Sequence[str], columns: Sequence[str]
     ) -> sql.Composed:
-        """A query for a row with a value that the target would change; its values come as text.
+        """Returns a query for a row with a value that the target would change, with texts.
 
         Args:
-            stage: where the rows are.
+            stage: the table with the rows.
             txids: the transactions whose rows count.
-            columns: which values, all of the key or none; each has a check. For add, values are
-                sums by the key, which must be checked before.
+            columns: the columns to check, all of them in the key or none. For `add`, the other
+                values are sums by the key, so check the key first.
         """
         return sql.SQL("select {} from ({}) s where {} limit 1").format(
             sql.SQL(", ").join(
@@ -122,7 +121,7 @@ class Merge:
         return self.mode == "add"
 
     def _rows(self, stage: sql.Identifier, txids: Sequence[str], *, sums: bool) -> sql.Composed:
-        """The rows as they were staged, or their sums by what the key's columns make of it."""
+        """Returns a query for the staged rows, or for their sums by the key of the target."""
         key = {
             column.name: sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.type))
             for column in self.columns
@@ -141,7 +140,7 @@ class Merge:
             sql.SQL(", ").join(values), stage, sql.Identifier(self.txid), list(txids)
         )
         if sums:
-            # By the expressions: a name would be that of the staged column.
+            # By the expressions, because a name would mean the staged column.
             return rows + sql.SQL(" group by {}").format(sql.SQL(", ").join(key.values()))
         return rows
 

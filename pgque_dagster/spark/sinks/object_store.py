@@ -1,18 +1,18 @@
-"""Publishes a batch's files by URL, where no directory can be renamed in one step.
+"""Publishes a batch's files in a store that cannot rename a directory in one step.
 
-Each attempt writes into `batch_id=<id>/epoch-<n>/`, a directory of its own, so no attempt replaces
-what another one stored. Then the database renews its lease, and it empties the directories of lower
-epochs; who lost the lease empties its own. Everything goes through Spark's readers and writers, so
-that it works wherever Spark can write, by Spark Connect as well. They cannot delete: a directory is
-emptied by writing no rows in its place.
+Each attempt writes into its own directory `batch_id=<id>/epoch-<n>/`, so no attempt replaces the
+files of another one. Then the database renews its lease, and it empties the directories of lower
+epochs. An attempt that lost the lease empties its own directory. Spark's readers and writers do
+everything, so it works wherever Spark can write, also with Spark Connect. They cannot delete files,
+so a directory is emptied by overwriting it with no rows.
 
-What is weaker than in `folders.py`:
+The guarantees are weaker than in `folders.py`:
 
 - Files are visible while they are being written.
-- An attempt that lost its lease and is killed, or stopped, after it wrote and before it emptied
-  its directory leaves its rows beside those of the acked attempt. `read` takes the highest epoch of
-  each batch and does not see them; other readers do.
-- Two lineages that mark a new location at the same moment are both refused.
+- If an attempt that lost its lease is killed or stopped after it wrote and before it emptied its
+  directory, its rows stay beside those of the acked attempt. `read` uses the highest epoch of each
+  batch and does not see them; other readers do.
+- If two lineages mark a new location at the same time, both are refused.
 """
 
 import uuid
@@ -31,29 +31,29 @@ _ATTEMPT = r"^(.*/batch_id=\d+)/epoch-(\d+)/[^/]*$"
 
 
 class ObjectStore:
-    """A location that Spark reaches by its URL."""
+    """A location that Spark accesses by its URL."""
 
     def __init__(self, url: str, spark: SparkSession) -> None:
         self._url = url.rstrip("/")
         self._spark = spark
 
     def lineages(self) -> set[str]:
-        """Returns the lineages that it is marked with."""
+        """Returns the lineages of the marks in the location."""
         lineage = f.regexp_extract(_FILE, rf"/{MARKER}/([^/]+)/", 1)
         return self._collect(f"{self._url}/{MARKER}", lineage)
 
     def has_batches(self) -> bool:
-        """Says whether there are batches in it."""
+        """Says whether the location contains batches."""
         is_batch = f.col(_FILE).contains("/batch_id=")
         return True in self._collect(self._url, is_batch)
 
     def mark(self, lineage: str, note: str) -> None:
-        """Marks it with a lineage, beside any mark that it has got meanwhile."""
+        """Marks the location with a lineage, beside any mark that it has already."""
         line = self._spark.range(1, numPartitions=1).select(f.lit(note).alias("value"))
         line.write.mode("overwrite").text(f"{self._url}/{MARKER}/{lineage}/{uuid.uuid4().hex}")
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
-        """Stores a batch beside what attempts of lower epochs stored, and empties that."""
+        """Stores a batch, and empties the directories of lower epochs."""
         epoch = claim.lease.epoch
         folder = f"{self._url}/batch_id={claim.batch_id}"
         target = f"{folder}/epoch-{epoch}"
@@ -97,7 +97,7 @@ class ObjectStore:
         nothing.write.mode("overwrite").parquet(directory)
 
     def _collect(self, directory: str, column: Column) -> set[Any]:
-        """Returns what a column says of the files below a directory; nothing if there is none."""
+        """Returns the values of a column for the files below a directory, which may be missing."""
         try:
             rows = self._files(directory).select(column).distinct().collect()
         except AnalysisException as error:
@@ -107,6 +107,6 @@ class ObjectStore:
         return {row[0] for row in rows}
 
     def _files(self, directory: str) -> DataFrame:
-        """Lists files; what is in them is not read."""
+        """Lists files without reading their content."""
         reader = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true")
         return reader.load(directory)

@@ -1,4 +1,4 @@
-"""A foreachBatch whose effect in Postgres happens once for each micro-batch."""
+"""A function for foreachBatch whose effect in PostgreSQL happens once per micro-batch."""
 
 import threading
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _QUERY_ID = "sql.streaming.queryId"
 # Spark runs the jobs of a streaming query under the id of its run.
 _RUN_ID = "spark.jobGroup.id"
 _ANOTHER_NAME = (
-    "Give this effect another name. The first one keeps its own, by which it is known as done."
+    "Give this effect another name. Keep the name of the first one, which is in the ledger."
 )
 
 # What the last micro-batch of each run has written.
@@ -35,27 +35,27 @@ def once_per_batch(
 ) -> Callable[[DataFrame, int], None]:
     """Makes a function for `writeStream.foreachBatch` that applies each micro-batch once.
 
-    What `apply` does on the connection it is given is one transaction, together with a row of the
-    table `pgque_sink_ledger` that says so. So, whatever is killed and whenever, it happens once:
+    What `apply` does on its connection commits together with a row of the table
+    `pgque_sink_ledger`. So it happens once, also if something is killed:
 
     - Killed **before the commit**: nothing happened, and Spark repeats the micro-batch.
     - Killed **after the commit**, before Spark wrote its checkpoint: Spark repeats the micro-batch,
-      and it is passed by.
+      and the function skips it.
 
     What `apply` does elsewhere (files, other databases) happens at least once.
 
     Args:
-        url: the database. Where that table is missing, the role needs CREATE in the first schema of
-            the search_path; else SELECT and INSERT on it.
-        name: of the effect; two of one query need two names, and a second effect of one name in a
-            micro-batch is refused.
-        apply: takes the DataFrame, the micro-batch's number and the connection, whose transaction
-            is open already: a block of `connection.transaction()` is a savepoint, and
-            `connection.commit()` is refused. Snapshot and locks are taken with its first statement,
-            so the work of Spark belongs before; `idle_in_transaction_session_timeout` counts then.
-        query: whose micro-batches these are; left out, the streaming query's own id, which lives as
-            long as its checkpoint. Needed with Spark Connect, where the id cannot be had; a new
-            checkpoint, whose micro-batches count from 0 again, then needs a new one.
+        url: the database. The role needs SELECT and INSERT on the table or, if it is missing,
+            CREATE in the first schema of the search_path.
+        name: the name of the effect. Two effects of one query need two names; a second effect of
+            one name in a micro-batch is refused.
+        apply: takes the DataFrame, the micro-batch's number and the connection. The transaction is
+            already open: `connection.transaction()` makes a savepoint, and `connection.commit()` is
+            refused. Its first statement takes the snapshot and locks, so do Spark's work before
+            it; meanwhile `idle_in_transaction_session_timeout` applies.
+        query: identifies the streaming query. The default is the query's id, which belongs to its
+            checkpoint. Spark Connect does not offer this id, so pass a value there, and another one
+            for each new checkpoint, because its micro-batches are numbered from 0 again.
 
     Returns:
         The function.
@@ -68,11 +68,11 @@ def once_per_batch(
             if ledger.has(connection, batch):
                 return
             try:
-                # Begun here, so that blocks of connection.transaction() in it are savepoints.
+                # Begun here, so that connection.transaction() in apply makes savepoints.
                 with connection.transaction():
                     try:
                         apply(frame, batch_id, connection)
-                    except psycopg.Rollback as error:  # would end the block without an error
+                    except psycopg.Rollback as error:  # It would end the block without an error.
                         raise _ended(name) from error
                     if connection.info.transaction_status == TransactionStatus.IDLE:
                         raise _ended(name)
@@ -85,28 +85,28 @@ def once_per_batch(
 
 def _ended(name: str) -> InvalidArgument:
     return InvalidArgument(
-        f"the effect {name} itself ended the transaction that it shares with its row in {LEDGER}",
+        f"the effect {name} ended the transaction that it shares with its row in {LEDGER}",
         "Leave commit and rollback to once_per_batch: raise an exception to undo all, or use "
         "connection.transaction(), which is a savepoint here.",
     )
 
 
 def query_id(frame: DataFrame) -> str:
-    """Returns the id of the streaming query whose micro-batch this is.
+    """Returns the id of a micro-batch's streaming query.
 
     Raises:
-        InvalidArgument: if it is of none, or of one over Spark Connect.
+        InvalidArgument: if the DataFrame is not a micro-batch, or the session uses Spark Connect.
     """
     try:
         found = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     except Exception as error:
         raise InvalidArgument(
-            "the streaming query's id cannot be had from this session",
+            "this session does not offer the streaming query's id",
             "Pass query=, with another value for each checkpoint.",
         ) from error
     if not found:
         raise InvalidArgument(
-            "the DataFrame is no micro-batch of a streaming query",
+            "the DataFrame is not a micro-batch of a streaming query",
             "Use this with writeStream.foreachBatch, or pass query=.",
         )
     return str(found)
@@ -115,12 +115,12 @@ def query_id(frame: DataFrame) -> str:
 def written_of(frame: DataFrame, batch: str) -> Written:
     """Returns what this attempt at a micro-batch has written.
 
-    A run of a query attempts a micro-batch once: it ends when that fails. Where the run cannot be
-    known, as with Spark Connect, it is the process, of which Connect starts one for each run.
+    A run of a query attempts a micro-batch only once, because a failure ends the run. Spark Connect
+    does not offer the run's id, but starts a process for each run, so the process is the run.
 
     Args:
         frame: the micro-batch.
-        batch: its name; the streaming query's is in it.
+        batch: its name, which contains the streaming query's name.
     """
     try:
         run = frame.sparkSession.sparkContext.getLocalProperty(_RUN_ID)

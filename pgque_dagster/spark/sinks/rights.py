@@ -1,4 +1,4 @@
-"""What a role lacks to keep results: the right, what it is on, and the statement that grants it."""
+"""Errors about missing rights of a sink's role, with the statement that grants them."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from ...client.errors import PermissionDenied
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-# The server's own function that says so of any object; names of functions are not translated.
+# The server's function that raises the error for any object. Unlike messages, its name is not
+# translated.
 _LACKS_RIGHT = "aclcheck_error"
 _LAST_NAME = re.compile(r'"((?:[^"]|"")+)"$|([^".\s]+)$')
 
@@ -22,18 +23,18 @@ _LAST_NAME = re.compile(r'"((?:[^"]|"")+)"$|([^".\s]+)$')
 def needing(
     connection: Connection, rights: str, on: str, why: str, *, besides: str = ""
 ) -> Iterator[None]:
-    """Says what to grant where the server refuses what the block does.
+    """Says what to grant if the server denies the role what the block does.
 
     Args:
-        connection: whose role is refused.
-        rights: what the role needs, as GRANT names it.
-        on: the object, as GRANT names it.
-        why: what for.
-        besides: what else can be done.
+        connection: the connection of the role.
+        rights: the rights that the role needs, as in GRANT.
+        on: the object, as in GRANT.
+        why: the purpose, for the message.
+        besides: an alternative to granting, for the hint.
 
     Raises:
-        PermissionDenied: if the role lacks it, or the server refuses something else, such as by a
-            policy or in a trigger; then in the server's words.
+        PermissionDenied: if the role lacks the rights. If something else denies access, such as a
+            policy or a trigger, the message is the server's.
     """
     try:
         yield
@@ -42,8 +43,8 @@ def needing(
         if not _lacks_right(error, on):
             raise PermissionDenied(
                 f'role "{user}" was refused on {on}, {why}: {error.diag.message_primary or error}',
-                f"It lacks no right on {on} itself: look at its policies, its triggers and what "
-                "the message names.",
+                f"The role has the rights on {on} itself: check its policies, its triggers and "
+                "what the message names.",
             ) from error
         grantee = sql.Identifier(user).as_string(connection)
         raise PermissionDenied(
@@ -53,7 +54,7 @@ def needing(
 
 
 def _lacks_right(error: psycopg.Error, on: str) -> bool:
-    """Says whether the error is about a right on the object, as GRANT names it."""
+    """Says whether the error is about a right on the object, named as in GRANT."""
     last = _LAST_NAME.search(on)
     name = (last[1] or last[2]).replace('""', '"') if last else on
     named = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error.diag.message_primary or "")

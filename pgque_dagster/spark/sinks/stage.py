@@ -1,4 +1,4 @@
-"""A table that the executors fill, for the driver to merge in one transaction."""
+"""The staging table of a sink: executors fill it, and the driver merges it in one transaction."""
 
 import hashlib
 import time
@@ -20,29 +20,29 @@ from .merge import Merge
 from .rights import Connection, needing
 
 _PREFIX = "pgque_stage"
-# Stages of another process are what a dead attempt left; none is in use for longer than a day.
+# The stages of other processes belong to dead attempts. No stage is in use longer than a day.
 _PROCESS = uuid.uuid4().hex[:8]
 _DAY = 86_400
-# Spark stops the other tasks when one has failed, but does not wait for them.
+# After a task fails, Spark stops the other tasks without waiting for them.
 _SECONDS_FOR_TASKS = 10
-# Characters of a value in an error.
+# The number of characters of a value that an error shows.
 _SHOWN = 100
 _NULL_KEY = "is part of the key and has a null"
 _NULL_KEY_HINT = (
-    "Nothing is stored. A unique index takes two nulls for different: filter the rows out and make "
-    "the column NOT NULL, or let the index have NULLS NOT DISTINCT (PostgreSQL 15 or newer)."
+    "Nothing is stored. A unique index treats two nulls as different: filter the rows out and make "
+    "the column NOT NULL, or create the index with NULLS NOT DISTINCT (PostgreSQL 15 or newer)."
 )
 
 
 class Stage:
     """An unlogged table `pgque_stage_<batch>_<process>_<time>_<random>` with the rows' columns.
 
-    Its types hold every value of the rows; what the target makes of them shows in the merge.
+    Its column types hold every value of the rows. `check` compares the values with the target's.
 
     Args:
-        schema: where to make it; the role needs CREATE there.
+        schema: its schema, in which the role needs CREATE.
         merge: how the rows get into the target.
-        batch: which batch of all: attempts at the same replace each other.
+        batch: identifies the batch. An attempt removes the stages of earlier attempts at it.
     """
 
     def __init__(self, schema: str, merge: Merge, batch: str) -> None:
@@ -56,11 +56,11 @@ class Stage:
         self._rows = 0
 
     def create(self, connection: Connection) -> None:
-        """Makes the table, tries the merge without doing it, and removes what dead attempts left.
+        """Creates the table, checks the merge by EXPLAIN, and removes stages of dead attempts.
 
         Raises:
-            InvalidArgument: if the rows cannot get into the target in this way.
-            PermissionDenied: if the role may not create the stage, or not change the target.
+            InvalidArgument: if the rows cannot be merged into the target.
+            PermissionDenied: if the role may not create the stage, or may not change the target.
         """
         with refusals(connection, self._merge):
             self._remove_leftovers(connection)
@@ -93,12 +93,12 @@ class Stage:
             "usage, create",
             f"schema {schema}",
             f"where rows for {target} are staged",
-            besides=" or name as stage_schema one in which the role may create tables.",
+            besides=" or pass as stage_schema a schema in which the role may create tables.",
         ):
             connection.execute(statement)
 
     def fill(self, address: DatabaseAddress, frame: DataFrame) -> None:
-        """Has the executors COPY the rows, each task in a transaction of its own.
+        """Makes the executors COPY the rows, each task in its own transaction.
 
         Args:
             address: the database, as executors find it.
@@ -111,7 +111,7 @@ class Stage:
                 copied = copy_batches(connection, table, columns, batches)
             yield pa.RecordBatch.from_pydict({"txid": [copied.txid], "rows": [copied.rows]})
 
-        # Results of the attempts that count; the rows of the others stay behind.
+        # The results of the accepted attempts. The rows of other attempts are ignored.
         with clear_executor_errors():
             written = frame.mapInArrow(copy, "txid string, rows bigint").collect()
         self._txids = [row["txid"] for row in written]
@@ -124,14 +124,15 @@ class Stage:
             url: the database, as the driver reaches it.
 
         Raises:
-            InvalidArgument: if it would, or a key is null that the index takes for no other's.
-            StagingLost: if another attempt replaced the rows.
+            InvalidArgument: if it would, or if the key has a null that the index does not treat as
+                equal to others.
+            StagingLost: if another attempt removed the stage.
         """
         checks, key = self._merge.checks, self._merge.key
         if not checks or not self._rows:
             return
         with connect(url) as connection, refusals(connection, self._merge):
-            # The key first: sums are by what the target makes of it.
+            # The key first, because sums are computed by the key as the target has it.
             for checked in (
                 [name for name in checks if name in key],
                 [name for name in checks if name not in key],
@@ -143,7 +144,7 @@ class Stage:
                         raise self._refusal(connection, name, found)
 
     def _misfit(self, connection: Connection, columns: list[str]) -> str | None:
-        """Says what is wrong with a value for one of the columns, or None."""
+        """Describes a value that one of the columns does not hold; None if there is none."""
         try:
             with _replaced(), connection.transaction():
                 query = self._merge.misfit(self._table, self._txids, columns)
@@ -165,12 +166,12 @@ class Stage:
         )
 
     def merge(self, connection: Connection) -> None:
-        """Takes the rows into the target and drops the stage, in the caller's transaction.
+        """Merges the rows into the target and drops the stage, in the caller's transaction.
 
         Raises:
-            StagingLost: if the server crashed since, and lost what was staged.
+            StagingLost: if the server crashed meanwhile and lost the staged rows.
             InvalidArgument: if the target refuses the rows.
-            TransactionOutdated: if it lost against another transaction.
+            TransactionOutdated: if the merge conflicted with another transaction.
         """
         with refusals(connection, self._merge):
             self._check_complete(connection)
@@ -181,18 +182,18 @@ class Stage:
     def dropped_on_failure(
         self, url: str, *, kept_on: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
-        """Drops the stage if the block fails, unless that fails, too.
+        """Drops the stage if the block fails. Errors of the drop itself are ignored.
 
         Args:
             url: the database, as the driver reaches it.
-            kept_on: failures after which the block may be done again.
+            kept_on: errors after which the block may be repeated, so the stage stays.
         """
         try:
             yield
         except kept_on:
             raise
         except Exception:
-            # The block's error counts, and the stage goes a day later.
+            # The block's error is raised. If the drop fails, the stage is removed a day later.
             with suppress(PgqueError, psycopg.Error), connect(url) as connection:
                 self._drop(connection, self._table, wait=_SECONDS_FOR_TASKS)
             raise
@@ -206,7 +207,7 @@ class Stage:
         if found != self._rows:
             raise StagingLost(
                 f"the stage holds {found} of {self._rows} rows",
-                "The server crashed meanwhile: run the batch again.",
+                "The server has crashed meanwhile: run the batch again.",
             )
 
     def _remove_leftovers(self, connection: Connection) -> None:
@@ -228,12 +229,12 @@ class Stage:
 
     @staticmethod
     def _drop(connection: Connection, table: sql.Identifier, *, wait: int = 0) -> None:
-        """Drops a stage unless somebody still writes into it, or it is not ours.
+        """Drops a stage, unless a task still writes into it or it belongs to another role.
 
         Args:
-            connection: to its database.
+            connection: a connection to its database.
             table: the stage.
-            wait: for how many seconds to wait for who writes into it.
+            wait: how many seconds to wait for tasks that write into it.
         """
         try:
             with connection.transaction():
@@ -254,7 +255,7 @@ class Stage:
 
 @contextmanager
 def _replaced() -> Iterator[None]:
-    """Says what became of a stage that is gone."""
+    """Raises `StagingLost` if the stage does not exist."""
     try:
         yield
     except psycopg.errors.UndefinedTable as error:
@@ -266,7 +267,7 @@ def _replaced() -> Iterator[None]:
 
 @contextmanager
 def refusals(connection: Connection, merge: Merge) -> Iterator[None]:
-    """Turns what the server says against the target, the key or the rows into a plain error."""
+    """Translates the server's errors about the target, the key or the rows."""
     target = merge.target.as_string(connection)
     try:
         with needing(connection, merge.rights, target, "where the rows of batches are merged"):

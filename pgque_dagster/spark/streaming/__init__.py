@@ -1,1 +1,1 @@
-"""How a stream reads: ticks are its offsets, and a consumer holds its place."""
+"""Reads a queue as a stream: ticks are the offsets, and a consumer keeps the position."""

@@ -11,7 +11,7 @@ def stream_reader(options: StreamOptions) -> PgqueStreamReader:
     """Returns the reader for this version of Spark.
 
     Raises:
-        InvalidArgument: if micro-batches are to be limited, and this Spark cannot.
+        InvalidArgument: if max_events is given, but this version of Spark has no limits.
     """
     try:
         from .limited_reader import LimitedStreamReader

@@ -1,7 +1,7 @@
-"""A consumer under a streaming query's lease, for as long as the query runs.
+"""Holds a consumer's lease while a streaming query runs.
 
-The lease is on a batch of the consumer: the micro-batch that is being read, or an empty one at the
-position while nothing is.
+The lease is on a batch of the consumer: the micro-batch in progress or, between micro-batches, an
+empty batch at the position.
 """
 
 import os
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 
 class ConsumerHold:
-    """The lease of one streaming query on its consumer. It connects when it is first asked.
+    """The lease of one streaming query on its consumer. It connects at the first call.
 
     Args:
         url: the database.
         queue: the queue's name.
         consumer: the consumer's name.
-        ttl: how long a lease lasts without renewal; it is renewed every third of that.
+        ttl: how long a lease lasts without renewal; it is renewed every third of this time.
     """
 
     def __init__(self, url: str, queue: str, consumer: str, ttl: timedelta) -> None:
@@ -44,21 +44,21 @@ class ConsumerHold:
         self._renewing = ExitStack()
 
     def position(self) -> TickClaim:
-        """Returns what is held, after taking the consumer over where nothing is yet.
+        """Returns the claim; at the first call, takes the consumer over.
 
         Raises:
-            BatchLeased: if somebody who is alive holds it.
-            ConsumerNotFound: if it is not registered.
+            BatchLeased: if another owner renews its lease on the consumer.
+            ConsumerNotFound: if the consumer is not registered.
         """
         return self._claim or self._take_over()
 
     def hold(self, start: int, end: int) -> TickClaim:
-        """Makes the events between two ticks the open batch; what lies before is finished by that.
+        """Makes the events between two ticks the open batch, which finishes earlier events.
 
         Raises:
-            BatchLeased: if somebody who is alive holds the consumer.
-            LeaseLost: if somebody took it over meanwhile.
-            TicksUnavailable: if the consumer has finished what follows `start`.
+            BatchLeased: if another owner renews its lease on the consumer.
+            LeaseLost: if another owner took the consumer over.
+            TicksUnavailable: if the consumer has finished events after `start`.
         """
         claim = self.position()
         if (claim.lease.prev_tick_id, claim.lease.tick_id) == (start, end):
@@ -68,29 +68,29 @@ class ConsumerHold:
         )
 
     def next_tick(self, after: int, max_events: int | None) -> int | None:
-        """Returns the farthest tick after one within so many events, None when there is none."""
+        """Returns the last tick within so many events after a tick; None if there is no tick."""
         return self._run(next_tick(self._queue, self._consumer, after, max_events))
 
     def read_plan(self, slices: int) -> ReadPlan:
-        """Splits the open batch for reading side by side."""
+        """Splits the open batch into slices for parallel reading."""
         return self._run(plans.read_plan(self.position().lease.batch_id, slices))
 
     def close(self) -> None:
-        """Lets go of the consumer, so that another query need not wait until the lease ends.
+        """Releases the lease, so that another query need not wait until it expires.
 
-        What is open stays unfinished: whether its results were stored is in the checkpoint.
+        The open batch stays open, because only the checkpoint knows whether it was stored.
         """
         self._renewing.close()
         if self._client is None:
             return
         if self._claim is not None:
-            with suppress(PgqueError):  # Lost, or out of reach: then it ends by itself.
-                self._client.run(_let_go(self._claim.lease))
+            with suppress(PgqueError):  # If this fails, the lease expires.
+                self._client.run(_release(self._claim.lease))
         self._client.close()
         self._client = self._claim = None
 
     def _take_over(self) -> TickClaim:
-        """Takes a lease that is free, waiting for one whose holder gives no sign of life."""
+        """Claims the consumer; waits for a live lease to expire, unless its holder renews it."""
         deadline = time.monotonic() + self._ttl.total_seconds()
         seen = None
         while True:
@@ -116,7 +116,7 @@ class ConsumerHold:
         return claim
 
     def _run(self, call: Call[T]) -> T:
-        """Runs a call, on a new connection when the old one broke. Each may be run twice."""
+        """Runs a call, again on a new connection if the connection broke. All calls allow this."""
         if self._client is not None:
             with suppress(ConnectionFailed):
                 return self._client.run(call)
@@ -125,7 +125,8 @@ class ConsumerHold:
         return self._client.run(call)
 
 
-def _let_go(lease: Lease) -> Call[None]:
+def _release(lease: Lease) -> Call[None]:
+    # An empty batch is acked: no other query needs it.
     return (
         calls.batches.ack(lease)
         if lease.prev_tick_id == lease.tick_id

@@ -1,4 +1,4 @@
-"""Limits of micro-batches, and queries that end when they have caught up: Spark 4.2 and newer."""
+"""Limits micro-batches and supports `availableNow`. Needs Spark 4.2 or newer."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from .reader import PgqueStreamReader
 
 
 class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches of so many events."""
+    """Plans micro-batches of a limited number of events."""
 
     def __init__(self, options: StreamOptions) -> None:
         super().__init__(options)
@@ -26,14 +26,14 @@ class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Notes the newest tick, where the query will end."""
+        """Records the newest tick as the end of the query."""
         position = self._hold.position().lease.prev_tick_id
         self._target = self._hold.next_tick(position, None) or position
 
     def latestOffset(  # type: ignore[override]  # noqa: N802
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Finishes what lies before the start, and returns the end of the next micro-batch."""
+        """Finishes the events before the start, and returns the end of the next micro-batch."""
         done = self._parse(start)
         self._finish(done)
         max_events = limit.max_rows if isinstance(limit, ReadMaxRows) else None

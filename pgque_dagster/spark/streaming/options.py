@@ -18,16 +18,16 @@ class StreamOptions:
     """The options of a streaming read, checked.
 
     Attributes:
-        address: the database: the options `url_env`, `url_file` or `url`, whichever of them is
-            there first on the host that reads.
+        address: the database: the first of the options `url_env`, `url_file` and `url` that the
+            host which reads can resolve.
         queue: the queue's name.
-        consumer: the consumer's name; no other reader may have it.
-        slices: in how many partitions a micro-batch is read at the most.
+        consumer: the consumer's name; no other reader may use it.
+        slices: the maximum number of partitions of a micro-batch.
         columns: event columns to read.
-        max_events: how many events a micro-batch has at the most; None for all that are there. One
-            tick is never divided.
-        lease: how long after a query's last sign of life another one may take its consumer over;
-            the option `lease_seconds`.
+        max_events: the maximum number of events of a micro-batch; None for all available events.
+            The events of one tick are never split.
+        lease: how long the lease lasts after a query's last renewal, before another query may take
+            the consumer over; the option `lease_seconds`.
     """
 
     address: DatabaseAddress
@@ -40,10 +40,10 @@ class StreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "StreamOptions":
-        """Reads Spark's options.
+        """Parses Spark's options.
 
         Raises:
-            InvalidArgument: if one is missing, or not of its form.
+            InvalidArgument: if an option is missing or malformed.
         """
         address = DatabaseAddress.parse(options)
         missing = [] if address else ["url"]
@@ -51,8 +51,8 @@ class StreamOptions:
         if address is None or missing:
             raise InvalidArgument(
                 f"readStream of format('pgque') lacks the option {' and '.join(missing)}",
-                "Pass .options(url=…, queue=…, consumer=…); url_env or url_file name where the URL"
-                " is found.",
+                "Pass .options(url=…, queue=…, consumer=…). Instead of url, url_env or url_file"
+                " name where the URL is.",
             )
         limited = options.get("max_events") is not None
         return cls(

@@ -1,9 +1,9 @@
 """Structured Streaming over a queue: `spark.readStream.format("pgque")`, with ticks as offsets.
 
 A micro-batch is the consumer's open batch between two ticks of Spark's checkpoint. The checkpoint
-decides what is done; the consumer's position follows it, when Spark names an offset as the start of
-what comes next: only then is everything before it in the sink. So nothing rests on `commit`, which
-Spark leaves out for the last micro-batch.
+decides which events are finished. The consumer's position follows when Spark passes an offset as
+the start of the next micro-batch, because only then has the sink stored everything before it.
+`commit` alone is not enough: Spark does not call it for the last micro-batch.
 """
 
 import signal
@@ -59,9 +59,9 @@ class TickOffset:
 
 
 class PgqueStreamReader(DataSourceStreamReader):
-    """Plans micro-batches. Spark before 4.2 knows no limits, so each has all that is there.
+    """Plans micro-batches of all available events, since Spark before 4.2 has no limits.
 
-    What it holds stays in the process that plans; executors get options and partitions.
+    The lease stays in the process that plans. Executors get only the options and partitions.
     """
 
     def __init__(self, options: StreamOptions) -> None:
@@ -78,16 +78,16 @@ class PgqueStreamReader(DataSourceStreamReader):
         return self._offset(self._hold.next_tick(position.prev_tick_id, None) or position.tick_id)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Opens a micro-batch and returns one partition a slice; without events, one as well."""
+        """Opens a micro-batch and returns one partition per slice, and at least one."""
         first, last = self._parse(start), self._parse(end)
         if last.tick < first.tick:
             raise CheckpointMismatch(
                 f"consumer {first.consumer} on queue {first.queue} stands at tick {first.tick}, "
                 f"past the end of the checkpoint's micro-batch, tick {last.tick}",
-                "Somebody else read on with it. Begin with a new checkpointLocation.",
+                "Another reader moved the consumer. Begin with a new checkpointLocation.",
             )
         if last.tick == first.tick:
-            # Spark 4.0 asks for this before it repeats a micro-batch that may not be stored.
+            # Spark 4.0 plans this before it repeats a micro-batch that may not be stored.
             return []
         self._hold.hold(first.tick, last.tick)
         slices = self._hold.read_plan(self._options.slices).slices
@@ -101,11 +101,11 @@ class PgqueStreamReader(DataSourceStreamReader):
         return arrow.read_slice(url, partition.value, self._options.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Finishes what the sink has stored."""
+        """Finishes the events that the sink has stored."""
         self._finish(self._parse(end))
 
     def stop(self) -> None:
-        """Lets go of the consumer."""
+        """Releases the consumer."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -140,7 +140,7 @@ class PgqueStreamReader(DataSourceStreamReader):
 
 
 def _stop_on_termination() -> None:
-    """Spark ends the planning process by SIGTERM; `stop` is called when that ends it in order."""
+    """Makes SIGTERM, by which Spark ends the planning process, exit so that `stop` is called."""
     if (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

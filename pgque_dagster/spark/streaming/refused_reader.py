@@ -1,4 +1,4 @@
-"""A stream whose options cannot be used: the query ends with the reason."""
+"""The reader of a stream whose options are wrong: its query fails with the reason."""
 
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -10,12 +10,12 @@ from ...client.errors import InvalidArgument
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Raises the reason at the first thing that a query asks it for.
+    """Raises the reason at the first call of the query.
 
-    What `DataSource.streamReader` itself raises, Spark shows below an UnboundLocalError of its own.
+    If `DataSource.streamReader` raised it, Spark would show it below its own UnboundLocalError.
 
     Args:
-        reason: what to raise.
+        reason: the error to raise.
     """
 
     def __init__(self, reason: InvalidArgument) -> None:
@@ -26,7 +26,7 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._reason
 
     def latestOffset(self, *args: Any) -> NoReturn:  # noqa: N802
-        """Refuses a query that goes on after its last micro-batch."""
+        """Refuses a query that continues after its last micro-batch."""
         raise self._reason
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
@@ -34,5 +34,5 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._reason
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Is not reached, since there is no partition."""
+        """Is never called, since there is no partition."""
         raise self._reason

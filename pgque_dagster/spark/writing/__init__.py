@@ -1,1 +1,1 @@
-"""How rows of a DataFrame become events: options, columns, COPY."""
+"""Writes the rows of a DataFrame as events: options, columns, COPY."""

@@ -1,7 +1,7 @@
-"""How Arrow record batches travel into a Postgres table: COPY, its text made a column at a time.
+"""Copies Arrow record batches into a PostgreSQL table. COPY's text is built column by column.
 
-Every attempt at a task writes in a transaction of its own, which the table records in each row; who
-reads the table later takes the rows of the attempts that counted.
+Each attempt at a task writes in its own transaction, and each row stores the transaction's id. So a
+later reader can select the rows of the attempts whose results Spark accepted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,12 +15,11 @@ from psycopg import sql
 
 from ...client.errors import InvalidArgument, MalformedPayload, translated
 
-# What COPY's text format wants escaped; the backslash first, since the others bring some.
+# Characters that COPY's text format escapes. The backslash is first, since the others add some.
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _NULL = "\\N"
 _TEXT = pa.large_string()
-# Years 1 to 9999, in days and in microseconds since 1970: Spark's own range, and in both the
-# Gregorian calendar without years before Christ.
+# The years 1 to 9999 in days since 1970: the range of Spark's dates and timestamps.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY = 86_400_000_000
 
@@ -30,8 +29,8 @@ class Copied:
     """What one attempt wrote.
 
     Attributes:
-        txid: its transaction, as `pg_current_xact_id()` writes it.
-        rows: how many rows.
+        txid: its transaction id, as `pg_current_xact_id()` prints it.
+        rows: the number of rows.
     """
 
     txid: str
@@ -47,15 +46,14 @@ def copy_batches(
     """Writes record batches into a table in one transaction.
 
     Args:
-        connection: in autocommit mode.
+        connection: a connection in autocommit mode.
         table: the table, with a column that defaults to `pg_current_xact_id()`.
-        columns: the table's columns, in the order of the batches'.
-        batches: what to write; columns of simple types.
+        columns: the table's columns, in the order of the batches' columns.
+        batches: the record batches to write, with columns of simple types.
 
     Raises:
-        MalformedPayload: if a text holds a character that PostgreSQL text cannot.
-        InvalidArgument: if a column has a type that no text of PostgreSQL's stands for, or a date
-            outside the years 1 to 9999.
+        MalformedPayload: if a text contains a character that PostgreSQL cannot store.
+        InvalidArgument: if a column has another type, or a date outside the years 1 to 9999.
     """
     copy = sql.SQL("copy {} ({}) from stdin (encoding 'UTF8')").format(
         table, sql.SQL(", ").join(map(sql.Identifier, columns))
@@ -73,7 +71,7 @@ def copy_batches(
 
 
 def _copy_text(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    """Yields the batch in COPY's text format: the bytes that Arrow keeps a column of strings in."""
+    """Yields the batch in COPY's text format, as the buffer of an Arrow column of strings."""
     if not batch.num_rows:
         return
     *first, last = (_field_texts(field, batch[field.name]) for field in batch.schema)
@@ -95,7 +93,7 @@ def _nul_error(batch: pa.RecordBatch) -> MalformedPayload:
     ]
     return MalformedPayload(
         f"column {' and '.join(names)} holds a text with the character U+0000",
-        "PostgreSQL has none: remove it, such as by regexp_replace(text, '\\\\x00', '').",
+        "PostgreSQL cannot store it: remove it, such as by regexp_replace(text, '\\\\x00', '').",
     )
 
 
@@ -116,13 +114,13 @@ def _field_texts(field: pa.Field, column: pa.Array) -> pa.Array:
             microseconds, pa.scalar("microseconds", _TEXT), pa.scalar(" ", _TEXT)
         )
     elif pa.types.is_float32(kind):
-        # To the digit: the shortest text of a float is another double.
+        # As a double, because the shortest text of a float reads as another double.
         texts = column.cast(pa.float64()).cast(_TEXT)
     elif pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         texts = column.cast(_TEXT)
     else:
         raise InvalidArgument(
-            f"column {field.name} has the type {kind}, which no simple column takes",
+            f"column {field.name} has the type {kind}, which cannot be written to a column",
             "Select its fields, or make it text with to_json.",
         )
     return pc.fill_null(texts, _NULL)

@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame become which part of an event."""
+"""Maps the columns of a DataFrame to the fields of an event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class EventColumns:
     """How rows become events.
 
     Attributes:
-        sources: the DataFrame's column for each part of an event that has one.
-        type: the type of all events, where no column gives it.
-        in_payload: the columns that make the payload together, as JSON; none if a column is it.
+        sources: the DataFrame's column for each field of an event that has one.
+        type: the type of all events, if no column has the types.
+        in_payload: the columns that form the payload as JSON; empty if a column is the payload.
     """
 
     sources: Mapping[str, str]
@@ -34,21 +34,21 @@ class EventColumns:
 
     @classmethod
     def of(cls, schema: StructType, type: str | None, payload: str | None) -> "EventColumns":
-        """Reads the names of the columns.
+        """Maps the columns by their names.
 
         Args:
-            schema: the DataFrame's.
+            schema: the DataFrame's schema.
             type: the option of that name.
             payload: the option of that name: `json`, or None.
 
         Raises:
-            InvalidArgument: if a column fits nowhere, or two the same place, or none is the
-            payload.
+            InvalidArgument: if a column maps to no field, two columns map to one field, or no
+                column is the payload.
         """
         if payload not in (None, "json"):
             raise InvalidArgument(
                 f"option payload of format('pgque') is {payload!r}",
-                "Leave it out, or say json to make all other columns the payload.",
+                "Omit it, or pass json to make all other columns the payload.",
             )
         sources: dict[str, str] = {}
         others: list[StructField] = []
@@ -74,23 +74,23 @@ class EventColumns:
             _check_json(sources, others)
         if type is not None and "ev_type" in sources:
             raise InvalidArgument(
-                f"both the option type and the column {sources['ev_type']} say the events' type",
-                "Keep one.",
+                f"both the option type and the column {sources['ev_type']} set the events' type",
+                "Keep one of them.",
             )
         return cls(sources, type or "default", tuple(field.name for field in others))
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The parts of an event that are written, in order."""
+        """The fields of an event that are written, in order."""
         given = {"ev_type", "ev_data", *self.sources}
         return tuple(part for part in COLUMNS if part in given)
 
     def events(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the events' parts, columns as in `written`.
+        """Returns the events, with the columns of `written`.
 
         Raises:
-            InvalidArgument: if an event has no type or no payload, or a column for the payload
-                holds a value that JSON cannot express.
+            InvalidArgument: if an event has no type or no payload, or a column of the payload has
+                a value that JSON cannot express.
         """
         parts = [self._part(part, batch) for part in self.written]
         for part, values in zip(self.written, parts, strict=True):
@@ -98,7 +98,7 @@ class EventColumns:
                 raise InvalidArgument(
                     f"column {self.sources[part]} is null in {values.null_count} of"
                     f" {len(values)} events",
-                    "Each event has a type and a payload: filter the others out, or coalesce.",
+                    "Each event needs a type and a payload: filter such rows out, or coalesce.",
                 )
         return pa.RecordBatch.from_arrays(parts, names=list(self.written))
 
@@ -128,8 +128,10 @@ def _check_json(sources: Mapping[str, str], others: list[StructField]) -> None:
     if "ev_data" in sources:
         raise InvalidArgument(
             f"column {sources['ev_data']} is the payload already",
-            "Leave the option payload out, or rename the column.",
+            "Omit the option payload, or rename the column.",
         )
     if not others:
-        raise InvalidArgument("no column is left to make the payload of", "Add one, or data.")
+        raise InvalidArgument(
+            "no column is left for the payload", "Add a column, or name one data."
+        )
     json_writer.check_types(StructType(others))

@@ -1,6 +1,6 @@
-"""From columns to JSON payloads, which `payload(schema)` reads back to equal values.
+"""Writes columns as JSON payloads that `payload(schema)` reads back to equal values.
 
-The types are those of docs/payloads.md. Arrow writes the texts, a column at a time.
+docs/payloads.md has the types. Arrow writes the texts column by column.
 """
 
 import base64
@@ -25,27 +25,27 @@ def check_types(fields: StructType) -> None:
     """Checks that each column has a type that `payload(schema)` reads.
 
     Raises:
-        InvalidArgument: if a name is there twice, or a column is of another type.
+        InvalidArgument: if a name occurs twice, or a column has another type.
     """
     try:
         struct_reader(fields)
     except InvalidArgument as error:
         raise InvalidArgument(
             f"payload=json cannot write these columns: {error.args[0]}",
-            "Cast the column to a type of docs/payloads.md, rename or drop it; or make the payload "
-            "in Spark, and name it data.",
+            "Cast the column to a type of docs/payloads.md, rename it or drop it; or build the "
+            "payload in Spark and name it data.",
         ) from error
 
 
 def write_objects(batch: pa.RecordBatch) -> pa.Array:
-    """Writes each row as a JSON object; fields that are null are left out.
+    """Writes each row as a JSON object without the fields that are null.
 
     Args:
         batch: columns that passed `check_types`.
 
     Raises:
-        InvalidArgument: if a value is NaN or infinite, or a date or time outside the years 1 to
-            9999; names the column.
+        InvalidArgument: if a value is NaN or infinite, or a date or time is outside the years 1 to
+            9999. The error names the column.
     """
     names = batch.schema.names
     return _object(names, batch.columns, batch.num_rows, "")
@@ -58,12 +58,12 @@ def _object(names: list[str], columns: list[pa.Array], rows: int, path: str) -> 
         members.append(pc.fill_null(_joined(f",{_quoted(name)}:", texts), ""))
     if not members:
         return pa.array(["{}"] * rows, _TEXT)
-    # Each member brings the comma before it.
+    # Each member begins with a comma.
     return _joined("{", pc.replace_substring_regex(_joined(*members), "^,", ""), "}")
 
 
 def _texts(column: pa.Array, path: str) -> pa.Array:
-    """Returns the JSON text of each value, null for null."""
+    """Returns the JSON text of each value; null for null."""
     kind = column.type
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
@@ -81,12 +81,12 @@ def _texts(column: pa.Array, path: str) -> pa.Array:
 
 
 def _values(column: pa.Array, path: str) -> pa.Array:
-    """Returns the text of each value of an array or map, where null is written."""
+    """Returns the JSON text of each value of an array or map; the text `null` for null."""
     return pc.fill_null(_texts(column, path), "null")
 
 
 def _lists(column: pa.Array, texts: pa.Array) -> pa.Array:
-    """Joins the texts of what arrays or maps hold, those of each with commas between."""
+    """Joins the texts of the elements of each array or map with commas."""
     offsets = pa.array(column.offsets.to_numpy(), pa.int64())
     return pc.binary_join(pa.LargeListArray.from_arrays(offsets, texts), pa.scalar(",", _TEXT))
 
@@ -104,17 +104,17 @@ def _strings(column: pa.Array, path: str = "") -> pa.Array:
 def _floats(column: pa.Array, path: str) -> pa.Array:
     if pc.any(pc.invert(pc.is_finite(column))).as_py():
         raise InvalidArgument(
-            f"column {path} holds NaN or an infinity, which JSON has not",
+            f"column {path} holds NaN or an infinity, which JSON cannot express",
             "Make it null, such as by nullif or nanvl; or cast the column to string.",
         )
-    # The shortest text that is this float or double; one without a point would lose -0.0.
+    # The shortest text of this float or double. Without a point, -0.0 would lose its sign.
     return pc.replace_substring_regex(column.cast(_TEXT), "^(-?[0-9]+)$", "\\1.0")
 
 
 def _decimals(column: pa.Array, path: str) -> pa.Array:
     if column.type.scale <= 6:
         return _joined('"', column.cast(_TEXT), '"')
-    # Arrow writes smaller ones with an exponent.
+    # Arrow writes small values of such a scale with an exponent.
     plain = [None if x is None else f"{x:f}" for x in column.to_pylist()]
     return _joined('"', pa.array(plain, _TEXT), '"')
 
@@ -130,7 +130,7 @@ def _dates(column: pa.Array, path: str) -> pa.Array:
 
 
 def _timestamps(column: pa.Array, path: str) -> pa.Array:
-    """Writes an instant in UTC, whatever the session's time zone."""
+    """Writes instants in UTC, whatever the session's time zone is."""
     microseconds = column.cast(pa.int64())
     _check_years(microseconds, _DAY_MICROSECONDS, path)
     texts = pc.replace_substring(microseconds.cast(pa.timestamp("us")).cast(_TEXT), " ", "T")
@@ -139,7 +139,7 @@ def _timestamps(column: pa.Array, path: str) -> pa.Array:
 
 
 def _check_years(column: pa.Array, day: int, path: str) -> None:
-    """Refuses what is outside the years of ISO 8601; `day` is how long one is."""
+    """Refuses values outside the years of ISO 8601. `day` is the length of a day in their unit."""
     first, last = pc.min_max(column).values()
     if first.is_valid and not _FIRST_DAY * day <= first.as_py() <= last.as_py() < _DAYS_END * day:
         raise InvalidArgument(
@@ -158,7 +158,7 @@ def _quoted(name: str) -> str:
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
-    """Joins texts; null where one is null."""
+    """Joins texts; null if one of them is null."""
     texts = [pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*texts, pa.scalar("", _TEXT))
 

@@ -1,8 +1,8 @@
-"""`df.write.format("pgque")`: a DataFrame's rows become events of a queue, all or none.
+"""`df.write.format("pgque")`: publishes a DataFrame's rows as events of a queue, all or none.
 
-Tasks COPY into a staging of the write's own. Once all are done the driver has the database publish,
-in one transaction, what the attempts wrote whose results Spark took. So a failed, repeated or
-speculated attempt leaves nothing, and a driver that dies before publishing has sent nothing.
+Tasks COPY into a staging table of the write. When all are done, the database publishes the rows of
+the attempts that Spark accepted, in one transaction. So a failed, repeated or speculative attempt
+publishes nothing, and neither does a driver that dies before this transaction.
 """
 
 import time
@@ -23,13 +23,13 @@ from ..address import DatabaseAddress
 from .copying import copy_batches
 from .event_columns import EventColumns
 
-# If the connection breaks during the commit, its outcome is unknown; publishing again reveals it.
+# If the connection breaks during the commit, its outcome is unknown, so publishing is repeated.
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What the attempt at a task that counts wrote: its transaction, and how many events."""
+    """What the accepted attempt at a task wrote: its transaction and its number of events."""
 
     txid: str
     events: int
@@ -37,14 +37,14 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write, read and checked.
+    """The options of a write, parsed and checked.
 
     Attributes:
-        address: the database: the options `url_env`, `url_file` or `url`, whichever of them is
-            there first on the host that writes.
+        address: the database: the first of the options `url_env`, `url_file` and `url` that the
+            host which writes can resolve.
         queue: the queue to publish in.
-        type: the type of all events; None where a column says it, or for `default`.
-        payload: `json` makes the columns that are no part of an event the payload.
+        type: the type of all events; None if a column has the types, or for `default`.
+        payload: `json` makes all columns that are not fields of an event the payload.
     """
 
     address: DatabaseAddress
@@ -54,10 +54,10 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "WriteOptions":
-        """Reads Spark's options.
+        """Parses Spark's options.
 
         Raises:
-            InvalidArgument: if one is missing.
+            InvalidArgument: if an option is missing.
         """
         address = DatabaseAddress.parse(options)
         missing = [] if address else ["url"]
@@ -66,19 +66,20 @@ class WriteOptions:
         if address is None or missing:
             raise InvalidArgument(
                 f"writing to format('pgque') lacks the option {' and '.join(missing)}",
-                "Pass .options(url=…, queue=…); url_env or url_file name where the URL is found.",
+                "Pass .options(url=…, queue=…). Instead of url, url_env or url_file name where the"
+                " URL is.",
             )
         return cls(address, options["queue"], options.get("type"), options.get("payload"))
 
 
 class PgqueWriter(DataSourceArrowWriter):
-    """One write. Made on the driver, and sent to the tasks."""
+    """One write. It is created on the driver and sent to the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidArgument(
                 f"queue {options.queue} cannot be overwritten",
-                "Events are only ever added: write with mode('append').",
+                "Events can only be added: write with mode('append').",
             )
         self._address = options.address
         self._columns = EventColumns.of(schema, options.type, options.payload)
@@ -86,10 +87,10 @@ class PgqueWriter(DataSourceArrowWriter):
             self._staging = client.run(staging.open_staging(options.queue))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Writes one partition into the staging, in a transaction of its own."""
+        """Writes one partition into the staging table, in its own transaction."""
         call = staging.table(self._staging)
         with connect(self._address.resolve()) as connection:
-            # By itself: until the end of the transaction it would keep the other tasks waiting.
+            # Not in the transaction of the COPY: the call locks a row that the other tasks need.
             with translated_with_role(connection, call.sql):
                 table = call.parse(connection.execute(call.sql, call.params).fetchall())
             copied = copy_batches(
@@ -101,11 +102,12 @@ class PgqueWriter(DataSourceArrowWriter):
         return Written(copied.txid, copied.rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publishes.
+        """Publishes the events.
 
         Raises:
-            StagingLost: if the server crashed since, and lost what was written.
-            ConnectionFailed: if it does not answer; the events are published, or will never be.
+            StagingLost: if the server crashed meanwhile and lost the staged events.
+            ConnectionFailed: if the server does not answer. The events are published already, or
+                never will be.
         """
         written = [message for message in messages if isinstance(message, Written)]
         publish = staging.publish(
@@ -124,6 +126,6 @@ class PgqueWriter(DataSourceArrowWriter):
                 time.sleep(pause)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Gives the staging up; without a connection, maintenance does so a day later."""
+        """Drops the staging table; if this fails, maintenance drops it a day later."""
         with Client(self._address.resolve()) as client:
             client.run(staging.abort(self._staging))

@@ -299,9 +299,9 @@ def test_a_table_inside_another_is_refused_whichever_is_first(
     publish(client, ["c"])
     claimed = claim(client)
 
-    with pytest.raises(InvalidArgument, match="lie in each other"):
+    with pytest.raises(InvalidArgument, match="is inside the other"):
         write(claimed, tmp_path / "sales" / "daily", numbers(spark, 1))
-    with pytest.raises(InvalidArgument, match="lie in each other"):
+    with pytest.raises(InvalidArgument, match="is inside the other"):
         write(claimed, tmp_path / "stock", numbers(spark, 1))
 
 

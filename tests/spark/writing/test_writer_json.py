@@ -231,7 +231,7 @@ def test_a_type_that_payload_does_not_read_is_refused_by_its_column(ddl: str, me
     with pytest.raises(InvalidArgument, match=message) as caught:
         EventColumns.of(t.StructType.fromDDL(ddl), None, "json")
 
-    assert "make the payload in Spark, and name it data" in caught.value.hint
+    assert "build the payload in Spark and name it data" in caught.value.hint
 
 
 def test_columns_of_another_type_are_refused_before_spark_works(

@@ -1,4 +1,4 @@
-"""Strict, typed reading of JSON payloads over Arrow: docs/payloads.md."""
+"""Reads JSON payloads into typed Arrow columns, exactly or not at all: docs/payloads.md."""
 
 from .parser import Parsed, PayloadParser
 

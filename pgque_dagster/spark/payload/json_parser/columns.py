@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from . import scalars
 
-# Which values of a column are in doubt; None for none of them.
+# A mask of the values of a column that need the exact reader; None if no value does.
 Doubts = npt.NDArray[np.bool_] | None
 
 _SMALLEST_NORMAL_FLOAT = float(np.finfo(np.float32).tiny)
@@ -21,17 +21,17 @@ _SMALLEST_NORMAL_FLOAT = float(np.finfo(np.float32).tiny)
 class Reader(ABC):
     """Reads the values of a field, or the elements of an array or map, in two ways.
 
-    `column` makes an Arrow array of what msgspec decoded, and is in doubt of what it cannot vouch
-    for. `exact` judges one value of `text.parse_json` and names what is wrong with it. A value that
-    the first is sure of is the second's.
+    `column` makes an Arrow array of the values that msgspec decoded, and marks the doubtful ones.
+    `exact` reads one value of `text.parse_json` and names what is wrong with it. For a value that
+    `column` does not mark, both return the same.
 
     Args:
-        name: of the Spark type, for reasons.
+        name: the name of the Spark type, for reasons.
         nullable: whether null is allowed.
     """
 
     arrow: pa.DataType
-    # What msgspec decodes a value to, null left aside.
+    # The Python type that msgspec decodes a value to, if it is not null.
     decoded: Any
 
     def __init__(self, name: str, nullable: bool) -> None:
@@ -40,21 +40,21 @@ class Reader(ABC):
 
     @property
     def annotation(self) -> Any:
-        """What msgspec decodes a value or null to. Raw JSON is that of a null, too."""
+        """The type that msgspec decodes a value or null to. Raw JSON includes null."""
         is_plain = self.decoded is msgspec.Raw or not self.nullable
         return self.decoded if is_plain else self.decoded | None
 
     @abstractmethod
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
-        """Makes a column of the type `arrow`, with null where it is in doubt."""
+        """Makes a column of the type `arrow`, with null for doubtful values, and their mask."""
 
     def exact(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Returns a value as pyarrow takes it for `arrow`; None for what does not fit.
+        """Returns a value as pyarrow takes it for `arrow`; None if it does not fit.
 
         Args:
-            value: of `text.parse_json`.
-            path: of the field.
-            problems: what is wrong is added here, once.
+            value: a value of `text.parse_json`.
+            path: the path of the field.
+            problems: each problem is added here, once.
         """
         if value is not None:
             return self.fitted(value, path, problems)
@@ -67,19 +67,19 @@ class Reader(ABC):
         """Does what `exact` does for a value that is not null."""
 
     def misfit(self, path: str, problems: dict[str, None]) -> None:
-        """Notes that a value is none of the type."""
+        """Records that a value is not of the type."""
         problems[f"{path} is no {self.name}"] = None
 
 
 class ScalarReader(Reader):
-    """Reads what msgspec decodes to just the value that pyarrow wants.
+    """Reads values that msgspec decodes exactly as pyarrow takes them.
 
     Args:
         name: as for `Reader`.
         nullable: as for `Reader`.
         arrow: the Arrow type.
-        decoded: what msgspec decodes a value to.
-        take: returns a value's counterpart, or raises `scalars.Misfit`.
+        decoded: the type that msgspec decodes a value to.
+        take: converts one value, or raises `scalars.Misfit`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ScalarReader(Reader):
         return pa.array(values, self.arrow), None
 
     def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Takes one value."""
+        """Converts one value."""
         try:
             return self.take(value)
         except scalars.Misfit as misfit:
@@ -111,7 +111,7 @@ class ScalarReader(Reader):
 
 
 class FloatReader(ScalarReader):
-    """Reads single-precision floats from doubles, in doubt of what may have been rounded twice."""
+    """Reads single-precision floats from doubles; values that may be rounded twice are doubtful."""
 
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
         """Makes the column."""
@@ -119,7 +119,7 @@ class FloatReader(ScalarReader):
         doubles = given.fill_null(0.0).to_numpy()
         with np.errstate(over="ignore"):
             floats = doubles.astype(np.float32)
-        # Half-way between two floats, all 29 bits that a float lacks are zero but the first.
+        # Half-way between two floats, only the first of the 29 bits that a float lacks is set.
         half_way = doubles.view(np.int64) & ((1 << 29) - 1) == 1 << 28
         tiny = (np.abs(doubles) < _SMALLEST_NORMAL_FLOAT) & (doubles != 0)
         doubts = half_way | tiny | np.isinf(floats)
@@ -128,14 +128,14 @@ class FloatReader(ScalarReader):
 
 
 class TextReader(ScalarReader):
-    """Reads values from texts that Arrow casts, in doubt of those that do not match a pattern.
+    """Reads values from texts that Arrow casts; texts that do not match a pattern are doubtful.
 
     Args:
         name: as for `Reader`.
         nullable: as for `Reader`.
         arrow: the Arrow type.
         take: as for `ScalarReader`.
-        pattern: of texts that Arrow reads as `take` does, or else refuses.
+        pattern: matches only texts that Arrow either casts to the same value as `take` or refuses.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class TextReader(ScalarReader):
         try:
             column = sure.cast(self.arrow)
         except pa.ArrowInvalid:
-            # One is a date such as 30 February, and Arrow does not say which.
+            # One text is a date such as 30 February, and Arrow does not say which one.
             column = pa.array([self._taken(text) for text in sure.to_pylist()], self.arrow)
         if column.null_count == texts.null_count:
             return column, None
@@ -171,7 +171,7 @@ class TextReader(ScalarReader):
 
 
 class DecimalReader(TextReader):
-    """Reads decimals from the text of JSON numbers, and of strings that hold one."""
+    """Reads decimals from the text of JSON numbers, and of strings that contain a number."""
 
     def __init__(self, name: str, nullable: bool, precision: int, scale: int) -> None:
         whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
@@ -205,5 +205,5 @@ class BinaryReader(ScalarReader):
 
 
 def bounded(bits: int) -> Any:
-    """Returns what msgspec decodes an integer of so many bits to."""
+    """Returns the type that msgspec decodes an integer of so many bits to."""
     return Annotated[int, msgspec.Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]

@@ -25,7 +25,7 @@ class StructReader(Reader):
         super().__init__(name, nullable)
         self._fields = fields
         self.arrow = pa.struct([(key, reader.arrow) for key, reader in fields.items()])
-        # msgspec takes no such names: there, everything is in doubt.
+        # msgspec does not accept such names; then all values are doubtful.
         self._is_decoded = not any(c in '"\\' or c < " " for key in fields for c in key)
         self.decoded = _msgspec_struct(fields) if self._is_decoded else msgspec.Raw
 
@@ -47,7 +47,7 @@ class StructReader(Reader):
         return pa.StructArray.from_arrays(columns, fields=list(self.arrow), mask=mask), doubts
 
     def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Takes one object; a field that does not fit is null."""
+        """Converts one object; a field that does not fit is null."""
         if not isinstance(value, dict):
             return self.misfit(path, problems)
         prefix = f"{path}." if path else ""
@@ -89,14 +89,14 @@ class ArrayReader(Reader):
         return array, _doubts_of_parents(doubts, offsets)
 
     def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Takes one array."""
+        """Converts one array."""
         if not isinstance(value, list):
             return self.misfit(path, problems)
         return [self._element.exact(element, f"{path}[]", problems) for element in value]
 
 
 class MapReader(Reader):
-    """Reads JSON objects of any names.
+    """Reads JSON objects with any names.
 
     Args:
         name: as for `Reader`.
@@ -123,14 +123,14 @@ class MapReader(Reader):
         return array, _doubts_of_parents(doubts, offsets)
 
     def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Takes one object."""
+        """Converts one object."""
         if not isinstance(value, dict):
             return self.misfit(path, problems)
         return [(key, self._value.exact(x, f"{path}[]", problems)) for key, x in value.items()]
 
 
 def _msgspec_struct(fields: dict[str, Reader]) -> type[msgspec.Struct]:
-    """Returns a class with the fields f0, f1, …, since not every name is one of Python."""
+    """Returns a class with the fields f0, f1, …, since some names are not valid in Python."""
     names = {f"f{n}": name for n, name in enumerate(fields)}
     annotated: list[Any] = []
     for attribute, reader in zip(names, fields.values(), strict=True):
@@ -144,14 +144,14 @@ def _nulls(values: list[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _offsets(values: list[Any]) -> npt.NDArray[np.int32]:
-    """Returns where the elements of each value begin, and at last where those of the last end."""
+    """Returns where the elements of each value begin, and where those of the last value end."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([0 if value is None else len(value) for value in values], out=offsets[1:])
     return offsets
 
 
 def _doubts_of_parents(doubts: Doubts, offsets: npt.NDArray[np.int32]) -> Doubts:
-    """Returns which arrays or maps have an element in doubt."""
+    """Returns which arrays or maps have a doubtful element."""
     if doubts is None:
         return None
     before = np.concatenate(([0], np.cumsum(doubts)))

@@ -1,7 +1,7 @@
-"""From a column of payloads to typed columns, and the reason for each that does not fit.
+"""Parses a column of payloads into typed columns, with a reason for each that does not fit.
 
-msgspec and Arrow read what they surely read as docs/payloads.md says. The rest, be it unusual or
-malformed, is read one by one.
+msgspec and Arrow read the payloads that they certainly read as docs/payloads.md says. The others,
+whether unusual or malformed, are read one by one.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ from .text import NotJson, parse_json
 
 @dataclass(frozen=True)
 class Parsed:
-    """What was read of some payloads, in their order.
+    """The parsed payloads, in their order.
 
     Args:
-        columns: one for each field. Of a malformed payload they have what fits, else null.
-        reasons: why a payload is malformed; null for one that fits.
+        columns: one for each field. For a malformed payload, they have the values that fit, and
+            null elsewhere.
+        reasons: why a payload is malformed; null if it fits.
     """
 
     columns: list[pa.Array]
@@ -33,10 +34,10 @@ class PayloadParser:
     """Reads JSON payloads as docs/payloads.md says.
 
     Args:
-        fields: the fields to read; those that are not nullable must be there, at any depth.
+        fields: the fields to read; those that are not nullable must be present, at any depth.
 
     Raises:
-        InvalidArgument: if a name is there twice, or JSON has no values of a type.
+        InvalidArgument: if a name occurs twice, or no JSON value is read as one of the types.
     """
 
     def __init__(self, fields: StructType) -> None:
@@ -47,12 +48,12 @@ class PayloadParser:
         """Reads payloads.
 
         Args:
-            payloads: a column of strings. A null is no JSON.
+            payloads: a column of strings. A null is malformed.
         """
         texts = payloads.cast(pa.binary()).to_pylist()
         decoded, refused = self._decoded(texts)
         rows, doubts = self._reader.column(decoded)
-        # Where each payload's row is: first come those that were decoded.
+        # The index of each payload's row; the decoded ones come first.
         places = np.delete(np.arange(len(texts)), refused)
         unsure = refused if doubts is None else [*places[doubts], *refused]
         if not unsure:
@@ -67,20 +68,20 @@ class PayloadParser:
         return Parsed(rows.take(pa.array(order)).flatten(), pa.array(reasons, pa.string()))
 
     def _decoded(self, texts: list[bytes | None]) -> tuple[list[Any], list[int]]:
-        """Returns what msgspec decodes of them, and where it refuses."""
+        """Returns the values that msgspec decodes, and the indices of the texts that it refuses."""
         decoded: list[Any] = []
         refused: list[int] = []
         left = iter(texts)
         while len(decoded) + len(refused) < len(texts):
             try:
-                # Without a loop in Python. What was decoded before one is refused stays.
+                # No loop in Python. The values decoded before a refused text stay in the list.
                 decoded.extend(map(self._decode, left))  # type: ignore[arg-type]
             except (msgspec.DecodeError, RecursionError, TypeError):
                 refused.append(len(decoded) + len(refused))
         return decoded, refused
 
     def _exact(self, text: bytes | None) -> tuple[dict[str, Any], str | None]:
-        """Returns the fields of a payload that fit, and the reason if not all do."""
+        """Returns the fields of a payload that fit, and the reason if some do not."""
         try:
             value = parse_json((text or b"").decode())
         except NotJson as error:

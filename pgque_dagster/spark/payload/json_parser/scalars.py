@@ -1,4 +1,4 @@
-"""Single JSON values to values of Spark's scalar types: exactly, or not at all."""
+"""Converts single JSON values to Spark's scalar types, exactly or not at all."""
 
 import base64
 import math
@@ -20,15 +20,15 @@ _DATE = re.compile(DATE)
 _TIMESTAMP = re.compile(f"({DATE})[T ]({CLOCK})({ZONE})?")
 
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?)0*([0-9]*))?")
-# An exponent of more digits is beyond every type, however many digits precede it.
+# A number with a longer exponent is out of range for every type, whatever its digits are.
 _EXPONENT_DIGITS = 12
-# From half-way between the largest float and the next power of two on, numbers round to infinity.
+# Numbers from half-way between the largest float and the next power of two round to infinity.
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _FLOAT_BORDER = 2.0**128 - 2.0**103
 
 
 class Misfit(ValueError):
-    """A value is none of the type; the text, if any, is a reason that says more than its name."""
+    """A value is not of the type; the text, if any, is a more specific reason."""
 
 
 def take_string(value: Any) -> str:
@@ -46,7 +46,7 @@ def take_boolean(value: Any) -> bool:
 
 
 def take_integer(value: Any, bits: int) -> int:
-    """Takes whole numbers, however written, that so many bits hold."""
+    """Takes whole numbers, however written, that fit into so many bits."""
     if not isinstance(value, Number):
         raise Misfit
     number = _unscaled(value, 19, 0)
@@ -56,7 +56,7 @@ def take_integer(value: Any, bits: int) -> int:
 
 
 def take_decimal(value: Any, precision: int, scale: int) -> Decimal:
-    """Takes numbers, and strings that hold one, which the type holds to the last digit."""
+    """Takes numbers, and strings that contain one, if the type holds every digit."""
     if not isinstance(value, str) or not is_number(value):
         raise Misfit
     number = _unscaled(value, precision, scale)
@@ -86,7 +86,7 @@ def take_float(value: Any) -> float:
     with np.errstate(over="ignore"):
         other = np.nextafter(near, np.float32(math.copysign(math.inf, double - float(near))))
     if float(other) - double == double - float(near):
-        # The double is half-way between two floats: which is nearer depends on the text.
+        # The double is half-way between two floats, so the text decides which one is nearer.
         exact, half_way = Decimal(value), Decimal(double)
         if exact != half_way and (exact > half_way) == bool(other > near):
             return float(other)
@@ -99,7 +99,7 @@ def _is_beyond_floats(text: str) -> bool:
 
 
 def take_binary(value: Any) -> bytes:
-    """Takes strings of base64, as encoding the bytes gives them."""
+    """Takes strings of canonical base64."""
     try:
         content = base64.b64decode(take_string(value), validate=True)
     except ValueError as error:
@@ -120,7 +120,7 @@ def take_date(value: Any) -> date:
 
 
 def take_timestamp(value: Any, *, zoned: bool) -> datetime:
-    """Takes strings such as 2026-01-31T12:00:00Z, with a zone where the type has one."""
+    """Takes strings such as 2026-01-31T12:00:00Z, with a zone if the type has one."""
     found = _TIMESTAMP.fullmatch(take_string(value))
     if found is None:
         raise Misfit
@@ -148,7 +148,7 @@ def _offset(zone: str) -> timedelta:
 
 
 def _unscaled(text: str, precision: int, scale: int) -> int:
-    """Returns a JSON number times 10^scale, if that is whole and of at most `precision` digits."""
+    """Returns a JSON number times 10^scale, if that is whole and has at most `precision` digits."""
     found = _NUMBER.fullmatch(text)
     if found is None:
         raise Misfit

@@ -1,4 +1,4 @@
-"""Which reader a Spark type has."""
+"""Chooses the reader of each Spark type."""
 
 from functools import partial
 
@@ -24,10 +24,10 @@ _INTEGERS: dict[type[t.DataType], tuple[int, pa.DataType]] = {
     t.IntegerType: (32, pa.int32()),
     t.LongType: (64, pa.int64()),
 }
-# Arrow reads fractions of six digits at most.
+# Arrow reads fractions of at most six digits.
 _CLOCK = scalars.CLOCK.replace("0*", "")
 LOCAL = f"{scalars.DATE}[T ]{_CLOCK}"
-# Without the years in which an offset may lead out of the years 1 to 9999.
+# Without the first and last year: an offset could lead out of the years 1 to 9999.
 INSTANT = (
     "(?:000[2-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])"
     f"{scalars.DAY_OF_YEAR}[T ]{_CLOCK}{scalars.ZONE}"
@@ -40,10 +40,10 @@ def struct_reader(schema: t.StructType, nullable: bool = False, path: str = "") 
     Args:
         schema: its fields.
         nullable: whether it may be null.
-        path: where it stands in the payload.
+        path: its path in the payload.
 
     Raises:
-        InvalidArgument: if a name is there twice, or JSON has no values of a type.
+        InvalidArgument: if a name occurs twice, or no JSON value is read as one of the types.
     """
     fields: dict[str, Reader] = {}
     for field in schema:

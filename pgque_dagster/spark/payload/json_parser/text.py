@@ -1,7 +1,7 @@
-"""JSON to Python values, exactly: RFC 8259 and nothing beside it, numbers as their text.
+"""Parses JSON exactly as RFC 8259 defines it; numbers stay texts.
 
-The standard library's parser takes more (NaN, half of a surrogate pair) and less (it ends at the
-recursion limit).
+The standard library's parser accepts more (NaN, half of a surrogate pair) and less (its depth is
+limited by the recursion limit).
 """
 
 import re
@@ -26,7 +26,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class NotJson(ValueError):
-    """A text that is no JSON, with the reason."""
+    """A text is not JSON; the message is the reason."""
 
 
 class Number(str):
@@ -42,17 +42,17 @@ def parse_json(text: str) -> Any:
         text: the document; a byte order mark before it is ignored.
 
     Returns:
-        A dict, list, str, `Number`, bool or None. Of a repeated name the last value counts.
+        A dict, list, str, `Number`, bool or None. If a name is repeated, its last value counts.
 
     Raises:
-        NotJson: if it is none, or half of a surrogate pair is in it.
+        NotJson: if the text is not JSON, or contains half of a surrogate pair.
     """
-    document: list[Any] = []  # holds the one value
+    document: list[Any] = []  # Gets one value.
     current: Any = document
     parents: list[Any] = []
     name = ""
     surrogates = False
-    # What may come: v is a value, n a name, and the marks stand for themselves.
+    # The tokens that may come next: v is a value, n is a name, and marks stand for themselves.
     awaited = "v"
     for kind, content in _tokens(text):
         if kind == _MARK and content in "]},:":
@@ -94,7 +94,7 @@ def is_number(text: str) -> bool:
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str]]:
-    """Yields kinds of tokens and what is in them."""
+    """Yields the kind and the content of each token."""
     start = _START.match(text)
     position = start.end() if start else 0
     while position < len(text):
@@ -106,7 +106,7 @@ def _tokens(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _value(kind: int, content: str) -> Any:
-    """Returns the value of a token; a container is empty as yet."""
+    """Returns the value of a token; a container is still empty."""
     if kind == _MARK:
         return {} if content == "{" else []
     if kind == _STRING:
@@ -115,7 +115,7 @@ def _value(kind: int, content: str) -> Any:
 
 
 def _after_value(current: Any, document: list[Any]) -> str:
-    """Returns what may come after a value in a container; nothing after the document."""
+    """Returns the tokens that may follow a value in a container; none after the document."""
     if current is document:
         return ""
     return ",}" if isinstance(current, dict) else ",]"
@@ -126,7 +126,7 @@ def _unescaped(content: str) -> str:
         code, short = escape.groups()
         return chr(int(code, 16)) if code else _CHARACTERS.get(short, short)
 
-    # Both halves of a pair are there now; UTF-16 makes one character of them.
+    # Encoding to UTF-16 joins the two halves of a pair into one character.
     text = _ESCAPED.sub(character, content)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 

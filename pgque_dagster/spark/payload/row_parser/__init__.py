@@ -1,4 +1,4 @@
-"""Strict, typed reading of the rows that triggers publish, over Arrow: docs/triggers.md."""
+"""Reads the rows that triggers publish into typed Arrow columns: docs/triggers.md."""
 
 from .parser import ChangeParser, MissingColumns, ParsedChanges
 

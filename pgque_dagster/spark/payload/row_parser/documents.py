@@ -1,4 +1,4 @@
-"""What jsontriga and logutriga write into ev_type and ev_data, decoded."""
+"""Decodes ev_type and ev_data of the events that jsontriga and logutriga publish."""
 
 import re
 from binascii import a2b_qp
@@ -18,7 +18,7 @@ TRUNCATE, DELETE = "truncate", "delete"
 LETTERS = {"I": "insert", "U": "update", "D": DELETE, "R": TRUNCATE}
 _WORDS = {word.upper(): word for word in LETTERS.values()}
 
-# What is nowhere in a url-encoded row.
+# Characters that a url-encoded row never contains.
 _FOREIGN = re.compile("[^A-Za-z0-9_.+%=&-]|%(?![0-9a-fA-F]{2})")
 
 _Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -26,18 +26,18 @@ _Value = str | _Integer | bool | msgspec.UnsetType | None
 
 
 class NotARow(ValueError):
-    """A text that is no row of a table, with the reason."""
+    """A text is not a row of a table; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What ev_type says of a change.
+    """What ev_type says about a change.
 
     Args:
         operation: insert, update, delete or truncate.
-        table: with its schema; None where ev_type does not say.
-        key: the columns that identify a row. Those of logutriga have commas between, so that one
-            with a comma in its name is taken apart: see `column_across`.
+        table: the table with its schema; None if ev_type does not name it.
+        key: the columns that identify a row. logutriga separates them by commas, so a column with
+            a comma in its name is split into several: see `column_across`.
         is_json: whether the row is JSON.
     """
 
@@ -48,12 +48,12 @@ class Head:
 
 
 class Nested:
-    """An object or array in the place of a value."""
+    """An object or array where a scalar value is expected."""
 
 
 @lru_cache(1024)
 def parse_head(ev_type: str | None) -> Head | None:
-    """Reads an event's type; None if it is none of jsontriga or logutriga."""
+    """Reads an event's type; returns None if neither jsontriga nor logutriga wrote it."""
     if ev_type is None:
         return None
     if ev_type.startswith("{"):
@@ -66,11 +66,11 @@ def parse_head(ev_type: str | None) -> Head | None:
 
 
 def column_across(key: Sequence[str], text: str) -> str | None:
-    """Returns a column whose name is several of the names in a key, with commas between.
+    """Returns a column whose name consists of several names in a key, joined by commas.
 
     Args:
-        key: names that were taken apart at commas.
-        text: the row of logutriga, which `RowDecoder` has taken.
+        key: names that were split at commas.
+        text: the row of logutriga, which `RowDecoder` has decoded.
     """
     if len(key) < 2 or "%2c" not in text.lower():
         return None
@@ -80,7 +80,7 @@ def column_across(key: Sequence[str], text: str) -> str | None:
 
 
 class RowDecoder:
-    """Takes the wanted columns from rows.
+    """Decodes the wanted columns of rows.
 
     Args:
         names: the columns.
@@ -89,7 +89,7 @@ class RowDecoder:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._decode_json: Callable[[str], Any] | None = None
-        # msgspec takes no other names.
+        # msgspec does not accept other names.
         if not any(c in '"\\' or c < " " for name in names for c in name):
             columns = {f"c{n}": name for n, name in enumerate(names)}
             row = msgspec.defstruct(
@@ -100,10 +100,10 @@ class RowDecoder:
     def decode(self, text: str | None, *, is_json: bool) -> Sequence[Any]:
         """Returns the columns' values, each as PostgreSQL prints it, or None for null.
 
-        A column that is not there is `MISSING`, and an object or array is a `Nested`.
+        A column that the row lacks is `MISSING`, and an object or array is a `Nested`.
 
         Raises:
-            NotARow: if the text is no row.
+            NotARow: if the text is not a row.
         """
         if not is_json:
             return self._from_url(text)
@@ -153,7 +153,7 @@ def _json_head(ev_type: str) -> Head | None:
 
 
 def _printed(value: Any) -> Any:
-    """Returns a JSON value as PostgreSQL prints the value that it stands for."""
+    """Returns a JSON value as PostgreSQL prints the value of the column."""
     kind = type(value)
     if kind is str or value is None or value is MISSING:
         return value
@@ -162,7 +162,7 @@ def _printed(value: Any) -> Any:
     if kind is int:
         return str(value)
     if kind is Number:
-        # A JSON number is an integer's, which has no negative zero.
+        # Only integers are published as JSON numbers, and they have no negative zero.
         return "0" if value == "-0" else str(value)
     return Nested()
 
@@ -170,5 +170,5 @@ def _printed(value: Any) -> Any:
 def _unquoted(text: str) -> str:
     if "%" not in text and "+" not in text:
         return text
-    # With = for %, it is quoted-printable, which takes less memory to decode than urllib takes.
+    # With = for %, the text is quoted-printable. Decoding that takes less memory than urllib takes.
     return a2b_qp(text.replace("+", " ").replace("%", "=")).decode()

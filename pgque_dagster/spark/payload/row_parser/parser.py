@@ -1,7 +1,7 @@
-"""From events of jsontriga and logutriga to typed rows, and the reason for each that does not fit.
+"""Parses events of jsontriga and logutriga into typed rows, with a reason for each malformed one.
 
-Arrow reads the values of a column that it surely reads as docs/triggers.md says. The rest, be it
-unusual or malformed, is read one by one.
+Arrow reads the values that it certainly reads as docs/triggers.md says. The others, whether unusual
+or malformed, are read one by one.
 """
 
 import json
@@ -32,14 +32,14 @@ MissingColumns = Literal["malformed", "null"]
 
 @dataclass(frozen=True)
 class ParsedChanges:
-    """What was read of some events, in their order.
+    """The parsed events, in their order.
 
     Args:
         operations: insert, update, delete or truncate.
-        tables: with their schemas.
-        keys: structs of the key's columns; null for a truncate, or where there is no row.
-        rows: structs of all columns; of a malformed event they have what fits, else null.
-        reasons: why an event is malformed; null for one that fits.
+        tables: the tables with their schemas.
+        keys: structs of the key's columns; null for a truncate, or if the event has no row.
+        rows: structs of all columns; for a malformed event, with the values that fit.
+        reasons: why an event is malformed; null if it fits.
     """
 
     operations: pa.Array
@@ -54,11 +54,11 @@ class ChangeParser:
 
     Args:
         fields: the table's columns to read.
-        key: those that identify a row.
-        missing_columns: what an insert or update is that lacks a column which may be null.
+        key: the columns that identify a row.
+        missing_columns: how to treat an insert or update that lacks a nullable column.
 
     Raises:
-        InvalidArgument: if a name is there twice, or no value is read as a type.
+        InvalidArgument: if a name occurs twice, or no value is read as one of the types.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ChangeParser:
         )
 
     def _key_problem(self, head: Head, text: str) -> list[str]:
-        # A table without a primary key has events of inserts alone, which name no key.
+        # A table without a primary key publishes only inserts, and their events name no key.
         if not head.key:
             return []
         across = None if head.is_json else column_across(head.key, text)
@@ -136,7 +136,7 @@ class ChangeParser:
     def _column(
         self, name: str, values: list[Any], events: list[tuple[Head | None, list[str]]]
     ) -> pa.Array:
-        """Makes a column, and notes what is wrong with values."""
+        """Makes a column, and records the problems of its values."""
         reader = self._readers[name]
         texts = [value if type(value) is str else None for value in values]
         column, doubts = reader.column(texts)
@@ -157,7 +157,7 @@ class ChangeParser:
         return pa.concat_arrays([column, pa.array(exact, column.type)]).take(pa.array(order))
 
     def _unread(self, name: str, reader: ScalarReader, value: Any, head: Head | None) -> list[str]:
-        """Returns what is wrong with what is no text."""
+        """Returns the problems of a value that is not a text."""
         if value is None:
             return [] if reader.nullable else [f"{name} is null"]
         if value is not MISSING:

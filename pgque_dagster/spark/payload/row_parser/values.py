@@ -1,6 +1,6 @@
-"""From values as PostgreSQL prints them to Spark's scalar types: exactly, or not at all.
+"""Converts values as PostgreSQL prints them to Spark's scalar types, exactly or not at all.
 
-What JSON numbers and ISO 8601 have in common with PostgreSQL is left to `json_parser`.
+`json_parser` reads the forms that JSON numbers and ISO 8601 share with PostgreSQL.
 """
 
 import re
@@ -21,7 +21,7 @@ from ..json_parser.columns import Doubts, ScalarReader, TextReader
 from ..json_parser.schema import INSTANT, LOCAL
 from ..json_parser.text import Number, is_number
 
-# Bits, the Arrow type, and how many digits are surely in range.
+# Bits, the Arrow type, and the number of digits that is always in range.
 _INTEGERS: dict[type[t.DataType], tuple[int, pa.DataType, int]] = {
     t.ByteType: (8, pa.int8(), 2),
     t.ShortType: (16, pa.int16(), 4),
@@ -29,11 +29,11 @@ _INTEGERS: dict[type[t.DataType], tuple[int, pa.DataType, int]] = {
     t.LongType: (64, pa.int64(), 18),
 }
 _BOOLEANS = {"t": True, "f": False}
-# No double has more, written out in full.
+# No double has more digits when it is written out in full.
 _DOUBLE_DIGITS = 767
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _BYTES = re.compile(r"\\x(?:[0-9a-f]{2})*")
-# In local mean time, which PostgreSQL has for old times, offsets have seconds.
+# PostgreSQL uses local mean time for old times, and its offsets have seconds.
 _OFFSET_WITH_SECONDS = re.compile(r"(.*([+-])[0-9]{2}:[0-9]{2}):([0-5][0-9])", re.ASCII | re.DOTALL)
 
 
@@ -46,7 +46,7 @@ def value_reader(data_type: t.DataType, nullable: bool, path: str) -> ScalarRead
         path: the column's name.
 
     Raises:
-        InvalidArgument: if no printed value is read as that type.
+        InvalidArgument: if no value is read as this type.
     """
     name, kind = data_type.simpleString(), type(data_type)
 
@@ -59,7 +59,7 @@ def value_reader(data_type: t.DataType, nullable: bool, path: str) -> ScalarRead
         return from_text(arrow, partial(take_integer, bits=bits), whole)
     if isinstance(data_type, t.DecimalType):
         return _decimal_reader(name, nullable, data_type.precision, data_type.scale)
-    # So many digits every double or float has.
+    # Every double or float holds this many digits.
     if kind is t.DoubleType:
         sure = r"-?(?:0|[1-9][0-9]{0,6})(?:\.[0-9]{1,8})?"
         return from_text(pa.float64(), take_double, sure)
@@ -85,17 +85,17 @@ def value_reader(data_type: t.DataType, nullable: bool, path: str) -> ScalarRead
 
 
 def take_integer(text: str, bits: int) -> int:
-    """Takes whole numbers that so many bits hold."""
+    """Takes whole numbers that fit into so many bits."""
     return scalars.take_integer(_number(text), bits)
 
 
 def take_double(text: str) -> float:
-    """Takes numbers that the double prints back, and those that are not finite."""
+    """Takes numbers that a double prints, NaN and the infinities."""
     return _printed_back(text, scalars.take_double, float)
 
 
 def take_float(text: str) -> float:
-    """Takes numbers that the single-precision float prints back, and those that are not finite."""
+    """Takes numbers that a single-precision float prints, NaN and the infinities."""
     return _printed_back(text, scalars.take_float, np.float32)
 
 
@@ -156,10 +156,11 @@ def _number(text: str) -> Number:
 
 
 def _printed_back(text: str, take: Callable[[Any], float], kind: Callable[[float], Any]) -> float:
-    """Takes a number that the value nearest to it prints, in short or with as many digits.
+    """Takes a number if the nearest value prints as it, either shortest or with as many digits.
 
-    So every value of the type is read as itself, and a number with more digits than the type has
-    is not rounded. The short text alone would not do: Python's and PostgreSQL's may differ.
+    So every value of the type is read as itself, and a number with more digits than the type holds
+    is refused instead of rounded. Comparing only the shortest text is not enough, because Python
+    and PostgreSQL may print it differently.
     """
     if text in _NOT_FINITE:
         return float(text)
@@ -175,7 +176,7 @@ def _printed_back(text: str, take: Callable[[Any], float], kind: Callable[[float
 
 
 def _is_rounded(value: float, number: Decimal) -> bool:
-    """Whether a number lies within half of its last digit from a value."""
+    """Whether a number differs from a value by at most half of its last digit."""
     _, digits, exponent = number.as_tuple()
     whole = "".join(map(str, digits)).lstrip("0")
     significant = whole.rstrip("0")
