@@ -1,4 +1,4 @@
-"""Runs pgbench's bank, has Dagster and Spark keep its balances, and compares them with its books.
+"""Runs pgbench's bank, computes its balances with Dagster and Spark, and compares the two.
 
-`python -m demo`, or `make demo`. docs/architecture.md names the parts that it shows at work.
+Run `python -m demo` or `make demo`. docs/architecture.md describes the parts that it uses.
 """

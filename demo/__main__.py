@@ -17,14 +17,14 @@ from .report import mismatch_lines
 
 
 def main() -> int:
-    """Plays the demo; returns the exit code."""
+    """Runs the demo and returns the exit code."""
     options = _parse_options()
     place = Place()
     try:
         with Interrupts() as interrupts, place.taken():
             summary = play(options, place, interrupts)
     except SystemExit:
-        # A signal. It is how an interactive demo is meant to end.
+        # Raised by a signal, which is the normal end of an interactive demo.
         if options.interactive:
             return 0
         raise
@@ -46,16 +46,23 @@ def main() -> int:
 def _parse_options() -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m demo",
-        description="pgbench moves money, Spark keeps the balances, the bank's books prove them.",
-        epilog="With CHAOS=1 in the environment a run's process is killed in the middle.",
+        description="pgbench moves money, Spark computes the balances, and the demo compares them"
+        " with the bank's own.",
+        epilog="With CHAOS=1 in the environment, the demo kills the process of a run.",
     )
     parser.add_argument("--interactive", action="store_true", help="keep running until Ctrl-C")
-    parser.add_argument("--seconds", type=int, default=30, help="of load (default: %(default)s)")
     parser.add_argument(
-        "--rate", type=int, default=300, help="transactions a second (default: %(default)s)"
+        "--seconds", type=int, default=30, help="duration of the load (default: %(default)s)"
     )
     parser.add_argument(
-        "--pg", type=int, choices=(18, 16), default=18, help="PostgreSQL (default: %(default)s)"
+        "--rate", type=int, default=300, help="transactions per second (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pg",
+        type=int,
+        choices=(18, 16),
+        default=18,
+        help="version of PostgreSQL (default: %(default)s)",
     )
     given = parser.parse_args()
     if given.seconds < 1 or given.rate < 1:

@@ -28,7 +28,7 @@ create trigger publish_history after insert on pgbench_history
 for each row execute function publish_history();
 """
 
-# No posting of the bank: each must end as a dead letter of each consumer.
+# Events that are not postings of the bank. Each must become a dead letter of each consumer.
 MALFORMED = (
     '{"tid": 1, "bid": 1, "aid": 1, "delta": 10',
     "this is no JSON",
@@ -39,14 +39,14 @@ MALFORMED = (
 
 
 def open_bank(server: EmbeddedPostgres, url: str, log: Path) -> None:
-    """Creates the bank's accounts in a database and publishes its postings from now on."""
+    """Creates the bank's accounts in a database, and a trigger that publishes its postings."""
     _run_pgbench(server, log, "--initialize", f"--scale={SCALE}", "--quiet", url)
     with psycopg.connect(url) as connection:
         connection.execute(_PUBLISH_HISTORY)
 
 
 class Load:
-    """pgbench at work: clients that move money."""
+    """A running pgbench, whose clients move money."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
@@ -54,7 +54,7 @@ class Load:
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on.
+        """Whether pgbench is running.
 
         Raises:
             DemoError: if pgbench failed.
@@ -75,15 +75,15 @@ def load(
     seconds: int,
     rate: int,
 ) -> Iterator[Load]:
-    """Has clients move money while the block runs, no longer than `seconds`.
+    """Runs pgbench while the block runs, for at most `seconds`.
 
     Args:
-        server: whose pgbench to use.
+        server: the server whose pgbench to use.
         url: the bank's database.
-        log: for what pgbench prints.
-        interrupts: of the demo.
-        seconds: how long.
-        rate: transactions a second.
+        log: the file for pgbench's output.
+        interrupts: the demo's signal handling.
+        seconds: the duration of the load.
+        rate: transactions per second.
 
     Yields:
         The load.

@@ -1,4 +1,4 @@
-"""The oracle: balances that Spark derived from events, compared with the bank's own books."""
+"""Compares the balances that Spark computed from events with the bank's own balances."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,13 @@ from psycopg import sql
 
 @dataclass(frozen=True)
 class Ledger:
-    """An asset that keeps balances, and where the bank keeps the same.
+    """An asset that computes balances, and the bank's table with the same balances.
 
     Attributes:
-        asset: name of the asset, and of its consumer.
-        key: what a balance belongs to, a column of the history.
+        asset: the name of the asset and of its consumer.
+        key: the column of the history that identifies a balance.
         table: the bank's table of balances.
-        balance: the balance's column there.
+        balance: the column of the balance in this table.
     """
 
     asset: str
@@ -35,7 +35,7 @@ LEDGERS = (
 
 @dataclass(frozen=True)
 class Account:
-    """A balance and the number of postings that made it."""
+    """A balance and its number of postings."""
 
     balance: int
     postings: int
@@ -47,7 +47,7 @@ NOTHING = Account(balance=0, postings=0)
 
 @dataclass(frozen=True)
 class Mismatch:
-    """An account on which the bank and Spark disagree."""
+    """An account whose balances differ between the bank and Spark."""
 
     key: int
     booked: Account
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compare(ledger: Ledger, booked: Accounts, derived: Accounts) -> Comparison:
-    """Compares the accounts that either side knows; one that a side does not know is empty."""
+    """Compares all accounts of both sides; an account that a side lacks counts as empty."""
     keys = sorted(booked.keys() | derived.keys())
     pairs = ((key, booked.get(key, NOTHING), derived.get(key, NOTHING)) for key in keys)
     mismatches = tuple(Mismatch(key, ours, theirs) for key, ours, theirs in pairs if ours != theirs)
@@ -72,7 +72,7 @@ def compare(ledger: Ledger, booked: Accounts, derived: Accounts) -> Comparison:
 
 
 def booked_accounts(connection: psycopg.Connection[Any], ledger: Ledger) -> Accounts:
-    """Reads the bank's own balances, and how many postings its history has for each."""
+    """Reads the bank's balances, and the number of postings of each in the bank's history."""
     query = sql.SQL(
         "select {key}, {balance}, coalesce(postings, 0) from {table}"
         " left join (select {key}, count(*) as postings from pgbench_history group by {key}) h"

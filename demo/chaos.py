@@ -1,4 +1,4 @@
-"""One thing going wrong on purpose: a run worker is killed while it works on its batch."""
+"""Kills the process of one run while it works on its batch."""
 
 import os
 import re
@@ -8,19 +8,19 @@ import time
 from .console import say
 from .graphql import Dagster, Run
 
-_WORKED_FOR = 4.0  # Seconds: by then it holds the lease, and Spark is starting or at work.
+_WORKED_FOR = 4.0  # Seconds. By then the run has claimed its batch and has started Spark.
 _STARTED_PROCESS = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
 class Chaos:
-    """Kills one run. Call `look` again and again until `killed` is set."""
+    """Kills one run. Call `look` repeatedly until `killed` is set."""
 
     def __init__(self, dagster: Dagster) -> None:
         self._dagster = dagster
         self.killed: str | None = None
 
     def look(self, runs: list[Run]) -> None:
-        """Kills the worker of a run that has been working for a moment, unless one was killed."""
+        """Kills the process of a run that has worked for some seconds, unless it has killed one."""
         if self.killed is not None:
             return
         for run in runs:

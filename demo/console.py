@@ -1,4 +1,4 @@
-"""What the user sees: progress lines, and errors of one line."""
+"""Prints progress, and defines the demo's error."""
 
 import time
 
@@ -6,7 +6,7 @@ _started = time.monotonic()
 
 
 class DemoError(Exception):
-    """The demo cannot go on, or did not keep its promise; the text says what to do about it."""
+    """The demo cannot continue, or its result is wrong; the message says what to do."""
 
 
 def elapsed() -> float:

@@ -1,4 +1,4 @@
-"""A real `dagster dev`: webserver, daemon and code server, with an instance of its own."""
+"""Runs `dagster dev` (webserver, daemon and code server) with its own instance."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from .place import PROJECT, Place
 
 _READY_SECONDS = 120.0
 
-# Two runs at a time suit two cores. No dialog covers the first page, nothing calls home.
+# Two concurrent runs suit two cores. The dialog for newcomers and the telemetry are off.
 _INSTANCE = """\
 telemetry:
   enabled: false
@@ -36,13 +36,13 @@ run_monitoring:
 def dagster_dev(
     place: Place, database_url: str, interrupts: Interrupts, *, workspace: Path | None = None
 ) -> Iterator[Dagster]:
-    """Runs `dagster dev` while the block runs, and ends it with all its runs.
+    """Runs `dagster dev` while the block runs, and then ends it with all its runs.
 
     Args:
-        place: for its home and its log.
+        place: the folder for its home and its log.
         database_url: the bank's database.
-        interrupts: of the demo.
-        workspace: names the code locations; the project's own, if left out.
+        interrupts: the demo's signal handling.
+        workspace: the file that names the code locations; by default, the project's.
 
     Yields:
         The running Dagster, once it has loaded the definitions.

@@ -1,4 +1,4 @@
-"""The code location of this project: whatever `defs/` declares."""
+"""The code location of this project, with everything that `defs/` defines."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ _PROJECT = Path(__file__).parent.parent
 @dg.definitions
 def defs() -> dg.Definitions:
     """Loads the folder `defs` of the project that this module belongs to."""
-    # A workspace's working_directory does it for Dagster, but nothing does for `dg`.
+    # For Dagster, the workspace sets a working_directory; for `dg`, nothing does.
     if str(_PROJECT) not in sys.path:
         sys.path.append(str(_PROJECT))
     return dg.load_from_defs_folder(path_within_project=_PROJECT)

@@ -1,4 +1,4 @@
-"""The little of Dagster's GraphQL that the demo needs: readiness, runs, logs, jobs, checks."""
+"""The part of Dagster's GraphQL that the demo needs: readiness, runs, logs, jobs, checks."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ _REQUEST_SECONDS = 30
 
 
 class DagsterUnreachable(DemoError):
-    """Nobody answers at Dagster's address, not yet or not any more."""
+    """Dagster does not answer: it has not started yet, or has ended."""
 
 
 _LOCATIONS = """
@@ -86,7 +86,7 @@ mutation Start($sensor: SensorSelector!) { startSensor(sensorSelector: $sensor) 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as far as the demo looks at it. Times are seconds since the epoch."""
+    """The fields of a run that the demo uses. Times are seconds since the epoch."""
 
     id: str
     status: str
@@ -96,28 +96,28 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its end, whichever."""
+        """Whether the run has ended, with whatever result."""
         return self.status in _FINISHED
 
     @property
     def consumer(self) -> str:
-        """The consumer whose batch it works on."""
+        """The consumer whose batch the run works on."""
         return self.tags["pgque/consumer"]
 
     @property
     def batch(self) -> tuple[str, str]:
-        """The batch, unique among all queues and consumers."""
+        """The batch: its consumer and its id."""
         return self.consumer, self.tags["pgque/batch_id"]
 
     @property
     def attempt(self) -> int:
-        """Which attempt at the batch it is."""
+        """The number of the attempt at the batch."""
         return int(self.tags["pgque/attempt"])
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """An event of a run's log, with the fields of its kind. The time is seconds since the epoch."""
+    """An event of a run's log, with the fields of its kind. The time is in seconds since 1970."""
 
     kind: str
     message: str
@@ -129,21 +129,21 @@ class Dagster:
     """A running Dagster.
 
     Args:
-        url: of its UI.
-        session: the session that all its processes belong to.
+        url: the URL of its UI.
+        session: the session id of all its processes.
     """
 
     def __init__(self, url: str, *, session: int) -> None:
         self.url = url
         self.session = session
-        # Not through a proxy that the environment names: it is on this machine.
+        # Without the proxy that the environment may name, because Dagster is on this machine.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def is_ready(self) -> bool:
         """Whether the code location is loaded.
 
         Raises:
-            DemoError: if it cannot be.
+            DemoError: if loading it failed.
         """
         try:
             locations = self._locations()
@@ -152,7 +152,7 @@ class Dagster:
         return bool(locations)
 
     def runs(self, tags: Mapping[str, str]) -> list[Run]:
-        """Returns the runs that have these tags, the newest first."""
+        """Returns the runs with these tags, the newest first."""
         found = self.ask(_RUNS, tags=[{"key": key, "value": tags[key]} for key in tags])
         return [
             Run(
@@ -178,20 +178,20 @@ class Dagster:
         ]
 
     def failure(self, run_id: str) -> str:
-        """Returns why a run failed, in one line: the root cause, where a step failed."""
+        """Returns one line that says why a run failed; for a failed step, its root cause."""
         log = self.log(run_id)
         for entry in log:
             if entry.kind == "ExecutionStepFailureEvent" and entry.fields["error"]:
                 return _root_cause(entry.fields["error"])
-        # A run whose process died: Dagster logs how it found out, then that the run has failed.
-        told = [entry.message for entry in log if entry.kind == "EngineEvent" and entry.message]
-        return told[-1].splitlines()[0] if told else "no reason was logged"
+        # The run's process died. Dagster logs how it noticed this, then that the run failed.
+        messages = [entry.message for entry in log if entry.kind == "EngineEvent" and entry.message]
+        return messages[-1].splitlines()[0] if messages else "no reason was logged"
 
     def run_job(self, name: str, *, timeout: float = 120.0) -> str:
-        """Runs a job to its end; returns the run's id.
+        """Runs a job, waits for its end, and returns the run's id.
 
         Raises:
-            DemoError: if it fails, or is not done in time.
+            DemoError: if the job fails, or does not end in time.
         """
         location, repository, _ = self._find("jobs", name)
         selector = {
@@ -204,19 +204,19 @@ class Dagster:
         deadline = time.monotonic() + timeout
         while (status := self.ask(_RUN, id=run_id)["status"]) not in _FINISHED:
             if time.monotonic() > deadline:
-                raise DemoError(f"job {name} was not done in {timeout:.0f} s: see run {run_id}")
+                raise DemoError(f"job {name} did not end in {timeout:.0f} s: see run {run_id}")
             time.sleep(0.5)
         if status != "SUCCESS":
             raise DemoError(f"job {name} failed: {self.failure(run_id)}")
         return run_id
 
     def check_results(self, run_id: str) -> dict[str, bool]:
-        """Returns which asset checks of a run passed, by name."""
+        """Returns, by name, whether each asset check of a run passed."""
         evaluations = (entry.fields.get("evaluation") for entry in self.log(run_id))
         return {x["checkName"]: x["success"] for x in evaluations if x}
 
     def ensure_sensor_runs(self, name: str) -> None:
-        """Switches a sensor on, if it is off."""
+        """Starts a sensor if it is not running."""
         location, repository, sensor = self._find("sensors", name)
         if sensor["sensorState"]["status"] != "RUNNING":
             selector = {
@@ -227,7 +227,7 @@ class Dagster:
             self.ask(_START_SENSOR, sensor=selector)
 
     def ask(self, query: str, **variables: Any) -> Any:
-        """Sends a query with one field at its root; returns that field's value."""
+        """Sends a query with one root field, and returns the value of this field."""
         request = urllib.request.Request(
             f"{self.url}/graphql",
             data=json.dumps({"query": query, "variables": variables}).encode(),
@@ -243,7 +243,7 @@ class Dagster:
         return _checked(next(iter(answer["data"].values())))
 
     def _find(self, kind: str, name: str) -> tuple[str, str, Mapping[str, Any]]:
-        """Finds a job or a sensor: the names of its location and its repository, and itself."""
+        """Returns a job or sensor, after the names of its location and repository."""
         for location in self._locations():
             for repository in location["repositories"]:
                 for found in repository[kind]:
@@ -252,7 +252,7 @@ class Dagster:
         raise DemoError(f"the definitions have no {name} among their {kind}")
 
     def _locations(self) -> list[dict[str, Any]]:
-        """Returns the code locations, none while they are being loaded."""
+        """Returns the code locations, or none while they are loading."""
         entries = self.ask(_LOCATIONS)["locationEntries"]
         if not all(entry["loadStatus"] == "LOADED" for entry in entries):
             return []
@@ -261,7 +261,7 @@ class Dagster:
 
 
 def _checked(value: Any) -> Any:
-    """Returns the value, unless it is one of the schema's errors."""
+    """Returns the value; raises an error if it is one of the schema's error types."""
     if value["__typename"].endswith("Error"):
         raise DemoError(f"Dagster: {_root_cause(value) or value['__typename']}")
     return value

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end the demo in order: everything that it started is stopped, once."""
+"""Handles Ctrl-C and SIGTERM, so that the demo stops everything that it started."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Turns the first signal into SystemExit; from then on signals are ignored.
+    """Raises SystemExit at the first signal, and ignores further signals.
 
     Use it as a context manager around everything that must be stopped at the end.
     """
@@ -29,13 +29,13 @@ class Interrupts:
             signal.signal(number, handler)
 
     def ignore(self) -> None:
-        """Ignores further signals: the demo is being stopped already."""
+        """Ignores further signals, because the demo is already stopping."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Lets a start come to its end, so that what was started is known and can be stopped."""
+        """Defers signals until the block ends, so that a process started in it can be stopped."""
         self._deferring = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""The demo's folder, `.pgque/demo`: made fresh each time, used by one demo at a time."""
+"""The demo's folder, `.pgque/demo`. Each demo empties it, and only one demo uses it at a time."""
 
 import fcntl
 import shutil
@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 class Place:
-    """Where the demo keeps what."""
+    """The paths of the demo's files."""
 
     def __init__(self, folder: Path = PROJECT / ".pgque" / "demo") -> None:
         self.folder = folder
@@ -29,24 +29,24 @@ class Place:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Makes the folder new and keeps other demos out of it."""
+        """Empties the folder, and locks it against other demos while the block runs."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with self.folder.with_suffix(".lock").open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise DemoError(
-                    f"another demo runs in {self.folder}: wait for its end, or stop it"
+                    f"another demo is running in {self.folder}: wait until it ends, or stop it"
                 ) from None
             self._make_fresh()
             yield
 
     def _make_fresh(self) -> None:
-        """Removes what the last demo left, its processes included if it was killed."""
+        """Removes the files of the last demo, and ends its processes if it was killed."""
         processes.end_recorded(self.dagster_pid, marker=f"DAGSTER_HOME={self.dagster_home}")
         version_file = self.postgres / "data" / "PG_VERSION"
         if (self.postgres / "data" / "postmaster.pid").exists():
-            # Joins a server that still runs, and is then the last to leave it.
+            # Uses the server if it is still running, and stops it as its last user.
             with EmbeddedPostgres(self.postgres, version=int(version_file.read_text())):
                 pass
         if self.folder.exists():

@@ -1,4 +1,4 @@
-"""The demo from beginning to end; read it top down."""
+"""The steps of the demo, from top to bottom."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ _FOR_EVER = 10**9
 
 @dataclass(frozen=True)
 class Options:
-    """What the user may choose."""
+    """The options of the command line."""
 
     interactive: bool
     seconds: int
@@ -43,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Stage:
-    """What runs while the demo plays."""
+    """The running parts of the demo."""
 
     place: Place
     server: EmbeddedPostgres
@@ -54,12 +54,12 @@ class Stage:
 
 
 def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | None:
-    """Plays the demo; everything that it started is stopped when it returns or raises.
+    """Runs the demo, and stops everything that it started when it returns or raises.
 
     Returns:
-        What it found; None for an interactive one, which only a signal ends.
+        The summary; None for an interactive demo, which only a signal ends.
     """
-    say(f"Java {check_java()} is there")
+    say(f"found Java {check_java()}")
     with ExitStack() as stack:
         try:
             stage = _set_up(options, place, interrupts, stack)
@@ -105,17 +105,17 @@ def _play_once(stage: Stage, options: Options) -> Summary:
     chaos = Chaos(stage.dagster) if options.chaos else None
     watch = Watch(stage.client, stage.dagster, chaos)
 
-    say(f"the bank opens for {options.seconds} s, {options.rate} transactions a second")
+    say(f"the bank opens for {options.seconds} s, {options.rate} transactions per second")
     began = time.monotonic()
-    with _load(stage, options.seconds, options.rate) as at_work:
-        _watch_load(stage, at_work, watch, options.seconds)
+    with _load(stage, options.seconds, options.rate) as running_load:
+        _watch_load(stage, running_load, watch, options.seconds)
     load_seconds = time.monotonic() - began
     say("the bank is closed; waiting until the queue is drained")
     watch.drain(_DRAIN_SECONDS)
     drained_seconds = time.monotonic() - began
     say("the queue is drained")
     if chaos is not None and chaos.killed is None:
-        raise DemoError("CHAOS found no run to kill: give --seconds more time")
+        raise DemoError("CHAOS found no run to kill: increase --seconds")
 
     comparisons = _compare(stage)
     dead_letters, purged = _settle_dead_letters(stage)
@@ -139,10 +139,10 @@ def _play_once(stage: Stage, options: Options) -> Summary:
 def _play_on(stage: Stage, options: Options) -> None:
     chaos = Chaos(stage.dagster) if options.chaos else None
     watch = Watch(stage.client, stage.dagster, chaos, interval=15.0)
-    say(f"the bank is open, {options.rate} transactions a second; stop everything with Ctrl-C")
+    say(f"the bank is open, {options.rate} transactions per second; stop everything with Ctrl-C")
     say(f"look at {stage.dagster.url}")
-    with _load(stage, _FOR_EVER, options.rate) as at_work:
-        _watch_load(stage, at_work, watch, options.seconds)
+    with _load(stage, _FOR_EVER, options.rate) as running_load:
+        _watch_load(stage, running_load, watch, options.seconds)
 
 
 @contextmanager
@@ -170,11 +170,11 @@ def _load(stage: Stage, seconds: int, rate: int) -> AbstractContextManager[Load]
     return load(stage.server, stage.url, log, stage.interrupts, seconds=seconds, rate=rate)
 
 
-def _watch_load(stage: Stage, at_work: Load, watch: Watch, seconds: int) -> None:
-    """Watches until the load ends, and sends the malformed events spread over `seconds`."""
+def _watch_load(stage: Stage, running_load: Load, watch: Watch, seconds: int) -> None:
+    """Watches until the load ends, and sends the malformed events evenly over `seconds`."""
     began = time.monotonic()
     waiting = list(MALFORMED)
-    while at_work.is_running:
+    while running_load.is_running:
         due = (len(MALFORMED) - len(waiting) + 1) * seconds / (len(MALFORMED) + 1)
         if waiting and time.monotonic() - began >= due:
             _send_malformed(stage, waiting.pop(0))
@@ -204,21 +204,22 @@ def _compare(stage: Stage) -> list[Comparison]:
 
 
 def _settle_dead_letters(stage: Stage) -> tuple[int, int]:
-    """Shows the check failing, purges the malformed events, shows it passing.
+    """Shows that the check fails, purges the dead letters, and shows that it passes.
 
     Returns:
-        How many dead letters there were, and how many were purged.
+        The number of dead letters, and how many of them were purged.
 
     Raises:
-        DemoError: if there are more or fewer than the malformed events make, or the check errs.
+        DemoError: if their number differs from that of the malformed events, or the check's result
+            is wrong.
     """
     found = sum(count.count for count in stage.client.dead_letter_counts(QUEUE))
     expected = len(MALFORMED) * len(LEDGERS)
     if found != expected:
-        raise DemoError(f"there are {found} dead letters, {expected} were to be expected")
+        raise DemoError(f"there are {found} dead letters, but {expected} were expected")
     say("running the dead-letter check before and after the dead letters are purged")
     _expect_check(stage, passed=False)
-    say(f"the dead-letter check fails, as it must: {found} dead letters")
+    say(f"the dead-letter check fails as expected: {found} dead letters")
     purged = stage.client.purge_dead_letters(QUEUE, timedelta())
     _expect_check(stage, passed=True)
     say(f"purged {purged}; the dead-letter check passes")

@@ -1,4 +1,4 @@
-"""Child processes in sessions of their own, so that each ends with all its descendants."""
+"""Starts child processes in their own sessions, so that each ends with all its descendants."""
 
 import os
 import signal
@@ -22,14 +22,14 @@ def running(
     cwd: Path,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a program while the block runs; a Ctrl-C in this terminal does not reach it.
+    """Runs a program while the block runs. A Ctrl-C in this terminal does not reach it.
 
     Args:
         command: the program and its arguments.
-        interrupts: kept waiting until the program is known.
-        log: gets its output.
-        cwd: its current folder.
-        env: its environment; this process's, if left out.
+        interrupts: defers signals until the program has started.
+        log: the file for its output.
+        cwd: its working directory.
+        env: its environment; by default, this process's.
 
     Yields:
         The process.
@@ -50,11 +50,11 @@ def running(
 
 
 def end_recorded(pid_file: Path, *, marker: str) -> None:
-    """Ends the program whose id a killed demo left in a file, if it is that program still.
+    """Ends the program whose id a killed demo left in a file, unless another program has the id.
 
     Args:
-        pid_file: holds the process id; may be missing.
-        marker: an entry of the program's environment that no other program has.
+        pid_file: the file with the process id; it may be missing.
+        marker: an entry in the environment of this program and of no other.
     """
     if not pid_file.exists():
         return
@@ -72,7 +72,7 @@ def end_recorded(pid_file: Path, *, marker: str) -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Ids of the processes in a session, which Spark's workers share though not the group."""
+    """Returns the ids of a session's processes. Spark's workers leave the group but not this."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -83,7 +83,7 @@ def session_members(session: int) -> list[int]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Lets a program end itself and its children; kills what remains after that."""
+    """Asks a program to end with its children, and kills the processes that remain."""
     try:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The summary at the end, and what differs when something does."""
+"""The summary at the end, and the differences if there are any."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ class Summary:
     """What the demo did and found.
 
     Attributes:
-        postings: events that the bank sent.
-        malformed: events that were malformed on purpose.
-        load_seconds: how long the bank was busy.
+        postings: the number of events that the bank sent.
+        malformed: the number of malformed events that the demo sent.
+        load_seconds: the duration of the load.
         drained_seconds: from the bank's first event until the last batch was acked.
         runs: all runs that worked on batches.
-        killed: id of the run whose process was killed on purpose.
-        dead_letters: how many the consumers left, before they were purged.
+        killed: the id of the run whose process the demo killed.
+        dead_letters: the number of dead letters before they were purged.
         purged: how many of these were purged.
-        comparisons: one a ledger.
-        seconds: the whole demo.
-        ui: address of Dagster's UI while it ran.
+        comparisons: one per ledger.
+        seconds: the duration of the whole demo.
+        ui: the address of Dagster's UI while it ran.
     """
 
     postings: int
@@ -41,11 +41,11 @@ class Summary:
 
     @property
     def mismatches(self) -> int:
-        """Accounts on which the bank and Spark disagree."""
+        """The number of accounts whose balances differ between the bank and Spark."""
         return sum(len(comparison.mismatches) for comparison in self.comparisons)
 
     def lines(self) -> list[str]:
-        """The table."""
+        """Returns the lines of the table."""
         sent = self.postings + self.malformed
         assets = len(self.comparisons)
         consumed = sent * assets / self.drained_seconds
@@ -68,7 +68,7 @@ class Summary:
 
 
 def mismatch_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """Says which accounts differ, the first few of each ledger."""
+    """Returns a line for each account that differs, at most a few per ledger."""
     lines = []
     for comparison in comparisons:
         for mismatch in comparison.mismatches[:_SHOWN_MISMATCHES]:

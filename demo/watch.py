@@ -1,4 +1,4 @@
-"""Looks at the queue and at Dagster's runs while they work: progress, failures, the end."""
+"""Watches the queue and Dagster's runs: prints progress and failures, and waits for the end."""
 
 import textwrap
 import time
@@ -11,17 +11,17 @@ from .chaos import Chaos
 from .console import DemoError, say
 from .graphql import Dagster, Run
 
-_AT_WORK = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
+_UNFINISHED = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
 _TICK_SECONDS = 5.0
 
 
 class Watch:
-    """What happens to the queue's batches.
+    """Watches the runs of the queue's batches.
 
     Args:
-        client: for the queue.
-        dagster: for the runs.
-        chaos: gets its chance at each look, if given.
+        client: a client of the queue's database.
+        dagster: the Dagster with the runs.
+        chaos: looks for a run to kill at each look, if given.
         interval: seconds between two lines of progress.
     """
 
@@ -33,24 +33,24 @@ class Watch:
         self._chaos = chaos
         self._interval = interval
         self._next_line = time.monotonic() + interval
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.runs: list[Run] = []
 
     def look(self) -> None:
-        """Looks once, and prints what is new or due."""
+        """Reads the runs once, and prints new failures and, if it is time, a line of progress."""
         self.runs = self._dagster.runs({"pgque/queue": QUEUE})
         if self._chaos is not None:
             self._chaos.look(self.runs)
-        self._tell_failures()
+        self._report_failures()
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + self._interval
             say(f"{self._behind()}; runs: {self._statuses()}")
 
     def drain(self, timeout: float) -> None:
-        """Waits until each consumer has acked everything committed by now, and its run has ended.
+        """Waits until each consumer has acked all events committed so far, and all runs have ended.
 
         Raises:
-            DemoError: if that takes longer than `timeout` seconds.
+            DemoError: if this takes longer than `timeout` seconds.
         """
         last = _tick(self._client)
         deadline = time.monotonic() + timeout
@@ -62,7 +62,7 @@ class Watch:
                     f" runs: {self._statuses()}"
                 )
             if time.monotonic() > next_tick:
-                # Time must go on for the sensor: it takes a few events only when they are old.
+                # The sensor opens a batch of few events only after a tick that makes them old.
                 next_tick = time.monotonic() + _TICK_SECONDS
                 self._client.force_next_tick(QUEUE)
             time.sleep(0.5)
@@ -71,7 +71,7 @@ class Watch:
     def _is_drained(self, tick: int) -> bool:
         consumers = self._client.consumers(QUEUE)
         acked = all(x.batch_id is None and (x.last_tick_id or 0) >= tick for x in consumers)
-        return acked and not any(run.status in _AT_WORK for run in self.runs)
+        return acked and not any(run.status in _UNFINISHED for run in self.runs)
 
     def _behind(self) -> str:
         pending = (f"{x.name} {x.pending_events}" for x in self._client.consumers(QUEUE))
@@ -81,18 +81,19 @@ class Watch:
         counts = Counter(run.status for run in self.runs)
         return ", ".join(f"{count} {status.lower()}" for status, count in counts.items()) or "none"
 
-    def _tell_failures(self) -> None:
+    def _report_failures(self) -> None:
         for run in self.runs:
-            if run.status == "FAILURE" and run.id not in self._told:
-                self._told.add(run.id)
+            if run.status == "FAILURE" and run.id not in self._reported:
+                self._reported.add(run.id)
                 why = textwrap.shorten(self._dagster.failure(run.id), 160, placeholder=" ...")
                 say(f"run {run.id[:8]} ({run.consumer}, attempt {run.attempt}) failed: {why}")
 
 
 def _tick(client: Client) -> int:
-    """Ticks the queue; returns a tick whose snapshot has everything committed before the call.
+    """Ticks the queue, and returns a tick that covers everything committed before the call.
 
-    A tick that the ticker makes meanwhile may have taken its snapshot before, so it must be ours.
+    The tick must be made here: one that the ticker makes at the same time may have an older
+    snapshot.
     """
     while True:
         client.force_next_tick(QUEUE)
