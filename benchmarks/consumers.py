@@ -1,4 +1,4 @@
-"""What consuming and ticking cost beside PgQ's C extension, and large batches beside bare SQL."""
+"""Measures consuming and ticking against PgQ's C extension, and large batches against plain SQL."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ _LARGE = 1_000_000
 
 
 def measure(url: str, *, rounds: int) -> list[Result]:
-    """Returns the lines on consumers and the ticker."""
+    """Returns the results for consumers and the ticker."""
     with connect(url) as connection:
         return [
             *_cycle(connection, rounds),
@@ -23,7 +23,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
 
 
 def _fill(connection: Connection, schema: str, queue: str, batches: int) -> None:
-    """Ticks of 100 events each."""
+    """Makes ticks of 100 events each."""
     tick = {
         "pgque": "perform pgque.force_next_tick($1); perform pgque.ticker($1);",
         "pgq": "perform pgq.force_tick($1); perform pgq.ticker($1);",
@@ -150,7 +150,7 @@ def _large_batch(connection: Connection, rounds: int) -> list[Result]:
 
 
 def _backlog(connection: Connection) -> list[Result]:
-    """One cycle as the backlog grows: batches of 100 events, filled up between measurements."""
+    """Measures a cycle with batches of 100 events while the backlog grows between measurements."""
     value(connection, "select pgque.create_queue('backlog')")
     value(connection, "select pgque.register_consumer('backlog', 'reader')")
 

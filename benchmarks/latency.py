@@ -1,4 +1,4 @@
-"""From send to the consumer's hands, in tick periods."""
+"""Measures the time from send to delivery, in tick periods."""
 
 import statistics
 import threading
@@ -15,7 +15,7 @@ _EVENTS_A_SECOND = 100
 
 
 def measure(url: str, *, seconds: int) -> list[Result]:
-    """Sends a hundred events a second; a consumer wakes on NOTIFY."""
+    """Sends 100 events per second to a consumer that waits for NOTIFY."""
     with connect(url) as connection:
         value(connection, "select pgque.create_queue('latency')")
         value(connection, "select pgque.set_queue_config('latency', 'ticker_max_lag', '0')")

@@ -1,4 +1,4 @@
-"""Interleaved measuring: each rival gets a turn in every round, and medians are compared."""
+"""Measures contenders in turns: each one runs in every round, and the medians are compared."""
 
 import statistics
 import time
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to measure. `cost` runs it once and returns seconds an operation."""
+    """Something to measure. `cost` runs it once and returns the seconds per operation."""
 
     name: str
     cost: Callable[[], float]
@@ -23,10 +23,10 @@ class Result:
     Attributes:
         what: what was measured.
         against: the rival or the limit.
-        figure: the ratio, or the number where there is nothing to compare with.
-        better: whether the figure is to be at least or at most the target.
-        target: what is to be reached; None for a line that only informs.
-        detail: absolute figures, in words.
+        figure: the ratio, or the number if there is nothing to compare with.
+        better: whether the figure should be at least or at most the target.
+        target: the target; None for a line without one.
+        detail: the absolute figures.
     """
 
     what: str
@@ -38,14 +38,14 @@ class Result:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target was reached; None where there is none."""
+        """Whether the target was reached; None without a target."""
         if self.target is None:
             return None
         return self.figure >= self.target if self.better == ">=" else self.figure <= self.target
 
 
 def timed(operation: Callable[[], object], times: int = 1) -> float:
-    """Returns the seconds that one of so many operations took."""
+    """Runs an operation so many times, and returns the seconds per operation."""
     start = time.perf_counter()
     for _ in range(times):
         operation()
@@ -53,10 +53,10 @@ def timed(operation: Callable[[], object], times: int = 1) -> float:
 
 
 def medians(contenders: Sequence[Contender], rounds: int) -> dict[str, float]:
-    """Measures all in turns; one round more than asked for warms up and does not count.
+    """Measures all contenders in turns, after a warm-up round that does not count.
 
     Returns:
-        The median cost of each, in seconds.
+        The median cost of each contender, in seconds.
     """
     costs: dict[str, list[float]] = {}
     for number in range(rounds + 1):
@@ -68,7 +68,7 @@ def medians(contenders: Sequence[Contender], rounds: int) -> dict[str, float]:
 
 
 def to_markdown(results: Sequence[Result]) -> str:
-    """Returns the table of all results."""
+    """Returns the results as a Markdown table."""
     marks = {True: "yes", False: "**no**", None: ""}
     return "\n".join(
         [
@@ -86,7 +86,7 @@ def to_markdown(results: Sequence[Result]) -> str:
 
 
 def write_section(report: Path, name: str, table: str) -> None:
-    """Puts a table between the marks of its section, and leaves the rest of the report alone."""
+    """Replaces the text between the marks of a section in the report."""
     text = report.read_text()
     start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     head, found_start, rest = text.partition(start)

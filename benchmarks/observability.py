@@ -1,4 +1,4 @@
-"""What a look at the queues costs when there are a thousand of them."""
+"""Measures the functions for statistics and health with a thousand queues."""
 
 from typing import LiteralString
 
@@ -34,7 +34,7 @@ _CALLS: tuple[tuple[str, LiteralString], ...] = (
 
 
 def measure(url: str, *, rounds: int) -> list[Result]:
-    """Reads statistics of a thousand queues with three consumers each."""
+    """Measures with a thousand queues of three consumers each."""
     with connect(url) as connection:
         _prepare(connection)
         calls = {name: prepared(connection, sql) for name, sql in _CALLS}
@@ -58,7 +58,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
 
 
 def _prepare(connection: Connection) -> None:
-    """Queues with events, ticks, finished and open batches, retries and dead letters."""
+    """Creates queues with events, ticks, finished and open batches, retries and dead letters."""
     for number in range(1, _QUEUES + 1):
         queue = f"watched_{number}"
         value(connection, "select pgque.create_queue(%s)", queue)

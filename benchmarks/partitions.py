@@ -1,4 +1,4 @@
-"""What it costs to share a queue's events out among slots by key, beside one reader of them all."""
+"""Measures receiving a queue's events through slots by key, against one plain receive."""
 
 from benchmarks.measure import Contender, Result, medians, timed
 from benchmarks.servers import Connection, connect, prepared, value
@@ -9,7 +9,7 @@ _SLOTS = 8
 
 
 def measure(url: str, *, rounds: int) -> list[Result]:
-    """Returns the lines on partitioned consumers."""
+    """Returns the results for partitioned consumers."""
     with connect(url) as connection:
         value(connection, "select pgque.create_queue('keyed')")
         value(connection, "select pgque.subscribe('keyed', 'plain')")
@@ -22,7 +22,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
 
 
 def _fill(connection: Connection) -> None:
-    """One batch of events with 180 bytes each."""
+    """Makes one batch of events with 180 bytes each."""
     connection.execute(
         b"select count(pgque.insert_event('keyed', 't', repeat('x', 180), 'key-' || i %% %s,"
         b" null, null, null)) from generate_series(1, %s) i",
@@ -33,7 +33,7 @@ def _fill(connection: Connection) -> None:
 
 
 def _receive(connection: Connection, rounds: int) -> Result:
-    """Whole batches: without an ack each round gets the same messages."""
+    """Receives the whole batch without an ack, so that each round gets the same messages."""
     everything = str(_EVENTS + 1).encode()
     plain = prepared(connection, "select * from pgque.receive('keyed', 'plain', $1)")
     slot = prepared(

@@ -1,4 +1,4 @@
-"""The results as a picture: how far each figure is from what was to be reached."""
+"""Draws the results: how far each figure is from its target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from benchmarks.measure import Result
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Draws one bar a result, 1 being the target; to the right is better."""
+    """Draws one bar per result. The target is at 1, and longer bars are better."""
     shown = [result for result in results if result.target]
     bars = [_margin(result) for result in shown]
     figure, axes = pyplot.subplots(figsize=(9, 0.42 * len(shown) + 1.2))
@@ -22,7 +22,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
     axes.set_xscale("log", base=2)
     axes.invert_yaxis()
     axes.set_xlabel("times better than the target")
-    # Room for the figures beside the longest bars.
+    # Leaves room for the figures beside the longest bars.
     axes.set_xlim(right=2 * max(bars))
     axes.margins(y=0.01)
     for row, (result, bar) in enumerate(zip(shown, bars, strict=True)):

@@ -1,4 +1,4 @@
-"""What sending costs beside a plain INSERT, and sending many beside COPY."""
+"""Measures sending one event against a plain INSERT, and sending many against COPY."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from benchmarks.servers import Connection, connect, prepared, value
 PAYLOAD = '{"id": 1, "text": "' + "x" * 160 + '"}'
 BATCH = 1000
 
-# The same shape, defaults and index as an event table.
+# A table with the columns, defaults and index of an event table.
 _PLAIN = """
 create sequence plain_id_seq;
 create table plain (like pgque.event_template) with (autovacuum_enabled = false);
@@ -26,7 +26,7 @@ create index on plain (ev_txid);
 
 
 def measure(url: str, *, seconds: int, rounds: int) -> list[Result]:
-    """Returns the lines on producers."""
+    """Returns the results for producers."""
     with connect(url) as connection:
         connection.execute(_PLAIN.encode())
         value(connection, "select pgque.create_queue('bench')")
@@ -66,7 +66,7 @@ def _single(url: str, function: str, *, seconds: int, rounds: int) -> list[Resul
 
 def _batched(connection: Connection, *, rounds: int) -> list[Result]:
     table = value(connection, "select pgque.current_event_table('bench')")
-    # Both are made ready for the wire beforehand: what Python needs for that is not compared.
+    # Both are encoded before, so that Python's time for this is not measured.
     rows = f"t\t{PAYLOAD}\n".encode() * BATCH
     payloads = [PAYLOAD] * BATCH
     array = Transformer(connection).get_dumper(payloads, PyFormat.BINARY).dump(payloads)
@@ -104,7 +104,7 @@ def _batched(connection: Connection, *, rounds: int) -> list[Result]:
 
 
 def pgbench(url: str, statement: str, seconds: int) -> Callable[[], float]:
-    """Returns what runs a statement from 4 clients for so long: the seconds that one took."""
+    """Returns a function that runs a statement by 4 clients, and returns its seconds per run."""
 
     def cost() -> float:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What sending under an idempotency key costs beside sending, and delivering beside inserting."""
+"""Measures sending with an idempotency key against send, and delivery against send_batch."""
 
 from benchmarks.measure import Contender, Result, medians, timed
 from benchmarks.producers import PAYLOAD, pgbench
@@ -9,7 +9,7 @@ HELD = 1_000_000
 
 
 def measure(url: str, *, seconds: int, rounds: int) -> list[Result]:
-    """Returns the lines on idempotent and delayed sending."""
+    """Returns the results for idempotent and delayed sending."""
     with connect(url) as connection:
         value(connection, "select pgque.create_queue('publishing')")
         return [
@@ -28,7 +28,7 @@ def _under_keys(
     seconds: int,
     rounds: int,
 ) -> Result:
-    # Both clients make a key that no other transaction has: none of them is a duplicate.
+    # Both scripts compute a random key. No key is a duplicate.
     key = "\\set key random(1, 1000000000000000)\n"
     send = pgbench(url, f"{key}select pgque.send('publishing', 't', '{PAYLOAD}')", seconds)
     under_key = pgbench(

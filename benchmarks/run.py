@@ -1,6 +1,6 @@
 """Runs the benchmarks against PgQ's C extension on Debian's PostgreSQL 15: `make bench`.
 
-Needs the Debian packages postgresql-15 and postgresql-15-pgq3. Prints a Markdown table as it goes.
+Needs the Debian packages postgresql-15 and postgresql-15-pgq3. Prints a Markdown table.
 """
 
 import argparse
@@ -27,9 +27,13 @@ _DOCS = Path(__file__).parent.parent / "docs"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=5, help="of each measurement of producers")
-    parser.add_argument("--rounds", type=int, default=5, help="that count, after one to warm up")
-    parser.add_argument("--soak", type=float, default=1, help="minutes of the held xmin horizon")
+    parser.add_argument(
+        "--seconds", type=int, default=5, help="duration of each measurement of producers"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="number of rounds, after a warm-up round"
+    )
+    parser.add_argument("--soak", type=float, default=1, help="minutes with a held xmin horizon")
     parser.add_argument(
         "--only",
         choices=(
@@ -42,7 +46,9 @@ def main() -> None:
             "observability",
         ),
     )
-    parser.add_argument("--write", action="store_true", help="the table and picture into docs/")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table and the picture into docs/"
+    )
     options = parser.parse_args()
     parts = {
         "producers": lambda url: producers.measure(

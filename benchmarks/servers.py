@@ -1,4 +1,4 @@
-"""Debian's PostgreSQL 15 with PgQ's C extension beside us, so that rivals meet on one server."""
+"""Runs Debian's PostgreSQL 15 with PgQ's C extension and pgque in one database."""
 
 import itertools
 import tempfile
@@ -48,7 +48,7 @@ def rivals() -> Iterator[str]:
 
 
 def connect(url: str) -> Connection:
-    """Connects as a benchmark does: no wait for the disk, each call a transaction."""
+    """Connects in autocommit mode, with synchronous_commit off."""
     return psycopg.connect(url, autocommit=True, options="-c synchronous_commit=off")
 
 
@@ -59,7 +59,7 @@ def value(connection: Connection, statement: str, *params: object) -> Any:
 
 
 def prepared(connection: Connection, statement: str) -> Callable[..., PGresult]:
-    """Prepares a statement and returns what runs it: libpq alone, so that Python hardly counts."""
+    """Prepares a statement and returns a function that runs it by libpq, with little Python."""
     name = f"bench_{next(_names)}".encode()
     answer = connection.pgconn.prepare(name, statement.encode())
     assert answer.status == ExecStatus.COMMAND_OK, answer.error_message

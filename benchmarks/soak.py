@@ -1,7 +1,7 @@
-"""Consuming while somebody holds an old snapshot: nothing may slow down, nothing may pile up.
+"""Measures consuming while a transaction holds an old snapshot: speed and dead rows.
 
-20 ticks and 1000 events a second, one consumer that cycles as fast as it can, and a REPEATABLE READ
-transaction that stays open all the time.
+There are 20 ticks and 1000 events per second, one consumer that cycles as fast as it can, and a
+REPEATABLE READ transaction that stays open throughout.
 """
 
 import threading
@@ -13,12 +13,12 @@ from benchmarks.measure import Result
 from benchmarks.servers import Connection, connect, value
 
 _WINDOW = 10.0
-# So many at the start are compared with so many at the end, in a short run half of them each.
+# The number of windows at the start and at the end to compare; in a short run, half of all each.
 _WINDOWS = 6
 
 
 def measure(url: str, *, seconds: float) -> list[Result]:
-    """Returns the lines on a held horizon."""
+    """Returns the results with a held xmin horizon."""
     with connect(url) as connection:
         value(connection, "select pgque.create_queue('soak')")
         value(connection, "select pgque.set_queue_config('soak', 'ticker_max_lag', '0')")
@@ -38,7 +38,7 @@ def measure(url: str, *, seconds: float) -> list[Result]:
             worker.join()
         dead = _dead_tuples(url)
         holder.execute("rollback")
-    # A window alone may hold a compaction more or less than another.
+    # Medians of several windows, because single ones differ in their number of compactions.
     count = max(1, min(_WINDOWS, len(rates) // 2))
     first, last = median(rates[:count]), median(rates[-count:])
     return [
@@ -76,12 +76,14 @@ def _every(
 
 
 def _cycle(url: str, seconds: float) -> list[float]:
-    """Moves the consumer as fast as it can: a claim and a release are two positions, as are
-    next_batch and finish_batch, but need no new tick. The batch is acked ten times a second.
+    """Claims and releases the consumer's batch as fast as possible, and acks it ten times a second.
+
+    A claim and a release write two positions, as do next_batch and finish_batch, but they need no
+    new tick.
 
     Returns:
-        Cycles a second in each window, of the time that they took: a claim that found no batch
-        counts for nothing, since how many there are depends on when the ticks come.
+        The cycles per second of busy time in each window. Claims that find no batch do not count,
+        because their number depends on when ticks are made.
     """
     rates = []
     end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Spark's reads against Spark's JDBC source and psql on one server: `make bench-spark`.
+"""Measures Spark's reads and writes against its JDBC source and psql: `make bench-spark`.
 
 Needs the Debian packages postgresql-15 and libpostgresql-jdbc-java. Prints a Markdown table;
 `--write` puts it into docs/benchmarks.md.
@@ -48,10 +48,16 @@ select cardinality(pgque.send_batch(%s, 'order', array(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="that count, after one to warm up")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="number of rounds, after a warm-up round"
+    )
     parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--memory", action="store_true", help="batches of 1M and 10M events, too")
-    parser.add_argument("--write", action="store_true", help="the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--memory", action="store_true", help="also read batches of 1M and 10M events"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write the table into docs/benchmarks.md"
+    )
     options = parser.parse_args()
     results: list[Result] = []
     with server() as running:
@@ -74,7 +80,7 @@ def main() -> None:
 
 @contextmanager
 def server() -> Iterator[DebianPostgres]:
-    """Runs a server for the block, with a database `bench`, that Java and psql reach alike."""
+    """Runs a server with a database `bench` for the block, over TCP for both Java and psql."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -94,13 +100,13 @@ def server() -> Iterator[DebianPostgres]:
 
 
 def tcp_url(running: DebianPostgres) -> str:
-    """The same database over TCP, for all contenders."""
+    """Returns the URL of the database over TCP, for all contenders."""
     return f"postgresql://postgres@127.0.0.1:{os.environ['PGPORT']}/bench"
 
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """Runs a session for the block."""
+    """Runs a Spark session for the block."""
     if not _JAR.is_file():
         raise SystemExit("the JDBC driver is missing: apt install libpostgresql-jdbc-java")
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -119,7 +125,7 @@ def session() -> Iterator[SparkSession]:
 
 
 def fill(url: str, queue: str, events: int) -> int:
-    """Makes a queue with one open batch of so many events of about 185 bytes; returns its id."""
+    """Creates a queue with an open batch of events of about 185 bytes; returns the batch's id."""
     step = 100_000
     with connect(url) as connection:
         value(connection, "select pgque.create_queue(%s)", queue)
@@ -128,7 +134,7 @@ def fill(url: str, queue: str, events: int) -> int:
             value(connection, _SEND, queue, first, min(first + step - 1, events))
         value(connection, "select pgque.force_next_tick(%s)", queue)
         value(connection, "select pgque.ticker(%s)", queue)
-        # Hint bits, so that the first to read does not write.
+        # Sets hint bits, so that the first read does not write.
         connection.execute("vacuum")
         connection.execute("checkpoint")
         batch: int = value(connection, "select pgque.next_batch(%s, 'bench')", queue)
@@ -138,7 +144,7 @@ def fill(url: str, queue: str, events: int) -> int:
 def reads(
     spark: SparkSession, running: DebianPostgres, url: str, batch_id: int, rounds: int
 ) -> list[Result]:
-    """The large batch, whole."""
+    """Measures reading the whole large batch."""
     with Client(url) as client:
         slices = {count: client.run(plans.read_plan(batch_id, count)).slices for count in SLICES}
     contenders = [
@@ -180,14 +186,14 @@ def reads(
 
 
 def typed(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Result]:
-    """The large batch by its payload: strict and settled, or as from_json reads it."""
+    """Measures reading the payloads of the large batch, by payload() and by from_json."""
     with Client(url) as client:
         batch = _claimed(client, "large", batch_id)
         slices = client.run(plans.read_plan(batch_id, 2)).slices
 
         def by_payload() -> float:
             reading = SparkBatch(spark, batch, url, slices=2)
-            # Planned before, as it is for the others.
+            # Plans the read before the measurement, as for the other contenders.
             assert reading.event_count > DRIVER_SIDE_EVENTS, "the driver reads so few itself"
             cost = timed(lambda: totals(reading.payload(ORDER)))
             reading.close()
@@ -223,7 +229,7 @@ def typed(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Res
 
 
 def small_batch(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Result]:
-    """A batch of 100 events, from its plan to the rows, by the driver and by the data source."""
+    """Measures planning and reading a batch of 100 events, by the driver and by the data source."""
     with Client(url) as client:
         batch = _claimed(client, "small", batch_id)
 

@@ -1,4 +1,4 @@
-"""How much memory a Spark driver takes while executors read a batch, by the size of the batch."""
+"""Measures the memory of a Spark driver while executors read batches of different sizes."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from pgque_dagster.spark import SparkBatch
 
 
 def measure(url: str, fill: Callable[[str, str, int], int]) -> Result:
-    """Reads batches of 1M and 10M events, each with a driver of its own beside its executor."""
+    """Reads batches of 1M and 10M events, each with a new driver and executor."""
     peaks = {}
     for name, events in (("million", 1_000_000), ("millions", 10_000_000)):
         batch_id = fill(url, name, events)
@@ -33,7 +33,7 @@ def measure(url: str, fill: Callable[[str, str, int], int]) -> Result:
 
 
 def peak_of_driver(url: str, queue: str, batch_id: int) -> int:
-    """Reads a batch on an executor; returns the peak of the driver's Python and Java, in bytes."""
+    """Reads a batch on an executor; returns the driver's peak memory in bytes, Python and Java."""
     spark = (
         SparkSession.builder.master("local-cluster[1,2,2048]")
         .config("spark.executor.memory", "2g")
@@ -57,7 +57,7 @@ def _peak(process: psutil.Process) -> int:
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise LookupError(f"process {process.pid} tells no peak")
+    raise LookupError(f"process {process.pid} has no VmHWM")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What publishing a DataFrame costs beside Spark's JDBC append to a plain table."""
+"""Measures publishing a DataFrame against Spark's JDBC append to a plain table."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ _QUEUE = "written"
 
 
 def measure(spark: SparkSession, url: str, rounds: int, events: int = EVENTS) -> list[Result]:
-    """Returns the lines on writing. `url` is one that Java can be given, too: over TCP."""
+    """Returns the results for writing. `url` is a URL over TCP, so that Java can use it."""
     with connect(url) as connection:
         value(connection, "select pgque.create_queue(%s)", _QUEUE)
         table = value(connection, "select pgque.current_event_table(%s)", _QUEUE)
@@ -61,7 +61,7 @@ def measure(spark: SparkSession, url: str, rounds: int, events: int = EVENTS) ->
 
 
 def _events(spark: SparkSession, count: int) -> DataFrame:
-    """Events of about 185 bytes, kept by Spark so that making them is not measured."""
+    """Returns events of about 185 bytes, persisted so that computing them is not measured."""
     payload = f.format_string(
         '{"id": %d, "customer": %d, "total": %d.25, "note": "%s"}',
         "id",

@@ -1,6 +1,6 @@
-"""From send to ack, by the worker and by the sensor, in one run: `make bench-worker`.
+"""Measures the time from send to ack by the worker and by the sensor: `make bench-worker`.
 
-Both get the same project: ten events at a time are parsed and summed up by Spark.
+Both run the same project, in which Spark parses and sums up ten events at a time.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def _one_batch(url: str) -> float:
                 raise TimeoutError("the events are not acked")
             time.sleep(0.01)
         seconds = time.monotonic() - start
-    # So that sends do not fall into step with the sensor's evaluations.
+    # So that sends do not synchronize with the sensor's evaluations.
     time.sleep(0.37)
     return seconds
 
