@@ -1,4 +1,4 @@
-"""Joins the SQL files that build/manifest.txt names into the single-file install and uninstall.
+"""Joins the SQL files that build/manifest.txt lists into the install file and the uninstall file.
 
 Run `make sql`, or `python build/assemble.py [--check]`.
 """
@@ -36,7 +36,7 @@ class Manifest:
 
 
 def read_manifest(root: Path) -> Manifest:
-    """Reads build/manifest.txt: a path a line, `#` comments, uninstall files after [uninstall]."""
+    """Reads build/manifest.txt: one path per line, `#` comments, uninstall files last."""
     sections: dict[str, list[str]] = {"install": [], "uninstall": []}
     section = "install"
     for number, line in enumerate((root / "build/manifest.txt").read_text().splitlines(), 1):
@@ -57,7 +57,7 @@ def read_manifest(root: Path) -> Manifest:
 
 
 def find_unlisted(root: Path, manifest: Manifest) -> list[str]:
-    """Names the SQL files that would be left out of the install."""
+    """Returns the SQL files that the manifest does not list."""
     known = {*manifest.install, *manifest.uninstall, INSTALL_FILE, UNINSTALL_FILE}
     found = (path.relative_to(root / "sql").as_posix() for path in (root / "sql").rglob("*.sql"))
     return sorted(set(found) - known)
@@ -99,9 +99,11 @@ def _join(root: Path, file: str, title: str, entries: tuple[str, ...]) -> str:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Writes the generated files, or compares them with the ones on disk for `--check`."""
+    """Writes the generated files; with `--check`, compares them with the files on disk."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only say whether they are current")
+    parser.add_argument(
+        "--check", action="store_true", help="only check whether they are up to date"
+    )
     check = parser.parse_args(arguments).check
     try:
         manifest = read_manifest(root)

@@ -1,6 +1,6 @@
 """Checks the SQL files of the queue against the project's rules, without a database.
 
-Run `make lint`, or `python build/check_sql.py`. The rules stand in build/sql_rules.py.
+Run `make lint`, or `python build/check_sql.py`. The rules are in build/sql_rules.py.
 """
 
 import sys
@@ -67,7 +67,7 @@ def _unpinned_names(statements: list[Statement]) -> Iterator[str]:
 
 
 def _read_unpinned(root: Path) -> tuple[dict[str, str], list[Finding]]:
-    """Reads the routines that may run without a search_path of their own, with the reasons."""
+    """Reads the routines that may run without their own search_path, with the reasons."""
     unpinned = {}
     findings = []
     for number, line in enumerate((root / _UNPINNED_FILE).read_text().splitlines(), 1):
@@ -87,7 +87,7 @@ def _syntax_finding(source: Source, error: SqlError) -> Finding:
 
 
 def main(root: Path = ROOT) -> int:
-    """Prints each finding on a line; exits with 1 when there is one."""
+    """Prints one finding per line; returns 1 if there is any."""
     try:
         findings = check(root)
     except ManifestError as error:

@@ -3,7 +3,7 @@
     build/oldest.py dagster [options of pytest]
     build/oldest.py pyspark [options of pytest]
 
-They have an environment of their own, such as .venv-dagster-oldest. What else is in it has the
+The tests run in their own environment, such as .venv-dagster-oldest. All other packages have the
 versions of constraints.txt.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TESTS = {"dagster": "tests/dagster", "pyspark": "tests/spark"}
-# What is tested in its oldest version beside them.
+# Packages that are installed in their oldest version as well.
 BESIDE = {"pyspark": ("msgspec",)}
-# What the oldest version wants older than constraints.txt has it.
+# Packages that the oldest version needs older than in constraints.txt.
 UNPINNED = {"dagster": ("gql", "tomlkit", "typer")}
 
 
 def main() -> int:
-    """Makes the environment where that is not current, and runs the tests; returns their status."""
+    """Creates the environment if it is not up to date, and runs the tests; returns their status."""
     if len(sys.argv) < 2 or sys.argv[1] not in TESTS:
         print(f"usage: build/oldest.py {'|'.join(TESTS)} [options of pytest]", file=sys.stderr)
         return 2
@@ -36,11 +36,11 @@ def make_environment(package: str) -> Path:
     """Returns the Python of an environment with the package in its oldest version."""
     folder = ROOT / f".venv-{package}-oldest"
     python = folder / "bin" / "python"
-    # Written when all is installed, so it tells what an environment is made for.
+    # Written after the installation, so it exists only in a complete environment.
     installed = folder / "constraints.txt"
     wanted = constraints(package)
     if not installed.is_file() or installed.read_text() != wanted:
-        print(f"Making {folder.name}, some minutes ...", file=sys.stderr)
+        print(f"Creating {folder.name}, which takes some minutes ...", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         unfinished = installed.with_suffix(".new")
         unfinished.write_text(wanted)
@@ -55,7 +55,7 @@ def make_environment(package: str) -> Path:
 
 
 def constraints(package: str) -> str:
-    """Returns constraints.txt with the lower bounds of the package and what goes with it."""
+    """Returns constraints.txt with the lower bounds of the package and those in `BESIDE`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = [each for group in project["optional-dependencies"].values() for each in group]
     packages = (package, *BESIDE.get(package, ()))

@@ -1,4 +1,4 @@
-"""The chapters of docs/reference.md: which files of sql/ stand together, and what for."""
+"""The chapters of docs/reference.md: their titles, introductions and files of sql/."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ class Group:
 
     Attributes:
         title: its heading.
-        text: what it is about.
-        files: the files whose functions stand in it, in any order; theirs is the manifest's.
+        text: its introduction.
+        files: the files of its functions, in any order; the functions follow the manifest's order.
     """
 
     title: str
@@ -18,7 +18,7 @@ class Group:
     files: tuple[str, ...]
 
 
-# Functions that no role is given, because only the owner of the schema may call them.
+# Functions that no role may call, only the owner of the schema.
 OWNERS_FUNCTIONS = ("uninstall",)
 
 TRIGGER_GROUP = Group(
@@ -39,8 +39,8 @@ TRIGGER_GROUP = Group(
 GROUPS = (
     Group(
         "Publishing",
-        "Events get into a queue by these, by the [triggers](#triggers), or by COPY into the table"
-        " that `current_event_table` names.",
+        "These functions send events. The [triggers](#triggers) and a COPY into the table that"
+        " `current_event_table` names send events as well.",
         (
             "engine/insert_event.sql",
             "api/send.sql",
@@ -67,7 +67,7 @@ GROUPS = (
     ),
     Group(
         "Leases and parallel reading",
-        "For workers that may die: a claim names its owner, runs out, and is fenced by an epoch.",
+        "For workers that may die: a claim has an owner, expires, and is fenced by its epoch.",
         (
             "engine/lease.sql",
             "engine/hold_batch.sql",
@@ -78,12 +78,12 @@ GROUPS = (
     ),
     Group(
         "Cooperative consumers",
-        "Several workers, the subconsumers, share the batches of one consumer.",
+        "Several workers, called subconsumers, share the batches of one consumer.",
         ("engine/subconsumer.sql", "engine/coop.sql", "api/receive_coop.sql"),
     ),
     Group(
         "Partitions",
-        "Events of one key in order, by one worker at a time, and other keys beside them.",
+        "Events of one key are delivered in order, to one worker at a time, and keys in parallel.",
         (
             "api/partition_slots.sql",
             "api/partition_receive.sql",
@@ -93,13 +93,13 @@ GROUPS = (
     ),
     Group(
         "Dead letters",
-        "Events that a consumer gave up, or whose retries are used up, with the reason.",
+        "Events that a consumer dead-lettered, or whose retries are used up, with the reason.",
         ("api/dead_letter.sql", "api/dlq_replay.sql", "api/dlq_export.sql"),
     ),
     TRIGGER_GROUP,
     Group(
         "Queues",
-        "To create, configure and drop them.",
+        "Create, configure and drop queues.",
         (
             "engine/create_queue.sql",
             "engine/config.sql",
@@ -109,7 +109,7 @@ GROUPS = (
     ),
     Group(
         "Ticks and maintenance",
-        "What a scheduler calls: [`start()`](#start) arranges it with pg_cron; any other does too.",
+        "A scheduler calls these functions: pg_cron, by [`start()`](#start), or any other.",
         (
             "engine/ticker.sql",
             "engine/ticker_loop.sql",
@@ -127,7 +127,7 @@ GROUPS = (
     ),
     Group(
         "Lifecycle",
-        "To schedule, stop, look after and remove the whole; and to go on after a restore, see"
+        "Schedule, stop, check and uninstall pgque, and continue after a restore: see"
         " [restore.md](restore.md).",
         (
             "ops/version.sql",
@@ -141,7 +141,7 @@ GROUPS = (
     ),
     Group(
         "Observability",
-        "What is going on, for people, checks and collectors of metrics.",
+        "Statistics, health and metrics, for people, checks and collectors of metrics.",
         (
             "engine/info.sql",
             "ops/stats.sql",
@@ -154,12 +154,12 @@ GROUPS = (
     ),
     Group(
         "Test helpers",
-        "For the tests of applications. What fails raises PostgreSQL's `assert_failure` (P0004).",
+        "For the tests of applications. A failed test raises PostgreSQL's `assert_failure` (P0004).",
         ("ops/test_helpers.sql",),
     ),
     Group(
         "Names kept from PgQ",
-        "What tools and scripts for PgQ call besides.",
+        "Further functions that tools and scripts for PgQ call.",
         ("engine/compat.sql", "engine/sequences.sql"),
     ),
 )

@@ -1,19 +1,19 @@
-"""Finds names in a parse tree that PostgreSQL would look up along the caller's search_path."""
+"""Finds names in a parse tree that PostgreSQL would look up in the caller's search_path."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from sql_source import Expression, Node, Routine, walk
 
-# Subqueries that compare, and so look an operator up by its name.
+# Subqueries that compare look an operator up by its name.
 _COMPARING_SUBQUERIES = {"ANY_SUBLINK", "ALL_SUBLINK"}
 
 
 def unqualified_names(routine: Routine) -> Iterator[tuple[int, str]]:
-    """Names without a schema in the body of a routine.
+    """Finds names without a schema in the body of a routine.
 
     Yields:
-        The line and what stands there.
+        The line, and the kind and name of the object.
     """
     for expression in routine.expressions():
         for found in _in_trees(expression.trees):
@@ -33,11 +33,11 @@ def _in_trees(trees: list[Node]) -> Iterator[str]:
 
 
 def _in_node(node: Node, local: set[str]) -> Iterator[str]:
-    """What is wrong with one node.
+    """Yields the names without a schema in one node.
 
     Args:
-        node: A dictionary of the tree. The fields tell what it is, for the parser leaves the kind
-            out where only one fits.
+        node: A dictionary of the tree. Its fields show its kind, because the parser omits the kind
+            where only one is possible.
         local: Names of the statement's own WITH queries.
     """
     if "relname" in node and "schemaname" not in node and node["relname"] not in local:
@@ -77,7 +77,7 @@ def _declared_types(routine: Routine) -> Iterator[tuple[int, str]]:
         name = variable["datatype"]["PLpgSQL_type"]["typname"]
         line = routine.body_line + variable["lineno"] - 1
         if name.lower().endswith("%type"):
-            # A variable's type needs no look-up; a column's has two dots with its schema.
+            # The type of a variable needs no look-up; that of a column has two dots with a schema.
             if name.count(".") == 1:
                 yield line, f"type {name}"
             continue

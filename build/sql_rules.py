@@ -1,4 +1,4 @@
-"""The rules that each SQL file of the queue must keep."""
+"""The rules for the SQL files of the queue."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is checked."""
+    """A file to check."""
 
     path: Path
     text: str
@@ -45,11 +45,11 @@ class Source:
 
     @cached_property
     def code(self) -> list[str]:
-        """Its lines without their comments."""
+        """Its lines without comments."""
         return blank_comments(self.text).splitlines()
 
     def finding(self, line: int, rule: str, message: str) -> Finding:
-        """A finding in this file."""
+        """Returns a finding in this file."""
         return Finding(self.path, line, rule, message)
 
 
@@ -58,7 +58,7 @@ def check_routine(source: Source, routine: Routine, unpinned: Mapping[str, str])
 
     Args:
         source: Its file.
-        routine: What was read from there.
+        routine: The routine.
         unpinned: Full names of routines that need no fixed search_path, with the reasons.
     """
     findings = [
@@ -127,8 +127,8 @@ def _check_comment(source: Source, routine: Routine) -> Iterator[Finding]:
         yield source.finding(
             routine.line,
             "comment",
-            f"{routine.name} lacks its comment. Say in two lines or more, directly before it, why"
-            " it exists, with locks: and writes:",
+            f"{routine.name} lacks its comment. Directly before it, say in two lines or more why it"
+            " exists, with locks: and writes:",
         )
 
 
@@ -138,12 +138,12 @@ def _check_length(source: Source, routine: Routine) -> Iterator[Finding]:
         yield source.finding(
             routine.line,
             "length",
-            f"{routine.name} has {length} lines. Split it: {MAX_BODY_LINES} are allowed",
+            f"{routine.name} has {length} lines, and {MAX_BODY_LINES} are allowed. Split it",
         )
 
 
 def check_dynamic_sql(source: Source, expressions: list[Expression]) -> Iterator[Finding]:
-    """Checks what is executed as SQL: texts, variables, and what those variables are set to."""
+    """Checks the texts that are executed as SQL, and the variables that contain such texts."""
     executed = {_variable(each.trees[0]) for each in expressions if each.dynamic} - {None}
     for expression in expressions:
         if expression.dynamic or expression.assigned_variable in executed:
@@ -177,7 +177,7 @@ def _check_executed(source: Source, expression: Expression) -> Iterator[Finding]
         if match[1] not in (None, "I", "L", "s"):
             yield finding(expression.line, f"format() knows no {match[0]}. Use %I, %L or %s")
     for line in _lines_with_plain_text(source, expression, template):
-        # One comment at the statement's start may speak for a long text.
+        # One comment at the start of the statement may cover a long text.
         places = (source.lines[expression.line - 1], source.lines[line - 1])
         if not any(_QUOTED_COMMENT.search(place) for place in places):
             yield finding(
@@ -186,11 +186,11 @@ def _check_executed(source: Source, expression: Expression) -> Iterator[Finding]
 
 
 def _lines_with_plain_text(source: Source, expression: Expression, template: Node) -> Iterator[int]:
-    """The lines of the file on which the template has a %s."""
+    """Yields the lines of the file on which the template has a %s."""
     code = "\n".join(source.code[expression.line - 1 :])
     start = max(code.find(expression.text), 0)
     expected = _plain_specifiers(template["A_Const"]["sval"]["sval"])
-    # The template is the first argument: any %s of a nested format() comes after its own.
+    # The template is the first argument, so a %s of a nested format() comes after its own.
     for match in _plain_specifiers(expression.text)[: len(expected)]:
         yield expression.line + code[: start + match.start()].count("\n")
 
@@ -200,7 +200,7 @@ def _plain_specifiers(text: str) -> list[re.Match[str]]:
 
 
 def check_grants(source: Source, statement: Statement) -> Iterator[Finding]:
-    """Nothing is granted to PUBLIC."""
+    """Checks that nothing is granted to PUBLIC."""
     for node in walk({statement.kind: statement.tree}):
         grant = node.get("GrantStmt", node.get("action") if "action" in node else None)
         if isinstance(grant, dict) and grant.get("is_grant") and _names_public(grant):
@@ -212,7 +212,7 @@ def check_grants(source: Source, statement: Statement) -> Iterator[Finding]:
 
 
 def check_revoked(source: Source, statements: list[Statement]) -> Iterator[Finding]:
-    """The last file takes EXECUTE of all routines from PUBLIC."""
+    """Checks that the last file revokes EXECUTE on all routines from PUBLIC."""
     revoked = {
         statement.tree["objtype"]
         for statement in statements
@@ -237,7 +237,7 @@ def _names_public(grant: Node) -> bool:
 
 
 def _value(tree: Node) -> Node:
-    """The only value that a SELECT of one expression computes."""
+    """Returns the only value that a SELECT of one expression computes."""
     value: Node = tree["stmt"]["SelectStmt"]["targetList"][0]["ResTarget"]["val"]
     return value
 

@@ -1,6 +1,6 @@
 """Reads SQL files into statements and routines, with PostgreSQL's own parser.
 
-PL/pgSQL bodies are taken apart into their expressions, each with its line in the file.
+PL/pgSQL bodies are split into their expressions, each with its line in the file.
 """
 
 import re
@@ -23,7 +23,7 @@ _ROW_VARIABLE = re.compile(
 )
 _ASSIGNMENT_TARGET = re.compile(r'(?:"[^"]*"|\[[^\]]*\]|[^:="\[])*:?=', re.DOTALL)
 
-# How PL/pgSQL reads an expression's text: its enumeration RawParseMode.
+# How PL/pgSQL parses an expression: values of its enumeration RawParseMode.
 _WHOLE_STATEMENT = 0
 _EXPRESSION = 2
 _DYNAMIC_FIELDS = {
@@ -35,7 +35,7 @@ _DYNAMIC_FIELDS = {
 
 
 class SqlError(Exception):
-    """A text that PostgreSQL's parser does not take."""
+    """PostgreSQL's parser refuses a text."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ class Expression:
 
     @property
     def assigned_variable(self) -> str | None:
-        """The variable that this assignment sets, if it is one to a plain variable."""
+        """The plain variable that this expression assigns to; None if there is none."""
         match = re.match(r"\s*(\w+)\s*:?=", self.text)
         if self.mode in (_WHOLE_STATEMENT, _EXPRESSION) or match is None:
             return None
@@ -86,7 +86,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Routine:
-    """A function or a procedure, as its CREATE statement tells."""
+    """A function or a procedure, read from its CREATE statement."""
 
     statement: Statement
     schema: str | None
@@ -114,7 +114,7 @@ class Routine:
         return _parse_plpgsql(self.statement)
 
     def expressions(self) -> Iterator[Expression]:
-        """The SQL texts of the body: of a PL/pgSQL one each expression, else the whole."""
+        """Yields the SQL texts of the body: each expression in PL/pgSQL, else the whole body."""
         if self.language == "plpgsql":
             yield from _expressions(self.plpgsql, self.body_line - 1, self.body_line, False)
         elif self.body:
@@ -124,7 +124,7 @@ class Routine:
 def blank_comments(source: str) -> str:
     """Replaces comments by spaces, so that all positions stay.
 
-    PostgreSQL takes a comment between the parts of a continued literal, this parser does not.
+    PostgreSQL allows a comment between the parts of a continued literal; this parser does not.
     """
     return _QUOTED_OR_COMMENT.sub(
         lambda match: match[0] if match["quoted"] else re.sub(r"[^\n]", " ", match[0]), source
@@ -183,7 +183,7 @@ def read_routine(statement: Statement) -> Routine:
 
 
 def read_block(statement: Statement) -> list[Expression]:
-    """The SQL texts of a DO block."""
+    """Returns the SQL texts of a DO block."""
     bodies = [
         element["arg"]["String"]["sval"]
         for element in _unwrapped(statement.tree["args"], "DefElem")
@@ -195,7 +195,7 @@ def read_block(statement: Statement) -> list[Expression]:
 
 
 def walk(node: Any) -> Iterator[Node]:
-    """All dictionaries of a parse tree, parents first."""
+    """Yields all dictionaries of a parse tree, parents first."""
     if isinstance(node, dict):
         yield node
         for child in node.values():
@@ -214,7 +214,7 @@ def _parse(text: str, line: int) -> list[Node]:
 
 
 def _parse_plpgsql(statement: Statement) -> Node:
-    # The parser has no catalog, so that it does not know which types are rows with fields.
+    # The parser has no catalog, so it does not know which types are rows with fields.
     text = _DECLARATIONS.sub(
         lambda section: _ROW_VARIABLE.sub(r"\1record", section[0]), statement.text
     )
@@ -233,10 +233,10 @@ def _expressions(node: Any, base: int, line: int, dynamic: bool) -> Iterator[Exp
     """Walks a PL/pgSQL tree.
 
     Args:
-        node: Where in the tree.
-        base: The line of the file before the body's first one.
+        node: The node to walk.
+        base: The line of the file before the body's first line.
         line: The line of the enclosing statement.
-        dynamic: Whether an expression met now is one to execute.
+        dynamic: Whether the node's expressions are executed as SQL.
     """
     if isinstance(node, list):
         for child in node:
