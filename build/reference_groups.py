@@ -154,7 +154,7 @@ GROUPS = (
     ),
     Group(
         "Test helpers",
-        "For the tests of applications. A failed test raises PostgreSQL's `assert_failure` (P0004).",
+        "For tests of applications. A failed test raises PostgreSQL's `assert_failure` (P0004).",
         ("ops/test_helpers.sql",),
     ),
     Group(
