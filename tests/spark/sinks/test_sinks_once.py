@@ -136,8 +136,8 @@ def test_an_effect_in_a_transaction_block_is_part_of_the_whole(
     told = {
         "raise": "half done",
         "commit": r"commit\(\) forbidden",
-        "raw end": "effect any .* ended the transaction",
-        "rollback": "effect any .* ended the transaction",
+        "raw end": "effect any ended the transaction",
+        "rollback": "effect any ended the transaction",
     }
     arrive(tmp_path, "1", '{"account": 1}')
     with pytest.raises(PySparkException, match=told[fault]):
@@ -174,7 +174,7 @@ def test_two_drivers_at_one_micro_batch_count_once(url: str, spark: SparkSession
 
 
 def test_a_frame_of_no_stream_needs_a_query(url: str, spark: SparkSession) -> None:
-    with pytest.raises(InvalidArgument, match="no micro-batch of a streaming query"):
+    with pytest.raises(InvalidArgument, match="not a micro-batch of a streaming query"):
         once_per_batch(url, "any", lambda *_: None)(spark.range(1), 0)
     with pytest.raises(InvalidArgument, match="needs the url"):
         PostgresSink("balance").foreach_batch()

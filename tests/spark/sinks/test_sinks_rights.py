@@ -116,8 +116,8 @@ def test_who_may_not_create_a_stage_is_told_both_ways_out_before_spark_works(
     assert told == (
         'role "login_reader" lacks USAGE, CREATE on schema "sales", where rows for '
         '"sales"."revenue" are staged. Let its owner run: '
-        'grant usage, create on schema "sales" to "login_reader"; or name as '
-        "stage_schema one in which the role may create tables."
+        'grant usage, create on schema "sales" to "login_reader"; or pass as '
+        "stage_schema a schema in which the role may create tables."
     )
 
 
