@@ -6520,8 +6520,8 @@ $$;
 
 -- ===== api/send.sql ==============================================================================
 
--- Publishes one event. Text goes through as it is; jsonb, where the caller casts, is validated and
--- stored in PostgreSQL's form. An untyped literal resolves to text. Flat like insert_event.
+-- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored
+-- in PostgreSQL's form. An untyped literal is text. Like insert_event, it calls no wrapper.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
@@ -6539,8 +6539,8 @@ begin
 end;
 $$;
 
--- With a partition key, which the event carries in ev_extra1: slots of a partitioned consumer share
--- events out by it, and those of one key keep their order. Null is no key.
+-- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
+-- assigns events to slots by the key, and events of one key keep their order. Null means no key.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(
     i_queue text, i_type text, i_payload text, i_partition_key text)
@@ -6575,7 +6575,7 @@ begin
 end;
 $$;
 
--- Type "default".
+-- Publishes one event of type "default".
 -- locks: those of the three-argument send. writes: the same.
 create or replace function pgque.send(queue_name text, payload text)
 returns bigint
@@ -6611,8 +6611,8 @@ begin
 end;
 $$;
 
--- Publishes many events of one type in one statement, all or none; returns their ids in the order
--- given. A null among the payloads is an event without one.
+-- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
+-- the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
@@ -6632,7 +6632,7 @@ begin
 end;
 $$;
 
--- Type "default".
+-- Publishes many events of type "default".
 -- locks: those of the three-argument send_batch. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads text[])
 returns bigint[]
@@ -6644,8 +6644,8 @@ begin
 end;
 $$;
 
--- For untyped literals: between text[] and jsonb[] PostgreSQL would not choose, but it prefers a
--- string to both. So '{a,b}' without a cast is read as an array of text.
+-- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to
+-- both. So '{a,b}' without a cast is read as an array of text.
 -- locks: those of the text[] form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
 returns bigint[]
@@ -6695,9 +6695,9 @@ $$;
 
 -- ===== api/send_at.sql ===========================================================================
 
--- Publishes one event at a given time, or at once when that is past. Returns the event's id if it
--- was sent, else the id of the entry that waits, for cancel_scheduled; entries begin at 2^52, so
--- the two are told apart. maint_deliver_delayed sends what is due.
+-- Publishes one event at a given time, or at once if that time is past. Returns the event's id if it
+-- was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
+-- higher, ids of events are lower. maint_deliver_delayed sends the entries that are due.
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
@@ -6743,8 +6743,8 @@ begin
 end;
 $$;
 
--- Takes back an entry of send_at. False when there is none of that id: it was sent or cancelled.
--- Waits for a delivery that is at it.
+-- Cancels an entry of send_at. Returns false if there is no such entry, because it was sent or
+-- cancelled. Waits for a delivery that is sending it.
 -- locks: the entry. writes: delayed_events.
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
 returns boolean
@@ -6763,7 +6763,7 @@ begin
 end;
 $$;
 
--- A queue's entries that wait for their time, the next first.
+-- Returns a queue's scheduled entries, the earliest first.
 -- locks: none. writes: nothing.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
 returns setof pgque.delayed_events
@@ -6788,10 +6788,10 @@ begin
 end;
 $$;
 
--- Sends the entries that are due, of each queue the 100,000 that have waited longest. Returns how
--- many. Those of a queue closed by disable_insert wait until it opens. Where one entry of a queue
--- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are ruled
--- out because the plan is kept from the time when there were few entries.
+-- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
+-- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue cannot
+-- be sent, the others are sent one by one, and a warning names it. Sequential scans are disabled,
+-- because the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -6827,8 +6827,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries, or only the one given, in order of their times. Returns how many.
--- locks: the entries; those that another session holds are left out.
+-- Sends a queue's due entries in order of their times, or only the given entry. Returns their number.
+-- locks: the entries; those that another session has locked are skipped.
 -- writes: delayed_events, the queue's current event table.
 create or replace function pgque.deliver_due(
     i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
@@ -6857,8 +6857,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries each by itself, because one of them could not be sent with the
--- others. Returns how many.
+-- Sends a queue's due entries one by one, because sending all together failed. Returns how many were
+-- sent.
 -- locks: those of deliver_due. writes: the same.
 create or replace function pgque.deliver_singly(i_queue pgque.queue, i_now timestamptz)
 returns integer
@@ -6890,10 +6890,11 @@ $$;
 
 -- ===== api/send_idem.sql =========================================================================
 
--- Publishes an event unless one was sent under the same key within its time to live; returns the
--- event's id, and whether it is that of the earlier one. Of two producers with one key the second
--- waits until the first commits, and sends only if it rolls back. Flat like send. Sequential scans
--- are ruled out because the plan is kept from the time when there were few keys.
+-- Publishes an event, unless an event with the same key was sent within the key's time to live.
+-- Returns the event's id, and whether it is the earlier event's id. If two producers use one key, the
+-- second waits until the first commits, and sends only if the first rolls back. Like send, it calls
+-- no wrapper. Sequential scans are disabled, because the plan may have been cached when there were
+-- few keys.
 -- locks: the key. writes: idem, the queue's current event table.
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
@@ -6958,7 +6959,7 @@ begin
 end;
 $$;
 
--- Says what send_idem was given that it cannot take.
+-- Raises the error for arguments that send_idem does not accept.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
@@ -6986,7 +6987,7 @@ begin
 end;
 $$;
 
--- Deletes idempotency keys whose time is over. Returns how many.
+-- Deletes expired idempotency keys. Returns their number.
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
@@ -7012,8 +7013,8 @@ begin
 end;
 $$;
 
--- Deletes expired keys of a queue, or of all, in portions of 100,000 so that no call takes long.
--- locks: the keys; those that a producer renews are left to him. writes: idem.
+-- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
+-- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
 language plpgsql
@@ -7038,11 +7039,11 @@ $$;
 
 -- ===== api/staging.sql ===========================================================================
 
--- Opens a place to write events from many connections, to be published in one transaction: each
--- connection COPYs into the table that staging_table names and reports its transaction and count,
--- and publish_staging takes the events of the transactions it is given, so those of an attempt that
--- was repeated elsewhere never count. Only the role that opened it, its members and admins publish or
--- abort it. Unlogged: what a crash of the server loses is noticed then.
+-- Opens a staging table, so that many connections can write events that one transaction publishes.
+-- Each connection COPYs into the table that staging_table names, and reports its transaction and
+-- number of events. publish_staging publishes the events of the given transactions, so those of
+-- repeated attempts do not count. Only the role that opened it, its members and admins may publish or
+-- abort it. The table is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -7072,8 +7073,8 @@ begin
 end;
 $$;
 
--- The table to COPY into, by columns as in current_event_table. Whoever asks shows that the writing
--- goes on: a staging is given up a day after the last one did.
+-- Returns the table to COPY into, with columns as in current_event_table. Each call shows that the
+-- write is in progress: maintenance aborts a staging a day after the last call.
 -- locks: the entry. writes: staging.
 create or replace function pgque.staging_table(i_staging_id bigint)
 returns text
@@ -7090,9 +7091,9 @@ begin
 end;
 $$;
 
--- Publishes the events that these transactions wrote, in one: i_events says how many there are, and
--- with any other number nothing is published. Returns it. Doing it again returns the same and
--- publishes nothing. Events of one transaction get their ids in the order in which they were written.
+-- Publishes the events that these transactions wrote, in one transaction. If their number differs
+-- from i_events, nothing is published. Returns the number. Calling it again returns the same number
+-- and publishes nothing. Events of one transaction get their ids in the order of writing.
 -- locks: the entry, its table. writes: staging, the queue's current event table, the catalog.
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
@@ -7138,7 +7139,7 @@ begin
 end;
 $$;
 
--- Gives a staging up. One that was published, or given up, stays so.
+-- Aborts a staging. Has no effect if it was published or aborted before.
 -- locks: the entry, its table. writes: staging, the catalog.
 create or replace function pgque.abort_staging(i_staging_id bigint)
 returns void
@@ -7147,7 +7148,7 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
-    -- An attempt that still writes keeps its table: for maint, as long ago as can be.
+    -- The table stays while an attempt writes into it. The oldest time lets maint remove it.
     update pgque.staging s set used_at = '-infinity'
     where s.staging_id = i_staging_id and s.published is null;
     if found and pgque.drop_staging_table(i_staging_id) then
@@ -7156,7 +7157,7 @@ begin
 end;
 $$;
 
--- The role that called a function which runs as its owner: the one of SET ROLE, or the login.
+-- Returns the role that called a SECURITY DEFINER function: the role of SET ROLE, or the login.
 -- locks: none. writes: nothing.
 create or replace function pgque.calling_role()
 returns name
@@ -7168,7 +7169,7 @@ begin
 end;
 $$;
 
--- Refuses to publish or abort what another role opened, except to its members and to admins.
+-- Refuses to publish or abort a staging of another role, except for its members and admins.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
 returns void
@@ -7193,7 +7194,7 @@ begin
 end;
 $$;
 
--- Drops a staging's table unless somebody still writes into it. Returns whether it is gone.
+-- Drops a staging's table, unless a session still writes into it. Returns whether it was dropped.
 -- locks: the table, exclusively, without waiting. writes: the catalog.
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
@@ -7214,7 +7215,7 @@ exception
 end;
 $$;
 
--- Says that there is nothing to write to or to publish.
+-- Raises the error for a staging that is not open.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
 returns void
@@ -7230,8 +7231,8 @@ begin
 end;
 $$;
 
--- Which stagings maintenance may remove now: tables of those that are published, and all of those
--- that nobody used for a day.
+-- Returns the stagings that maintenance may remove now: published ones that still have a table, and
+-- those that were not used for a day.
 -- locks: none. writes: nothing.
 create or replace function pgque.removable_stagings()
 returns setof bigint
@@ -7248,8 +7249,8 @@ begin
 end;
 $$;
 
--- Removes what writers left behind that died, or that were still writing when the events were
--- published. Returns how many stagings it removed.
+-- Removes the stagings of writers that died, and the tables that were still in use when their events
+-- were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer
@@ -7261,7 +7262,7 @@ declare
     v_removed  integer := 0;
 begin
     for v_id in select r from pgque.removable_stagings() r loop
-        -- Whoever publishes at this moment holds the entry; it is passed by.
+        -- A session that is publishing holds the entry's lock; the entry is skipped.
         perform from pgque.staging s
         where s.staging_id = v_id
           and (s.used_at <= clock_timestamp() - interval '1 day' or s.published is not null)
@@ -7277,7 +7278,7 @@ $$;
 
 -- ===== api/receive.sql ===========================================================================
 
--- PgQ's registration under the name that applications expect.
+-- register_consumer under the name that applications expect.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
@@ -7289,7 +7290,7 @@ begin
 end;
 $$;
 
--- Ends the registration.
+-- unregister_consumer under the name that applications expect.
 -- locks: those of unregister_consumer. writes: the same.
 create or replace function pgque.unsubscribe(queue text, consumer text)
 returns integer
@@ -7301,10 +7302,10 @@ begin
 end;
 $$;
 
--- Messages of the consumer's open or next batch, in order of msg_id. Of a larger batch any
--- i_max_return are taken: to find the first ones, all would have to be read. ack finishes the whole batch, also
--- messages that i_max_return left out; until then receive returns the same ones. A batch without
--- an event is finished on the way.
+-- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch, it
+-- returns any i_max_return messages, because finding the first ones would read all of them. ack
+-- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
+-- same messages. Batches without events are finished.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
@@ -7349,7 +7350,7 @@ begin
 end;
 $$;
 
--- One message again later, or to the dead letters when its retries are used up.
+-- Schedules a message for another delivery, or makes it a dead letter when its retries are used up.
 -- locks: those of nack_batch. writes: the same.
 create or replace function pgque.nack(
     i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',
@@ -7366,9 +7367,9 @@ $$;
 
 -- ===== api/receive_coop.sql ======================================================================
 
--- receive for a worker that shares a consumer with others: messages of its open or next batch. ack
--- finishes the whole batch, also messages that i_max_return left out. A batch without an event is
--- finished on the way.
+-- receive for a worker that shares a consumer with others: returns messages of the worker's open or
+-- next batch. ack finishes the whole batch, including messages beyond i_max_return. Batches without
+-- events are finished.
 -- locks: those of open_coop_batch and finish_batch. writes: the same.
 create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -7402,7 +7403,7 @@ begin
 end;
 $$;
 
--- The registration of a subconsumer under the name that applications expect.
+-- register_subconsumer under the name that applications expect.
 -- locks: those of register_subconsumer. writes: the same.
 create or replace function pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
@@ -7415,7 +7416,7 @@ begin
 end;
 $$;
 
--- Its end; see unregister_subconsumer for a batch that is open.
+-- unregister_subconsumer under the name that applications expect.
 -- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
@@ -7430,9 +7431,9 @@ $$;
 
 -- ===== api/partition_slots.sql ===================================================================
 
--- Subscribes one of the n slots of a partitioned consumer. The first call makes all n, at the last
--- tick, and so fixes n until the last subscription ends. A slot that was unsubscribed starts again
--- at the last tick. Calling again changes nothing.
+-- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the
+-- last tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts
+-- again at the last tick. Calling it again changes nothing.
 -- locks: the consumer's row in partition_consumer; those of register_consumer.
 -- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
 create or replace function pgque.subscribe_slot(
@@ -7484,7 +7485,7 @@ begin
 end;
 $$;
 
--- The number of slots is part of what a slot is: with another one its keys would be others.
+-- Checks the number of slots that a caller passes: with another number, the slot has other keys.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
@@ -7504,10 +7505,10 @@ begin
 end;
 $$;
 
--- Earlier versions knew no other tick than the last one.
+-- In earlier versions, it had no argument for the tick.
 drop function if exists pgque.register_slots(text, text, integer, integer, integer);
 
--- Makes some of a consumer's slots, all at one tick, by default the last one.
+-- Makes some slots of a consumer, all at one tick, by default the last tick.
 -- locks: those of register_consumer. writes: the same, and partition_slot_base.
 create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer,
@@ -7539,8 +7540,8 @@ begin
 end;
 $$;
 
--- Ends the subscription of a slot, with its waiting events and dead letters: what it has not read
--- is given up. With the last one, all that is left of the partitioned consumer goes.
+-- Unsubscribes a slot, and drops its unread and waiting events and its dead letters. With the last
+-- slot, the partitioned consumer is removed.
 -- locks: the consumer's row in partition_consumer.
 -- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
@@ -7576,8 +7577,9 @@ begin
 end;
 $$;
 
--- What a failed event does to later ones of its key, from now on: skip lets them go on, pause makes
--- them wait until it is settled. Events that wait already are delivered in order in any case.
+-- Sets how later events of a key are treated after one of them fails, from now on: skip delivers
+-- them, pause makes them wait until the failed event is acked or becomes a dead letter. Events that
+-- already wait are delivered in order in both cases.
 -- locks: the consumer's row in partition_consumer. writes: partition_consumer.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
@@ -7604,9 +7606,9 @@ begin
 end;
 $$;
 
--- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which every
--- change of the holder raises, or null while another worker's lease lives. A slot whose lease ran
--- out or was released is free.
+-- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows
+-- with every change of the holder, or null while another worker has a live lease. A slot is free
+-- after its lease expires or is released.
 -- locks: of two workers at once the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
@@ -7644,8 +7646,8 @@ begin
 end;
 $$;
 
--- Gives a slot up; what it handed out and was not acked is delivered again, to the next holder.
--- False when somebody else holds the slot, or nobody.
+-- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
+-- the worker does not hold the slot.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
@@ -7671,7 +7673,7 @@ begin
 end;
 $$;
 
--- A subscribed slot with its newest position.
+-- Returns a subscribed slot with its newest position.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.slot_state
@@ -7698,8 +7700,8 @@ begin
 end;
 $$;
 
--- A slot as the worker that holds it sees it. A lease that ran out, but that nobody took, still is
--- that worker's.
+-- Returns a slot that the worker holds. An expired lease still belongs to the worker until another
+-- worker takes the slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
@@ -7727,7 +7729,7 @@ begin
 end;
 $$;
 
--- append_position for a slot: its lease stays when no batch is open, and a page is noted.
+-- append_position for a slot: keeps the lease while no batch is open, and records the page.
 -- locks: waits for a concurrent move of the same slot to commit. writes: position_log.
 create or replace function pgque.append_slot(i_slot pgque.slot_state)
 returns boolean
@@ -7751,10 +7753,10 @@ $$;
 
 -- ===== api/partition_receive.sql =================================================================
 
--- The next page of a slot for the worker that holds its lease, which this renews: at most i_max
--- events in order of msg_id. Held events that are due come first, in pages of their own, without a
--- batch id; then those of the open or next batch. Until the page is acked, the next call begins with
--- the same event. Batches without an event of the slot are finished on the way.
+-- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
+-- has at most i_max events in order of msg_id. Held events that are due come first, in separate pages
+-- without a batch id, then the events of the open or next batch. Until the page is acked, the next
+-- call begins with the same event. Batches without events of the slot are finished.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -7785,7 +7787,7 @@ begin
         using case when v_slot.held_at is null then v_slot.sub_batch end;
         get diagnostics v_rows = row_count;
         if v_rows = i_max then
-            -- A full page ends at its last event, any other with the batch.
+            -- A full page ends at its last event, any other page at the end of the batch.
             execute format('select max(ev_id) from (%s) page', v_page)  -- quoted: made by page_select
             into v_slot.page_to;
             perform pgque.append_slot(v_slot);
@@ -7796,10 +7798,10 @@ begin
 end;
 $$;
 
--- Fences and renews the lease, and decides what the next page is taken from: held events that are
--- due, else the open batch, else the next one, which spans as many ticks as make about one page of
--- i_max. Held events that expired are dropped, so that their keys go on. With nothing to hand out
--- page_to is null, and nothing is written before half of the lease's time is over.
+-- Fences and renews the lease, and chooses the source of the next page: held events that are due,
+-- else the open batch, else the next batch, which spans enough ticks for about i_max events. Expired
+-- held events are dropped, so that later events of their keys are delivered. If there is nothing to
+-- deliver, page_to is null, and the lease is only renewed after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
@@ -7845,8 +7847,8 @@ begin
 end;
 $$;
 
--- The SELECT of what may be handed out now: of the held events those that are due, or of the open
--- batch those of the slot's keys, behind the last acked one, that wait for no held event.
+-- Builds the SELECT of the events to deliver now: the held events that are due, or the slot's events
+-- of the open batch after the last acked one that wait for no held event.
 -- locks: none. writes: nothing.
 create or replace function pgque.page_select(i_slot pgque.slot_state)
 returns text
@@ -7865,9 +7867,10 @@ begin
 end;
 $$;
 
--- The SELECT of the slot's events in its open batch that are not acked. The slot of a key is its hash
--- modulo n, made positive; events without a key are in slot 0. Collation "C" hashes the bytes, the
--- same in every database, and hashtextextended is what hash partitioning rests on, so it stays.
+-- Builds the SELECT of the slot's events in its open batch that are not acked. The slot of a key is
+-- its hash modulo n, made positive; events without a key are in slot 0. Collation "C" hashes the
+-- bytes, so the result is the same in every database. hashtextextended does not change, because hash
+-- partitioning uses it.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_select(i_slot pgque.slot_state)
 returns text
@@ -7885,8 +7888,8 @@ begin
 end;
 $$;
 
--- Whether the event e waits, or would wait, for a held event of its key, or is that one itself. By
--- the first one of each key: they are few, however many wait behind them.
+-- Says whether the event e is a held event, or waits or would wait for a held event of its key. It
+-- looks only at the first held event of each key: these are few, even if many events wait.
 -- locks: none. writes: nothing.
 create or replace function pgque.earlier_held(i_sub_id integer)
 returns text
@@ -7900,8 +7903,8 @@ begin
 end;
 $$;
 
--- The held events that may be delivered at a time: no earlier one of their key, nor they themselves,
--- are scheduled for later.
+-- Returns the held events that may be delivered at a time: neither they nor an earlier held event of
+-- their key are scheduled for later.
 -- locks: none. writes: nothing.
 create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
 returns setof pgque.partition_held
@@ -7920,9 +7923,9 @@ begin
 end;
 $$;
 
--- Moves a slot past its page: held events that were delivered go, unless they failed again; of a
--- batch, what waits for a failed event is put aside, and after the last page the batch is over. False
--- when the slot was moved meanwhile.
+-- Moves a slot past its page. Held events of the page are deleted, unless they failed again. Events
+-- of a batch that wait for a failed event become held events, and after its last page the batch is
+-- finished. Returns false if the slot was moved meanwhile.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.finish_page(i_slot pgque.slot_state)
 returns boolean
@@ -7970,8 +7973,8 @@ begin
 end;
 $$;
 
--- Acks what receive_partitioned handed out last, and renews the lease. Returns 1, or 0 when nothing
--- was handed out.
+-- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if
+-- there is no such page.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
@@ -7995,10 +7998,10 @@ $$;
 
 -- ===== api/partition_nack.sql ====================================================================
 
--- One message of the page again later, or to the dead letters when its retries are used up. Where
--- the consumer pauses, later events of its key wait for it, also those of the same page: these come
--- again, so the worker leaves them alone, and a nack of one of them changes nothing. Renews the
--- lease. Returns 1.
+-- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
+-- are used up. Under the policy pause, later events of its key wait for it. Those in the same page
+-- are delivered again, so the worker skips them, and a nack of one of them changes nothing. Renews
+-- the lease. Returns 1.
 -- locks: waits for a concurrent move of the same slot.
 -- writes: position_log, retry_queue, dead_letter, partition_held, counter_log.
 create or replace function pgque.nack_partitioned(
@@ -8045,7 +8048,7 @@ begin
 end;
 $$;
 
--- How often an event may still be delivered again.
+-- Returns how many retries an event has left.
 -- locks: none. writes: nothing.
 create or replace function pgque.retries_left(i_queue_id integer, i_retries integer)
 returns integer
@@ -8059,7 +8062,7 @@ begin
 end;
 $$;
 
--- The event of this id in the page that was handed out.
+-- Returns the event with this id from the page that was delivered last.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_in_page(i_slot pgque.slot_state, i_msg_id bigint)
 returns setof pgque.partition_held
@@ -8090,7 +8093,7 @@ begin
 end;
 $$;
 
--- Holds a failed event, or holds it once more, until its next delivery.
+-- Stores a failed event among the held events, or updates it there, until its next delivery.
 -- locks: none. writes: partition_held, counter_log.
 create or replace function pgque.hold_event(
     i_slot pgque.slot_state, i_event pgque.partition_held, i_retry_after interval)
@@ -8110,7 +8113,7 @@ begin
 end;
 $$;
 
--- Makes a held event a dead letter; those that wait for it can go on.
+-- Makes a held event a dead letter, so that the events that wait for it can be delivered.
 -- locks: none. writes: partition_held, dead_letter.
 create or replace function pgque.give_up_held(
     i_slot pgque.slot_state, i_event pgque.partition_held, i_reason text)
@@ -8136,7 +8139,7 @@ $$;
 
 -- ===== api/repartition.sql =======================================================================
 
--- The slot of a key among n; events without a key are in slot 0. See slot_select.
+-- Returns the slot of a key among n slots; events without a key are in slot 0. See slot_select.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_of_key(i_key text, i_n integer)
 returns integer
@@ -8148,12 +8151,12 @@ begin
 end;
 $$;
 
--- Gives a partitioned consumer another number of slots, in one transaction. What the slots have not
--- finished goes to the new ones, each event to the slot of its key, in order; what they acked does not
--- come again. Waiting events, retries and dead letters move along. Producers, the ticker and other
--- consumers go on meanwhile; workers have to claim slots of the new number, and whatever they still
--- do about an earlier one fails. Returns how many events the new slots get that were not finished
--- although a slot stands behind them, 0 also where the number stays.
+-- Gives a partitioned consumer another number of slots, in one transaction. Each unfinished event
+-- goes to the new slot of its key, in order, and acked events are not delivered again. Waiting
+-- events, retries and dead letters move as well. Producers, the ticker and other consumers continue
+-- meanwhile. Workers must claim slots of the new number, and their calls for an earlier slot fail.
+-- Returns the number of events that were copied because the slots were at different positions; 0 if
+-- the number of slots does not change.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
 -- concurrent moves of its slots.
 -- writes: partition_consumer, partition_slot_base, partition_held, consumer, subscription_base,
@@ -8195,7 +8198,7 @@ begin
                                          else s.sub_next_tick end)
     into v_old_ids, v_start
     from unnest(v_old) s;
-    -- Whoever moves a retry or replays a dead letter right now is waited for: then it is an event.
+    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
     perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
     perform from pgque.dead_letter d
     join pgque.subscription_base s on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
@@ -8216,7 +8219,7 @@ begin
 end;
 $$;
 
--- Says that a consumer has no slots.
+-- Raises the error for a consumer without slots.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
 returns void
@@ -8232,8 +8235,8 @@ begin
 end;
 $$;
 
--- Takes the leases of all slots of a consumer away, and returns where each stands: an ack that is not
--- committed yet is waited for, and a later one fails.
+-- Takes the leases of all slots of a consumer, and returns their positions. It waits for acks that
+-- are not committed yet, and later ones fail.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
 returns pgque.slot_state[]
@@ -8297,9 +8300,9 @@ begin
 end;
 $$;
 
--- Gives the new slots, which all begin at one tick, what the earlier ones had not finished before it:
--- events with a key as waiting ones, which are delivered before later ones of their key; others, which
--- have no order, as events of slot 0 alone. Returns how many.
+-- Gives the new slots, which all begin at one tick, the unfinished events before this tick. Events
+-- with a key become waiting events, which are delivered before later events of their key. Events
+-- without a key have no order and become events for slot 0 only. Returns their number.
 -- locks: none. writes: partition_held, tick_request, the queue's current event table.
 create or replace function pgque.carry_over(
     i_queue pgque.queue, i_consumer text, i_n integer, i_old pgque.slot_state[], i_start bigint)
@@ -8343,9 +8346,9 @@ begin
 end;
 $$;
 
--- The SELECT of what a slot has not finished and no slot that begins at a tick gets: the rest of its
--- open batch behind the last acked page, what follows up to that tick, and what was delivered again
--- to it alone after that.
+-- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
+-- rest of the open batch after the last acked page, the events up to this tick, and later events that
+-- are redelivered only to this slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
 returns text
@@ -8378,7 +8381,7 @@ $$;
 
 -- ===== api/dead_letter.sql =======================================================================
 
--- A queue's newest dead letters.
+-- Returns a queue's newest dead letters.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
@@ -8403,7 +8406,7 @@ begin
 end;
 $$;
 
--- How many dead letters a queue has, by consumer and reason, with the oldest of each.
+-- Returns the number of a queue's dead letters by consumer and reason, with the oldest of each.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
@@ -8425,10 +8428,9 @@ begin
 end;
 $$;
 
--- The raw form of giving an event up, for tools that hold the event already: its fields are taken as
--- given and not looked up in the batch, which must not be under somebody's lease. Of a subconsumer's
--- batch the dead letter belongs to the main consumer. Returns 1, or 0 if that event was a dead letter
--- before.
+-- Makes an event a dead letter, for tools that have the event already: its fields are stored as
+-- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch, the
+-- dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter already.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
@@ -8463,8 +8465,8 @@ begin
 end;
 $$;
 
--- Gives up a whole leased batch: all its events become dead letters and the batch is acked, or
--- nothing is done. For one that failed too often. Returns how many events that were.
+-- Makes all events of a leased batch dead letters and acks it, or does nothing. This is for a batch
+-- that failed too often. Returns the number of events.
 -- locks: those of ack_batch. writes: dead_letter, position_log.
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
@@ -8483,7 +8485,7 @@ begin
 end;
 $$;
 
--- Deletes a queue's dead letters that are older than an age. Returns how many.
+-- Deletes a queue's dead letters that are older than an interval. Returns their number.
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
@@ -8512,9 +8514,8 @@ $$;
 
 -- ===== api/dlq_replay.sql ========================================================================
 
--- Sends a dead letter again as a new event, to the consumer that gave it up and to no other: retries
--- and the time to live begin anew. Returns the new event's id. What cannot be sent stays a dead
--- letter.
+-- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time to
+-- live start again. Returns the new event's id. If the event cannot be sent, the dead letter stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
@@ -8540,8 +8541,8 @@ begin
 end;
 $$;
 
--- Replays all dead letters of a queue. One that cannot be replayed stays, and the others go on:
--- how many went, how many stay, and why the first of these does.
+-- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
+-- the others. Returns how many were replayed, how many stay, and the first error.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
@@ -8555,10 +8556,10 @@ begin
 end;
 $$;
 
--- Replays those dead letters of a queue that fit what is given, the oldest first, and otherwise like
--- dlq_replay_all. i_reason is a pattern of LIKE, so a text without % and _ is the reason itself;
--- i_since and i_until limit the time at which events were given up (since included, until not).
--- Those that another session is replaying are left to it.
+-- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
+-- i_reason is a pattern of LIKE, so a text without % and _ matches exactly. i_since (inclusive) and
+-- i_until (exclusive) limit the time at which the events became dead letters. Dead letters that
+-- another session is replaying are skipped.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
@@ -8610,8 +8611,8 @@ begin
 end;
 $$;
 
--- Turns a dead letter, which the caller has locked, into an event of its consumer alone. Refuses
--- while the queue takes no events, and where the consumer is gone.
+-- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the
+-- queue accepts no events, or the consumer is not registered.
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
@@ -8653,8 +8654,8 @@ $$;
 
 -- ===== api/dlq_export.sql ========================================================================
 
--- A queue's dead letters page by page, the oldest first, with the name of the consumer that gave each
--- up: for whoever keeps them elsewhere. The next page begins behind the last id of this one.
+-- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer, for
+-- an export. The next page begins after the last id of this page.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_export(
     i_queue_name text, i_after_id bigint default 0, i_limit_count integer default 1000)
@@ -8690,8 +8691,8 @@ $$;
 
 -- ===== ops/test_helpers.sql ======================================================================
 
--- For tests of applications: sends an event of type "test" and asks for a tick. Events are delivered
--- when they are committed, so test_consume must come in another transaction. Returns the event's id.
+-- For tests of applications: sends an event of type "test" and requests a tick. Events are delivered
+-- after their commit, so call test_consume in another transaction. Returns the event's id.
 -- locks: those of send. writes: the queue's current event table, tick_request.
 create or replace function pgque.test_send(i_queue text, i_payload jsonb)
 returns bigint
@@ -8703,7 +8704,7 @@ begin
 end;
 $$;
 
--- The same with a type of one's own.
+-- The same with another type.
 -- locks: those of send. writes: the same.
 create or replace function pgque.test_send(i_queue text, i_type text, i_payload jsonb)
 returns bigint
@@ -8718,8 +8719,8 @@ begin
 end;
 $$;
 
--- Ticks, takes the consumer's next batch that holds events, acks it and returns its messages. Raises,
--- and acks nothing, when there is none or when one is not of the expected type.
+-- Ticks, takes the consumer's next batch with events, acks it and returns its messages. Raises an
+-- error, and acks nothing, if there is no event or if an event has another type than expected.
 -- locks: those of ticker, receive and ack. writes: the same.
 create or replace function pgque.test_consume(
     i_queue text, i_consumer text, i_expected_type text default null)
@@ -8757,9 +8758,9 @@ begin
 end;
 $$;
 
--- Raises when a consumer of the queue has not finished with an event yet, whether it is ticked, in an
--- open batch, or waits for its next delivery; and when events wait for their time (send_at). Counts
--- exactly, by reading what is left of the queue.
+-- Raises an error if a consumer of the queue has not finished all events, including events without a
+-- tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts exactly,
+-- by reading the unfinished events.
 -- locks: none. writes: nothing.
 create or replace function pgque.assert_empty(i_queue text)
 returns boolean
@@ -8802,8 +8803,8 @@ begin
 end;
 $$;
 
--- Events that a subscription has still to finish. A worker of a shared consumer has those of its
--- batch, and none without one; a slot has those of its keys.
+-- Returns the number of a subscription's unfinished events. For a worker of a shared consumer, these
+-- are the events of its batch; for a slot, the events of its keys.
 -- locks: none. writes: nothing.
 create or replace function pgque.count_unfinished(i_sub pgque.subscription)
 returns bigint
@@ -8840,7 +8841,7 @@ begin
 end;
 $$;
 
--- Raises when consumers gave up events of the queue.
+-- Raises an error if the queue has dead letters.
 -- locks: none. writes: nothing.
 create or replace function pgque.assert_dlq_empty(i_queue text)
 returns boolean
@@ -8868,10 +8869,9 @@ $$;
 
 -- ===== ops/stats.sql =============================================================================
 
--- What statistics, health and metrics are made of: each queue with its last two ticks and the last
--- event id given out, and each subscription with where it stands. Every fact comes from one probe of
--- an index; counts are differences of event ids, so they are upper estimates where senders rolled
--- back.
+-- The views behind statistics, health and metrics: each queue with its last two ticks and the last
+-- assigned event id, and each subscription with its position. Every value is one index look-up. Counts
+-- are differences of event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as
 select q.queue_id,
        q.queue_name,
@@ -8925,8 +8925,8 @@ left join lateral (
     where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
 ) newest on true;
 
--- Tells a transaction whose snapshot is older than a compaction, and would see zeros, to start again.
--- Costs nothing in the usual isolation.
+-- Raises an error if the transaction's snapshot is older than a compaction, because it would see
+-- zeros. Costs nothing in READ COMMITTED.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_logs_visible()
 returns void
@@ -8949,9 +8949,10 @@ begin
 end;
 $$;
 
--- Each queue at a glance. depth counts the events that the slowest consumer has not finished, those
--- not ticked yet among them, and is 0 without consumers; oldest_msg_age is at least the age of the
--- oldest of them, null when there is none. Subconsumers do not count as consumers.
+-- Returns the key figures of each queue. depth is the number of events that the slowest consumer has
+-- not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is at
+-- least the age of the oldest of these events, and null if there is none. Subconsumers do not count
+-- as consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
@@ -8995,9 +8996,9 @@ begin
 end;
 $$;
 
--- Each consumer: how long ago the tick was made where it stands, the events from there to the last
--- tick, and its open batch with the time when it was opened (without one, the last sign of life). A
--- subconsumer stands only where its batch begins, and has only its batch before it.
+-- Returns each consumer: the age of the tick at its position, the events from there to the last tick,
+-- and its open batch with the time of opening (without a batch, the time of its last activity). The
+-- position of a subconsumer is the start of its batch, and only its batch counts.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_stats()
 returns table (
@@ -9024,8 +9025,8 @@ begin
 end;
 $$;
 
--- The batches of a queue that are open now, the longest open first. The age is that of the claim
--- since which the consumer has had it, at least.
+-- Returns the open batches of a queue, the longest open first. batch_age is a lower bound: the time
+-- since the oldest position of the batch that compaction has left.
 -- locks: none. writes: nothing.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
@@ -9051,8 +9052,8 @@ begin
 end;
 $$;
 
--- Consumers that have something to do and are not getting it done: a batch open for longer than the
--- threshold, or ticks waiting and no sign of life for so long.
+-- Returns the consumers that make no progress: those with a batch open for longer than the threshold,
+-- or with ticks waiting and no activity for this time.
 -- locks: none. writes: nothing.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
@@ -9082,8 +9083,8 @@ $$;
 
 -- ===== ops/throughput.sql ========================================================================
 
--- The buckets that cover a period up to now, the first one as a whole. They begin at multiples of
--- their size since 2000-01-01 UTC, so that two calls give the same ones.
+-- Returns the buckets that cover a period up to now, the first one completely. They begin at multiples
+-- of their size since 2000-01-01 UTC, so that two calls return the same buckets.
 -- locks: none. writes: nothing.
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
@@ -9115,9 +9116,9 @@ begin
 end;
 $$;
 
--- Events sent in each bucket of a period, and how many a second. An event counts in the bucket of
--- the tick that covers it, or of now. Ticks that were dropped count by their minute, for a day at
--- least; buckets before the oldest tick known are left out.
+-- Returns the events sent in each bucket of a period, and their rate per second. An event counts in
+-- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for at
+-- least a day. Buckets before the oldest known tick are left out.
 -- locks: none. writes: nothing.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
@@ -9165,9 +9166,8 @@ begin
 end;
 $$;
 
--- Retries scheduled and events given up in each bucket of a period, whatever became of them since.
--- What was added up counts by its minute; it is kept for a day at least, and buckets before that are
--- left out.
+-- Returns the retries and dead letters of each bucket of a period, whatever happened to them later.
+-- Older counts are stored per minute, for at least a day; buckets before that are left out.
 -- locks: none. writes: nothing.
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)
@@ -9209,10 +9209,10 @@ $$;
 
 -- ===== ops/latency.sql ===========================================================================
 
--- Batches that the position log still shows from opening to end, with the consumer they belong to.
--- A batch that was taken back by a move is not among them; one that a colleague of a dead
--- subconsumer took over ended for the dead one. Compaction leaves little: this tells of the last
--- minutes on a busy database and of hours on a quiet one.
+-- Lists the batches whose opening and end are both in the position log, with their consumers. A batch
+-- that ended because the consumer was moved is not listed. If another subconsumer took over a dead
+-- one's batch, the batch ended for the dead one. Compaction empties the log, so this covers minutes on
+-- a busy database and hours on a quiet one.
 create or replace view pgque.ended_batch as
 select s.sub_queue as queue_id,
        coalesce(s.sub_main, s.sub_id) as sub_id,
@@ -9238,8 +9238,8 @@ where p.sub_batch is not null
   and p.ended_at is not null
   and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
 
--- How long after its last tick a batch was finished: percentiles over the consumer's batches that
--- ended in the period, as far back as pgque.ended_batch shows them; nulls when there is none.
+-- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches that
+-- ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
 -- locks: none. writes: nothing.
 create or replace function pgque.latency_percentiles(
     i_queue_name text, i_consumer_name text, i_period interval)
@@ -9272,10 +9272,11 @@ $$;
 
 -- ===== ops/metrics.sql ===========================================================================
 
--- All metrics for a collector that polls, each with its labels as JSON. Those of messages and queues
--- have the label queue and never go down, save when a queue is dropped; those of consumers have queue
--- and consumer, and end with the registration, while its counts stay in the queue's. Quantiles (label
--- quantile) are of batches that ended lately. See docs/observability.md.
+-- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues have
+-- the label queue and never decrease until the queue is dropped. Metrics of consumers have the labels
+-- queue and consumer, and end when the consumer is unregistered; its counts stay in the queue's
+-- counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
+-- docs/observability.md.
 -- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -9302,7 +9303,7 @@ begin
 end;
 $$;
 
--- Those of queues.
+-- Returns the metrics of queues.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -9342,7 +9343,7 @@ begin
 end;
 $$;
 
--- Those of consumers. A subconsumer has no counters, and without a batch none at all.
+-- Returns the metrics of consumers. A subconsumer has no counters, and without a batch no metrics.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -9378,7 +9379,7 @@ begin
 end;
 $$;
 
--- Size and processing time of the batches that ended in the last 5 minutes, by consumer.
+-- Returns the size and processing time of the batches that ended in the last 5 minutes, by consumer.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -9412,8 +9413,8 @@ $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Checks of the database as a whole: what schedules ticks, whether a restore was adopted, and who
--- holds back the removal of dead rows.
+-- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted, and
+-- who keeps dead rows from being removed.
 -- locks: none. writes: nothing.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9461,8 +9462,8 @@ begin
 end;
 $$;
 
--- The logs of positions, ticks and counters: whether they grow because nothing rotates them, and who
--- has them locked. Below 16 MB there is nothing to say.
+-- Checks the logs of positions, ticks and counters: whether they grow because they are not rotated,
+-- and who locks them. They are ok below 16 MB.
 -- locks: none. writes: nothing.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
@@ -9506,8 +9507,8 @@ begin
 end;
 $$;
 
--- Everybody who keeps dead rows from being removed in this database: open transactions, prepared
--- ones, and replication slots. When a transaction of another user began is not for everybody to see.
+-- Lists what keeps dead rows from being removed in this database: open transactions, prepared
+-- transactions and replication slots. Not every role may see when another role's transaction began.
 create or replace view pgque.xmin_holder as
 select format('session %s of %s', a.pid, coalesce(quote_ident(a.usename), 'nobody')) as holder,
        a.xact_start as since,
@@ -9532,7 +9533,7 @@ select format('replication slot %s', quote_ident(s.slot_name)), null, false, age
 from pg_replication_slots s
 where s.xmin is not null;
 
--- The worst of them, by time where that is known, else by transactions since.
+-- Checks the oldest of them, by time if that is known, else by the number of transactions since.
 -- locks: none. writes: nothing.
 create or replace function pgque.xmin_health(out status text, out detail text)
 returns record
@@ -9570,9 +9571,9 @@ $$;
 
 -- ===== ops/health.sql ============================================================================
 
--- What is wrong and what to do about it: a row for each queue and check, and for each consumer the rows
--- consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. Status is ok, warning or critical,
--- and unknown where the installing role may not see what it would take to tell.
+-- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
+-- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
+-- status is ok, warning, critical, or unknown if the installing role may not see what the check needs.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9596,8 +9597,8 @@ begin
 end;
 $$;
 
--- A tick comes at the idle period at the latest, so one that is missing at twice that time tells that
--- no ticker runs, whatever was sent.
+-- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
+-- this time no ticker is running, whether events were sent or not.
 -- locks: none. writes: nothing.
 create or replace function pgque.ticker_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9632,8 +9633,8 @@ begin
 end;
 $$;
 
--- Rotation is due once a period. It is held up by maintenance that does not run, or by a consumer
--- that still needs the oldest events; a queue without consumers holds nothing up.
+-- Checks rotation, which is due once per period. It is held up if maintenance does not run, or if a
+-- consumer still needs the oldest events; a queue without consumers does not hold it up.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9671,9 +9672,9 @@ begin
 end;
 $$;
 
--- What keeps rotation from the event table that it empties next, where consumers are not behind: who
--- has it locked, or events in it that nobody has read, which a writer put there that asked for the
--- current table long ago. Null when nothing does.
+-- Says what keeps rotation from emptying the next event table although no consumer is behind: who
+-- locks it, or unread events in it, written by a writer that asked for the current table long ago.
+-- Null if nothing does.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
@@ -9708,9 +9709,9 @@ begin
 end;
 $$;
 
--- Event tables that rotation passes by, since a writer goes on filling them, and which so only grow:
--- not current, and with events from before the last four periods, although no consumer is behind. A
--- table is looked into from 64 kB on.
+-- Checks for event tables that rotation skips because a writer still fills them, so that they only
+-- grow: tables that are not current and have events from before the last four periods, although no
+-- consumer is behind. Tables smaller than 64 kB are ignored.
 -- locks: none. writes: nothing.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9750,7 +9751,7 @@ begin
 end;
 $$;
 
--- Dead letters that pile up, and retries that are due but do not come back.
+-- Checks the number of dead letters, and retries that are overdue.
 -- locks: none. writes: nothing.
 create or replace function pgque.failure_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9794,9 +9795,9 @@ begin
 end;
 $$;
 
--- Consumers that fall behind, against the rotation period of their queue: beyond it they hold up
--- rotation. Batches that are held, so that what follows them waits. Leases that ended without an ack, against the queue's idle period: nobody works on their
--- batch, and nobody took it over.
+-- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
+-- holds up rotation. A held batch is critical, because later events wait. A lease that expired longer
+-- ago than the idle period is a warning, because no worker has the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9856,7 +9857,7 @@ $$;
 
 -- ===== ops/version.sql ===========================================================================
 
--- The version whose pgque.sql was installed last.
+-- Returns the version of the pgque.sql that was installed last.
 -- locks: none. writes: nothing.
 create or replace function pgque.version()
 returns text
@@ -9870,13 +9871,13 @@ $$;
 
 -- ===== ops/pg_cron.sql ===========================================================================
 
--- What there is to know about pg_cron: its version, where it lives, which jobs it should run.
+-- Functions about pg_cron: its version, its database, and the jobs that it should run.
 
--- The jobs that keep a database's queues going, for this version of pg_cron. Since 1.5 it counts
--- seconds; before, a job starts with the minute. Ticks need more than that, so a run stays for its
--- slot and ticks inside. It stays a little longer than to the next run's time: pg_cron never runs a
--- job twice at once, but starts what is due when the run before ends, some milliseconds later. So
--- ticks go on across slots, and never two loops at once.
+-- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since 1.5,
+-- jobs can run every few seconds; before, every minute. Ticks must be more frequent, so each run lasts
+-- until the next one and ticks in a loop. It lasts a little longer than that: pg_cron never runs a job
+-- twice at the same time, but starts the next run some milliseconds after the current one ends. So no
+-- tick is missed between runs, and two loops never run at the same time.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
@@ -9900,8 +9901,8 @@ begin
 end;
 $$;
 
--- The statements that make or remove the jobs of this database from that of pg_cron, where it is
--- another one. Names of jobs are unique there, so the database's is added.
+-- Returns the statements that create or remove this database's jobs in pg_cron's database, if that is
+-- another one. Names of jobs are unique there, so they contain the database's name.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
@@ -9921,8 +9922,8 @@ begin
 end;
 $$;
 
--- The database that pg_cron takes its jobs from, null where the server did not load it. Only
--- superusers may see the setting; to others it is '' where they do not find pg_cron themselves.
+-- Returns the database that pg_cron reads its jobs from; null if the server did not load it. Only
+-- superusers may see the setting; for others it is '' unless pg_cron is in this database.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_database()
 returns text
@@ -9940,7 +9941,7 @@ exception
 end;
 $$;
 
--- Whether this database has pg_cron's schema, open to whoever asks.
+-- Says whether this database has pg_cron's schema and the role may use it.
 -- locks: none. writes: nothing.
 create or replace function pgque.has_cron()
 returns boolean
@@ -9955,8 +9956,8 @@ begin
 end;
 $$;
 
--- The version of pg_cron in this database. Where it cannot be used, an error says what is missing,
--- and what to run in which database instead.
+-- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
+-- missing, and what to run in which database instead.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
@@ -9999,8 +10000,8 @@ begin
 end;
 $$;
 
--- Deletes pg_cron's log of this database's jobs, older than the interval; returns how many rows.
--- Rows of other jobs are left alone, whatever they do.
+-- Deletes pg_cron's log entries of this database's jobs that are older than the interval. Returns
+-- their number. Entries of other jobs stay.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
@@ -10022,7 +10023,8 @@ begin
 end;
 $$;
 
--- Keeps a day of pg_cron's log of our jobs, and looks after it in the first minute of each hour.
+-- Deletes pg_cron's log entries of our jobs that are older than a day, in the first minute of each
+-- hour.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.maint_cron_log()
 returns bigint
@@ -10039,8 +10041,8 @@ $$;
 
 -- ===== ops/lifecycle.sql =========================================================================
 
--- Has pg_cron tick and maintain this database, as the role that owns the schema. Again, it only
--- brings the jobs up to date.
+-- Schedules ticks and maintenance of this database by pg_cron, as the role that owns the schema.
+-- Calling it again updates the jobs.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.start()
 returns void
@@ -10064,8 +10066,8 @@ begin
 end;
 $$;
 
--- Takes the jobs back; a run in progress ends with its next tick. Where nothing was started this
--- does nothing, unless pg_cron in another database may have jobs for this one.
+-- Unschedules the jobs; a run in progress ends with its next tick. If nothing was started, it does
+-- nothing, unless pg_cron in another database may have jobs for this database.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void
@@ -10079,8 +10081,7 @@ begin
 end;
 $$;
 
--- Unschedules the jobs that config names, as far as they are still there; returns whether config
--- named any.
+-- Unschedules the jobs that config names, if they still exist. Returns whether config named any.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
 returns boolean
@@ -10105,8 +10106,8 @@ $$;
 
 -- ===== ops/status.sql ============================================================================
 
--- How this database's queue is kept going, a row for each part: ok, or what else, with details.
--- Late are queues without a tick for 10 seconds more than their idle period, in which each gets one.
+-- Returns the state of ticking and maintenance, one row per component: ok or the problem, with
+-- details. A queue is late if it had no tick for 10 seconds longer than its idle period.
 -- locks: none. writes: nothing.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
@@ -10142,8 +10143,8 @@ begin
 end;
 $$;
 
--- The part of status that is about pg_cron: whether there is one, and how the last run of each job
--- went. A job that pg_cron does not have any more, or not active, is called missing.
+-- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last run.
+-- A job that was removed or is not active is reported as missing.
 -- locks: none. writes: nothing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
@@ -10184,8 +10185,8 @@ $$;
 
 -- ===== ops/uninstall.sql =========================================================================
 
--- The queues with events that a consumer has not finished, or that nobody could have seen yet, that
--- wait for a retry, or for their time.
+-- Returns the queues with events that a consumer has not finished, that have no tick yet, that wait
+-- for a retry, or that are scheduled.
 -- locks: none. writes: nothing.
 create or replace function pgque.unread_queues()
 returns text[]
@@ -10218,8 +10219,8 @@ begin
 end;
 $$;
 
--- Removes everything but the roles, which belong to the cluster: the jobs, their log, the schema.
--- Refuses while events are unread, unless forced. Producers wait meanwhile, so that none is missed.
+-- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster. Refused
+-- while events are unread, unless forced. Producers wait meanwhile, so that no event is missed.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
@@ -10251,8 +10252,8 @@ $$;
 
 -- ===== ops/regenerate.sql ========================================================================
 
--- Gives each queue the functions of this version; returns how many queues there are. Installing
--- calls it last, for queues that an older version made.
+-- Creates each queue's generated functions in this version. Returns the number of queues. The
+-- installation calls it last, for queues that an older version created.
 -- locks: the rows of all queues. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
@@ -10278,8 +10279,8 @@ $$;
 
 -- ===== ops/grants.sql ============================================================================
 
--- Last of all files: whatever the ones before created is closed to PUBLIC, and each role gets the
--- functions that are its own. What stands in no list below is internal.
+-- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
+-- its functions. Functions that are in no list below are internal.
 revoke all on schema pgque from public;
 revoke all on all tables in schema pgque from public;
 revoke all on all sequences in schema pgque from public;
@@ -10332,7 +10333,7 @@ grant execute on function
     pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer)
 to pgque_writer;
 
--- The triggers run as whoever changes the row, and so does all that they call.
+-- The triggers run as the role that changes the row, and so do the functions that they call.
 grant execute on function
     pgque.jsontriga(),
     pgque.logutriga(),

@@ -1,4 +1,4 @@
--- A queue's newest dead letters.
+-- Returns a queue's newest dead letters.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
@@ -23,7 +23,7 @@ begin
 end;
 $$;
 
--- How many dead letters a queue has, by consumer and reason, with the oldest of each.
+-- Returns the number of a queue's dead letters by consumer and reason, with the oldest of each.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
@@ -45,10 +45,9 @@ begin
 end;
 $$;
 
--- The raw form of giving an event up, for tools that hold the event already: its fields are taken as
--- given and not looked up in the batch, which must not be under somebody's lease. Of a subconsumer's
--- batch the dead letter belongs to the main consumer. Returns 1, or 0 if that event was a dead letter
--- before.
+-- Makes an event a dead letter, for tools that have the event already: its fields are stored as
+-- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch, the
+-- dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter already.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
@@ -83,8 +82,8 @@ begin
 end;
 $$;
 
--- Gives up a whole leased batch: all its events become dead letters and the batch is acked, or
--- nothing is done. For one that failed too often. Returns how many events that were.
+-- Makes all events of a leased batch dead letters and acks it, or does nothing. This is for a batch
+-- that failed too often. Returns the number of events.
 -- locks: those of ack_batch. writes: dead_letter, position_log.
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
@@ -103,7 +102,7 @@ begin
 end;
 $$;
 
--- Deletes a queue's dead letters that are older than an age. Returns how many.
+-- Deletes a queue's dead letters that are older than an interval. Returns their number.
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')

@@ -1,6 +1,5 @@
--- Sends a dead letter again as a new event, to the consumer that gave it up and to no other: retries
--- and the time to live begin anew. Returns the new event's id. What cannot be sent stays a dead
--- letter.
+-- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time to
+-- live start again. Returns the new event's id. If the event cannot be sent, the dead letter stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
@@ -26,8 +25,8 @@ begin
 end;
 $$;
 
--- Replays all dead letters of a queue. One that cannot be replayed stays, and the others go on:
--- how many went, how many stay, and why the first of these does.
+-- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
+-- the others. Returns how many were replayed, how many stay, and the first error.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
@@ -41,10 +40,10 @@ begin
 end;
 $$;
 
--- Replays those dead letters of a queue that fit what is given, the oldest first, and otherwise like
--- dlq_replay_all. i_reason is a pattern of LIKE, so a text without % and _ is the reason itself;
--- i_since and i_until limit the time at which events were given up (since included, until not).
--- Those that another session is replaying are left to it.
+-- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
+-- i_reason is a pattern of LIKE, so a text without % and _ matches exactly. i_since (inclusive) and
+-- i_until (exclusive) limit the time at which the events became dead letters. Dead letters that
+-- another session is replaying are skipped.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
@@ -96,8 +95,8 @@ begin
 end;
 $$;
 
--- Turns a dead letter, which the caller has locked, into an event of its consumer alone. Refuses
--- while the queue takes no events, and where the consumer is gone.
+-- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the
+-- queue accepts no events, or the consumer is not registered.
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint

@@ -1,7 +1,7 @@
--- One message of the page again later, or to the dead letters when its retries are used up. Where
--- the consumer pauses, later events of its key wait for it, also those of the same page: these come
--- again, so the worker leaves them alone, and a nack of one of them changes nothing. Renews the
--- lease. Returns 1.
+-- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
+-- are used up. Under the policy pause, later events of its key wait for it. Those in the same page
+-- are delivered again, so the worker skips them, and a nack of one of them changes nothing. Renews
+-- the lease. Returns 1.
 -- locks: waits for a concurrent move of the same slot.
 -- writes: position_log, retry_queue, dead_letter, partition_held, counter_log.
 create or replace function pgque.nack_partitioned(
@@ -48,7 +48,7 @@ begin
 end;
 $$;
 
--- How often an event may still be delivered again.
+-- Returns how many retries an event has left.
 -- locks: none. writes: nothing.
 create or replace function pgque.retries_left(i_queue_id integer, i_retries integer)
 returns integer
@@ -62,7 +62,7 @@ begin
 end;
 $$;
 
--- The event of this id in the page that was handed out.
+-- Returns the event with this id from the page that was delivered last.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_in_page(i_slot pgque.slot_state, i_msg_id bigint)
 returns setof pgque.partition_held
@@ -93,7 +93,7 @@ begin
 end;
 $$;
 
--- Holds a failed event, or holds it once more, until its next delivery.
+-- Stores a failed event among the held events, or updates it there, until its next delivery.
 -- locks: none. writes: partition_held, counter_log.
 create or replace function pgque.hold_event(
     i_slot pgque.slot_state, i_event pgque.partition_held, i_retry_after interval)
@@ -113,7 +113,7 @@ begin
 end;
 $$;
 
--- Makes a held event a dead letter; those that wait for it can go on.
+-- Makes a held event a dead letter, so that the events that wait for it can be delivered.
 -- locks: none. writes: partition_held, dead_letter.
 create or replace function pgque.give_up_held(
     i_slot pgque.slot_state, i_event pgque.partition_held, i_reason text)

@@ -1,7 +1,7 @@
--- The next page of a slot for the worker that holds its lease, which this renews: at most i_max
--- events in order of msg_id. Held events that are due come first, in pages of their own, without a
--- batch id; then those of the open or next batch. Until the page is acked, the next call begins with
--- the same event. Batches without an event of the slot are finished on the way.
+-- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
+-- has at most i_max events in order of msg_id. Held events that are due come first, in separate pages
+-- without a batch id, then the events of the open or next batch. Until the page is acked, the next
+-- call begins with the same event. Batches without events of the slot are finished.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -32,7 +32,7 @@ begin
         using case when v_slot.held_at is null then v_slot.sub_batch end;
         get diagnostics v_rows = row_count;
         if v_rows = i_max then
-            -- A full page ends at its last event, any other with the batch.
+            -- A full page ends at its last event, any other page at the end of the batch.
             execute format('select max(ev_id) from (%s) page', v_page)  -- quoted: made by page_select
             into v_slot.page_to;
             perform pgque.append_slot(v_slot);
@@ -43,10 +43,10 @@ begin
 end;
 $$;
 
--- Fences and renews the lease, and decides what the next page is taken from: held events that are
--- due, else the open batch, else the next one, which spans as many ticks as make about one page of
--- i_max. Held events that expired are dropped, so that their keys go on. With nothing to hand out
--- page_to is null, and nothing is written before half of the lease's time is over.
+-- Fences and renews the lease, and chooses the source of the next page: held events that are due,
+-- else the open batch, else the next batch, which spans enough ticks for about i_max events. Expired
+-- held events are dropped, so that later events of their keys are delivered. If there is nothing to
+-- deliver, page_to is null, and the lease is only renewed after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
@@ -92,8 +92,8 @@ begin
 end;
 $$;
 
--- The SELECT of what may be handed out now: of the held events those that are due, or of the open
--- batch those of the slot's keys, behind the last acked one, that wait for no held event.
+-- Builds the SELECT of the events to deliver now: the held events that are due, or the slot's events
+-- of the open batch after the last acked one that wait for no held event.
 -- locks: none. writes: nothing.
 create or replace function pgque.page_select(i_slot pgque.slot_state)
 returns text
@@ -112,9 +112,10 @@ begin
 end;
 $$;
 
--- The SELECT of the slot's events in its open batch that are not acked. The slot of a key is its hash
--- modulo n, made positive; events without a key are in slot 0. Collation "C" hashes the bytes, the
--- same in every database, and hashtextextended is what hash partitioning rests on, so it stays.
+-- Builds the SELECT of the slot's events in its open batch that are not acked. The slot of a key is
+-- its hash modulo n, made positive; events without a key are in slot 0. Collation "C" hashes the
+-- bytes, so the result is the same in every database. hashtextextended does not change, because hash
+-- partitioning uses it.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_select(i_slot pgque.slot_state)
 returns text
@@ -132,8 +133,8 @@ begin
 end;
 $$;
 
--- Whether the event e waits, or would wait, for a held event of its key, or is that one itself. By
--- the first one of each key: they are few, however many wait behind them.
+-- Says whether the event e is a held event, or waits or would wait for a held event of its key. It
+-- looks only at the first held event of each key: these are few, even if many events wait.
 -- locks: none. writes: nothing.
 create or replace function pgque.earlier_held(i_sub_id integer)
 returns text
@@ -147,8 +148,8 @@ begin
 end;
 $$;
 
--- The held events that may be delivered at a time: no earlier one of their key, nor they themselves,
--- are scheduled for later.
+-- Returns the held events that may be delivered at a time: neither they nor an earlier held event of
+-- their key are scheduled for later.
 -- locks: none. writes: nothing.
 create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
 returns setof pgque.partition_held
@@ -167,9 +168,9 @@ begin
 end;
 $$;
 
--- Moves a slot past its page: held events that were delivered go, unless they failed again; of a
--- batch, what waits for a failed event is put aside, and after the last page the batch is over. False
--- when the slot was moved meanwhile.
+-- Moves a slot past its page. Held events of the page are deleted, unless they failed again. Events
+-- of a batch that wait for a failed event become held events, and after its last page the batch is
+-- finished. Returns false if the slot was moved meanwhile.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.finish_page(i_slot pgque.slot_state)
 returns boolean
@@ -217,8 +218,8 @@ begin
 end;
 $$;
 
--- Acks what receive_partitioned handed out last, and renews the lease. Returns 1, or 0 when nothing
--- was handed out.
+-- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if
+-- there is no such page.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)

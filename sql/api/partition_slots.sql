@@ -1,6 +1,6 @@
--- Subscribes one of the n slots of a partitioned consumer. The first call makes all n, at the last
--- tick, and so fixes n until the last subscription ends. A slot that was unsubscribed starts again
--- at the last tick. Calling again changes nothing.
+-- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the
+-- last tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts
+-- again at the last tick. Calling it again changes nothing.
 -- locks: the consumer's row in partition_consumer; those of register_consumer.
 -- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
 create or replace function pgque.subscribe_slot(
@@ -52,7 +52,7 @@ begin
 end;
 $$;
 
--- The number of slots is part of what a slot is: with another one its keys would be others.
+-- Checks the number of slots that a caller passes: with another number, the slot has other keys.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
@@ -72,10 +72,10 @@ begin
 end;
 $$;
 
--- Earlier versions knew no other tick than the last one.
+-- In earlier versions, it had no argument for the tick.
 drop function if exists pgque.register_slots(text, text, integer, integer, integer);
 
--- Makes some of a consumer's slots, all at one tick, by default the last one.
+-- Makes some slots of a consumer, all at one tick, by default the last tick.
 -- locks: those of register_consumer. writes: the same, and partition_slot_base.
 create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer,
@@ -107,8 +107,8 @@ begin
 end;
 $$;
 
--- Ends the subscription of a slot, with its waiting events and dead letters: what it has not read
--- is given up. With the last one, all that is left of the partitioned consumer goes.
+-- Unsubscribes a slot, and drops its unread and waiting events and its dead letters. With the last
+-- slot, the partitioned consumer is removed.
 -- locks: the consumer's row in partition_consumer.
 -- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
@@ -144,8 +144,9 @@ begin
 end;
 $$;
 
--- What a failed event does to later ones of its key, from now on: skip lets them go on, pause makes
--- them wait until it is settled. Events that wait already are delivered in order in any case.
+-- Sets how later events of a key are treated after one of them fails, from now on: skip delivers
+-- them, pause makes them wait until the failed event is acked or becomes a dead letter. Events that
+-- already wait are delivered in order in both cases.
 -- locks: the consumer's row in partition_consumer. writes: partition_consumer.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
@@ -172,9 +173,9 @@ begin
 end;
 $$;
 
--- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which every
--- change of the holder raises, or null while another worker's lease lives. A slot whose lease ran
--- out or was released is free.
+-- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows
+-- with every change of the holder, or null while another worker has a live lease. A slot is free
+-- after its lease expires or is released.
 -- locks: of two workers at once the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
@@ -212,8 +213,8 @@ begin
 end;
 $$;
 
--- Gives a slot up; what it handed out and was not acked is delivered again, to the next holder.
--- False when somebody else holds the slot, or nobody.
+-- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
+-- the worker does not hold the slot.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
@@ -239,7 +240,7 @@ begin
 end;
 $$;
 
--- A subscribed slot with its newest position.
+-- Returns a subscribed slot with its newest position.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.slot_state
@@ -266,8 +267,8 @@ begin
 end;
 $$;
 
--- A slot as the worker that holds it sees it. A lease that ran out, but that nobody took, still is
--- that worker's.
+-- Returns a slot that the worker holds. An expired lease still belongs to the worker until another
+-- worker takes the slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
@@ -295,7 +296,7 @@ begin
 end;
 $$;
 
--- append_position for a slot: its lease stays when no batch is open, and a page is noted.
+-- append_position for a slot: keeps the lease while no batch is open, and records the page.
 -- locks: waits for a concurrent move of the same slot to commit. writes: position_log.
 create or replace function pgque.append_slot(i_slot pgque.slot_state)
 returns boolean

@@ -1,4 +1,4 @@
--- PgQ's registration under the name that applications expect.
+-- register_consumer under the name that applications expect.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
@@ -10,7 +10,7 @@ begin
 end;
 $$;
 
--- Ends the registration.
+-- unregister_consumer under the name that applications expect.
 -- locks: those of unregister_consumer. writes: the same.
 create or replace function pgque.unsubscribe(queue text, consumer text)
 returns integer
@@ -22,10 +22,10 @@ begin
 end;
 $$;
 
--- Messages of the consumer's open or next batch, in order of msg_id. Of a larger batch any
--- i_max_return are taken: to find the first ones, all would have to be read. ack finishes the whole batch, also
--- messages that i_max_return left out; until then receive returns the same ones. A batch without
--- an event is finished on the way.
+-- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch, it
+-- returns any i_max_return messages, because finding the first ones would read all of them. ack
+-- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
+-- same messages. Batches without events are finished.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
@@ -70,7 +70,7 @@ begin
 end;
 $$;
 
--- One message again later, or to the dead letters when its retries are used up.
+-- Schedules a message for another delivery, or makes it a dead letter when its retries are used up.
 -- locks: those of nack_batch. writes: the same.
 create or replace function pgque.nack(
     i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',

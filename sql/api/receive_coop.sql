@@ -1,6 +1,6 @@
--- receive for a worker that shares a consumer with others: messages of its open or next batch. ack
--- finishes the whole batch, also messages that i_max_return left out. A batch without an event is
--- finished on the way.
+-- receive for a worker that shares a consumer with others: returns messages of the worker's open or
+-- next batch. ack finishes the whole batch, including messages beyond i_max_return. Batches without
+-- events are finished.
 -- locks: those of open_coop_batch and finish_batch. writes: the same.
 create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -34,7 +34,7 @@ begin
 end;
 $$;
 
--- The registration of a subconsumer under the name that applications expect.
+-- register_subconsumer under the name that applications expect.
 -- locks: those of register_subconsumer. writes: the same.
 create or replace function pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
@@ -47,7 +47,7 @@ begin
 end;
 $$;
 
--- Its end; see unregister_subconsumer for a batch that is open.
+-- unregister_subconsumer under the name that applications expect.
 -- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)

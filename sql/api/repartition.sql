@@ -1,4 +1,4 @@
--- The slot of a key among n; events without a key are in slot 0. See slot_select.
+-- Returns the slot of a key among n slots; events without a key are in slot 0. See slot_select.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_of_key(i_key text, i_n integer)
 returns integer
@@ -10,12 +10,12 @@ begin
 end;
 $$;
 
--- Gives a partitioned consumer another number of slots, in one transaction. What the slots have not
--- finished goes to the new ones, each event to the slot of its key, in order; what they acked does not
--- come again. Waiting events, retries and dead letters move along. Producers, the ticker and other
--- consumers go on meanwhile; workers have to claim slots of the new number, and whatever they still
--- do about an earlier one fails. Returns how many events the new slots get that were not finished
--- although a slot stands behind them, 0 also where the number stays.
+-- Gives a partitioned consumer another number of slots, in one transaction. Each unfinished event
+-- goes to the new slot of its key, in order, and acked events are not delivered again. Waiting
+-- events, retries and dead letters move as well. Producers, the ticker and other consumers continue
+-- meanwhile. Workers must claim slots of the new number, and their calls for an earlier slot fail.
+-- Returns the number of events that were copied because the slots were at different positions; 0 if
+-- the number of slots does not change.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
 -- concurrent moves of its slots.
 -- writes: partition_consumer, partition_slot_base, partition_held, consumer, subscription_base,
@@ -57,7 +57,7 @@ begin
                                          else s.sub_next_tick end)
     into v_old_ids, v_start
     from unnest(v_old) s;
-    -- Whoever moves a retry or replays a dead letter right now is waited for: then it is an event.
+    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
     perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
     perform from pgque.dead_letter d
     join pgque.subscription_base s on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
@@ -78,7 +78,7 @@ begin
 end;
 $$;
 
--- Says that a consumer has no slots.
+-- Raises the error for a consumer without slots.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
 returns void
@@ -94,8 +94,8 @@ begin
 end;
 $$;
 
--- Takes the leases of all slots of a consumer away, and returns where each stands: an ack that is not
--- committed yet is waited for, and a later one fails.
+-- Takes the leases of all slots of a consumer, and returns their positions. It waits for acks that
+-- are not committed yet, and later ones fail.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
 returns pgque.slot_state[]
@@ -159,9 +159,9 @@ begin
 end;
 $$;
 
--- Gives the new slots, which all begin at one tick, what the earlier ones had not finished before it:
--- events with a key as waiting ones, which are delivered before later ones of their key; others, which
--- have no order, as events of slot 0 alone. Returns how many.
+-- Gives the new slots, which all begin at one tick, the unfinished events before this tick. Events
+-- with a key become waiting events, which are delivered before later events of their key. Events
+-- without a key have no order and become events for slot 0 only. Returns their number.
 -- locks: none. writes: partition_held, tick_request, the queue's current event table.
 create or replace function pgque.carry_over(
     i_queue pgque.queue, i_consumer text, i_n integer, i_old pgque.slot_state[], i_start bigint)
@@ -205,9 +205,9 @@ begin
 end;
 $$;
 
--- The SELECT of what a slot has not finished and no slot that begins at a tick gets: the rest of its
--- open batch behind the last acked page, what follows up to that tick, and what was delivered again
--- to it alone after that.
+-- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
+-- rest of the open batch after the last acked page, the events up to this tick, and later events that
+-- are redelivered only to this slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
 returns text

@@ -1,5 +1,5 @@
--- Publishes one event. Text goes through as it is; jsonb, where the caller casts, is validated and
--- stored in PostgreSQL's form. An untyped literal resolves to text. Flat like insert_event.
+-- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored
+-- in PostgreSQL's form. An untyped literal is text. Like insert_event, it calls no wrapper.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
@@ -17,8 +17,8 @@ begin
 end;
 $$;
 
--- With a partition key, which the event carries in ev_extra1: slots of a partitioned consumer share
--- events out by it, and those of one key keep their order. Null is no key.
+-- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
+-- assigns events to slots by the key, and events of one key keep their order. Null means no key.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(
     i_queue text, i_type text, i_payload text, i_partition_key text)
@@ -53,7 +53,7 @@ begin
 end;
 $$;
 
--- Type "default".
+-- Publishes one event of type "default".
 -- locks: those of the three-argument send. writes: the same.
 create or replace function pgque.send(queue_name text, payload text)
 returns bigint
@@ -89,8 +89,8 @@ begin
 end;
 $$;
 
--- Publishes many events of one type in one statement, all or none; returns their ids in the order
--- given. A null among the payloads is an event without one.
+-- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
+-- the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
@@ -110,7 +110,7 @@ begin
 end;
 $$;
 
--- Type "default".
+-- Publishes many events of type "default".
 -- locks: those of the three-argument send_batch. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads text[])
 returns bigint[]
@@ -122,8 +122,8 @@ begin
 end;
 $$;
 
--- For untyped literals: between text[] and jsonb[] PostgreSQL would not choose, but it prefers a
--- string to both. So '{a,b}' without a cast is read as an array of text.
+-- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to
+-- both. So '{a,b}' without a cast is read as an array of text.
 -- locks: those of the text[] form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
 returns bigint[]

@@ -1,6 +1,6 @@
--- Publishes one event at a given time, or at once when that is past. Returns the event's id if it
--- was sent, else the id of the entry that waits, for cancel_scheduled; entries begin at 2^52, so
--- the two are told apart. maint_deliver_delayed sends what is due.
+-- Publishes one event at a given time, or at once if that time is past. Returns the event's id if it
+-- was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
+-- higher, ids of events are lower. maint_deliver_delayed sends the entries that are due.
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
@@ -46,8 +46,8 @@ begin
 end;
 $$;
 
--- Takes back an entry of send_at. False when there is none of that id: it was sent or cancelled.
--- Waits for a delivery that is at it.
+-- Cancels an entry of send_at. Returns false if there is no such entry, because it was sent or
+-- cancelled. Waits for a delivery that is sending it.
 -- locks: the entry. writes: delayed_events.
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
 returns boolean
@@ -66,7 +66,7 @@ begin
 end;
 $$;
 
--- A queue's entries that wait for their time, the next first.
+-- Returns a queue's scheduled entries, the earliest first.
 -- locks: none. writes: nothing.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
 returns setof pgque.delayed_events
@@ -91,10 +91,10 @@ begin
 end;
 $$;
 
--- Sends the entries that are due, of each queue the 100,000 that have waited longest. Returns how
--- many. Those of a queue closed by disable_insert wait until it opens. Where one entry of a queue
--- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are ruled
--- out because the plan is kept from the time when there were few entries.
+-- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
+-- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue cannot
+-- be sent, the others are sent one by one, and a warning names it. Sequential scans are disabled,
+-- because the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -130,8 +130,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries, or only the one given, in order of their times. Returns how many.
--- locks: the entries; those that another session holds are left out.
+-- Sends a queue's due entries in order of their times, or only the given entry. Returns their number.
+-- locks: the entries; those that another session has locked are skipped.
 -- writes: delayed_events, the queue's current event table.
 create or replace function pgque.deliver_due(
     i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
@@ -160,8 +160,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries each by itself, because one of them could not be sent with the
--- others. Returns how many.
+-- Sends a queue's due entries one by one, because sending all together failed. Returns how many were
+-- sent.
 -- locks: those of deliver_due. writes: the same.
 create or replace function pgque.deliver_singly(i_queue pgque.queue, i_now timestamptz)
 returns integer

@@ -1,7 +1,8 @@
--- Publishes an event unless one was sent under the same key within its time to live; returns the
--- event's id, and whether it is that of the earlier one. Of two producers with one key the second
--- waits until the first commits, and sends only if it rolls back. Flat like send. Sequential scans
--- are ruled out because the plan is kept from the time when there were few keys.
+-- Publishes an event, unless an event with the same key was sent within the key's time to live.
+-- Returns the event's id, and whether it is the earlier event's id. If two producers use one key, the
+-- second waits until the first commits, and sends only if the first rolls back. Like send, it calls
+-- no wrapper. Sequential scans are disabled, because the plan may have been cached when there were
+-- few keys.
 -- locks: the key. writes: idem, the queue's current event table.
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
@@ -66,7 +67,7 @@ begin
 end;
 $$;
 
--- Says what send_idem was given that it cannot take.
+-- Raises the error for arguments that send_idem does not accept.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
@@ -94,7 +95,7 @@ begin
 end;
 $$;
 
--- Deletes idempotency keys whose time is over. Returns how many.
+-- Deletes expired idempotency keys. Returns their number.
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
@@ -120,8 +121,8 @@ begin
 end;
 $$;
 
--- Deletes expired keys of a queue, or of all, in portions of 100,000 so that no call takes long.
--- locks: the keys; those that a producer renews are left to him. writes: idem.
+-- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
+-- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
 language plpgsql

@@ -1,8 +1,8 @@
--- Opens a place to write events from many connections, to be published in one transaction: each
--- connection COPYs into the table that staging_table names and reports its transaction and count,
--- and publish_staging takes the events of the transactions it is given, so those of an attempt that
--- was repeated elsewhere never count. Only the role that opened it, its members and admins publish or
--- abort it. Unlogged: what a crash of the server loses is noticed then.
+-- Opens a staging table, so that many connections can write events that one transaction publishes.
+-- Each connection COPYs into the table that staging_table names, and reports its transaction and
+-- number of events. publish_staging publishes the events of the given transactions, so those of
+-- repeated attempts do not count. Only the role that opened it, its members and admins may publish or
+-- abort it. The table is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -32,8 +32,8 @@ begin
 end;
 $$;
 
--- The table to COPY into, by columns as in current_event_table. Whoever asks shows that the writing
--- goes on: a staging is given up a day after the last one did.
+-- Returns the table to COPY into, with columns as in current_event_table. Each call shows that the
+-- write is in progress: maintenance aborts a staging a day after the last call.
 -- locks: the entry. writes: staging.
 create or replace function pgque.staging_table(i_staging_id bigint)
 returns text
@@ -50,9 +50,9 @@ begin
 end;
 $$;
 
--- Publishes the events that these transactions wrote, in one: i_events says how many there are, and
--- with any other number nothing is published. Returns it. Doing it again returns the same and
--- publishes nothing. Events of one transaction get their ids in the order in which they were written.
+-- Publishes the events that these transactions wrote, in one transaction. If their number differs
+-- from i_events, nothing is published. Returns the number. Calling it again returns the same number
+-- and publishes nothing. Events of one transaction get their ids in the order of writing.
 -- locks: the entry, its table. writes: staging, the queue's current event table, the catalog.
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
@@ -98,7 +98,7 @@ begin
 end;
 $$;
 
--- Gives a staging up. One that was published, or given up, stays so.
+-- Aborts a staging. Has no effect if it was published or aborted before.
 -- locks: the entry, its table. writes: staging, the catalog.
 create or replace function pgque.abort_staging(i_staging_id bigint)
 returns void
@@ -107,7 +107,7 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
-    -- An attempt that still writes keeps its table: for maint, as long ago as can be.
+    -- The table stays while an attempt writes into it. The oldest time lets maint remove it.
     update pgque.staging s set used_at = '-infinity'
     where s.staging_id = i_staging_id and s.published is null;
     if found and pgque.drop_staging_table(i_staging_id) then
@@ -116,7 +116,7 @@ begin
 end;
 $$;
 
--- The role that called a function which runs as its owner: the one of SET ROLE, or the login.
+-- Returns the role that called a SECURITY DEFINER function: the role of SET ROLE, or the login.
 -- locks: none. writes: nothing.
 create or replace function pgque.calling_role()
 returns name
@@ -128,7 +128,7 @@ begin
 end;
 $$;
 
--- Refuses to publish or abort what another role opened, except to its members and to admins.
+-- Refuses to publish or abort a staging of another role, except for its members and admins.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
 returns void
@@ -153,7 +153,7 @@ begin
 end;
 $$;
 
--- Drops a staging's table unless somebody still writes into it. Returns whether it is gone.
+-- Drops a staging's table, unless a session still writes into it. Returns whether it was dropped.
 -- locks: the table, exclusively, without waiting. writes: the catalog.
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
@@ -174,7 +174,7 @@ exception
 end;
 $$;
 
--- Says that there is nothing to write to or to publish.
+-- Raises the error for a staging that is not open.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
 returns void
@@ -190,8 +190,8 @@ begin
 end;
 $$;
 
--- Which stagings maintenance may remove now: tables of those that are published, and all of those
--- that nobody used for a day.
+-- Returns the stagings that maintenance may remove now: published ones that still have a table, and
+-- those that were not used for a day.
 -- locks: none. writes: nothing.
 create or replace function pgque.removable_stagings()
 returns setof bigint
@@ -208,8 +208,8 @@ begin
 end;
 $$;
 
--- Removes what writers left behind that died, or that were still writing when the events were
--- published. Returns how many stagings it removed.
+-- Removes the stagings of writers that died, and the tables that were still in use when their events
+-- were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer
@@ -221,7 +221,7 @@ declare
     v_removed  integer := 0;
 begin
     for v_id in select r from pgque.removable_stagings() r loop
-        -- Whoever publishes at this moment holds the entry; it is passed by.
+        -- A session that is publishing holds the entry's lock; the entry is skipped.
         perform from pgque.staging s
         where s.staging_id = v_id
           and (s.used_at <= clock_timestamp() - interval '1 day' or s.published is not null)

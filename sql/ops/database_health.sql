@@ -1,5 +1,5 @@
--- Checks of the database as a whole: what schedules ticks, whether a restore was adopted, and who
--- holds back the removal of dead rows.
+-- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted, and
+-- who keeps dead rows from being removed.
 -- locks: none. writes: nothing.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -47,8 +47,8 @@ begin
 end;
 $$;
 
--- The logs of positions, ticks and counters: whether they grow because nothing rotates them, and who
--- has them locked. Below 16 MB there is nothing to say.
+-- Checks the logs of positions, ticks and counters: whether they grow because they are not rotated,
+-- and who locks them. They are ok below 16 MB.
 -- locks: none. writes: nothing.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
@@ -92,8 +92,8 @@ begin
 end;
 $$;
 
--- Everybody who keeps dead rows from being removed in this database: open transactions, prepared
--- ones, and replication slots. When a transaction of another user began is not for everybody to see.
+-- Lists what keeps dead rows from being removed in this database: open transactions, prepared
+-- transactions and replication slots. Not every role may see when another role's transaction began.
 create or replace view pgque.xmin_holder as
 select format('session %s of %s', a.pid, coalesce(quote_ident(a.usename), 'nobody')) as holder,
        a.xact_start as since,
@@ -118,7 +118,7 @@ select format('replication slot %s', quote_ident(s.slot_name)), null, false, age
 from pg_replication_slots s
 where s.xmin is not null;
 
--- The worst of them, by time where that is known, else by transactions since.
+-- Checks the oldest of them, by time if that is known, else by the number of transactions since.
 -- locks: none. writes: nothing.
 create or replace function pgque.xmin_health(out status text, out detail text)
 returns record

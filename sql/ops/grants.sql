@@ -1,5 +1,5 @@
--- Last of all files: whatever the ones before created is closed to PUBLIC, and each role gets the
--- functions that are its own. What stands in no list below is internal.
+-- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
+-- its functions. Functions that are in no list below are internal.
 revoke all on schema pgque from public;
 revoke all on all tables in schema pgque from public;
 revoke all on all sequences in schema pgque from public;
@@ -52,7 +52,7 @@ grant execute on function
     pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer)
 to pgque_writer;
 
--- The triggers run as whoever changes the row, and so does all that they call.
+-- The triggers run as the role that changes the row, and so do the functions that they call.
 grant execute on function
     pgque.jsontriga(),
     pgque.logutriga(),

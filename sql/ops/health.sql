@@ -1,6 +1,6 @@
--- What is wrong and what to do about it: a row for each queue and check, and for each consumer the rows
--- consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. Status is ok, warning or critical,
--- and unknown where the installing role may not see what it would take to tell.
+-- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
+-- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
+-- status is ok, warning, critical, or unknown if the installing role may not see what the check needs.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -24,8 +24,8 @@ begin
 end;
 $$;
 
--- A tick comes at the idle period at the latest, so one that is missing at twice that time tells that
--- no ticker runs, whatever was sent.
+-- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
+-- this time no ticker is running, whether events were sent or not.
 -- locks: none. writes: nothing.
 create or replace function pgque.ticker_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -60,8 +60,8 @@ begin
 end;
 $$;
 
--- Rotation is due once a period. It is held up by maintenance that does not run, or by a consumer
--- that still needs the oldest events; a queue without consumers holds nothing up.
+-- Checks rotation, which is due once per period. It is held up if maintenance does not run, or if a
+-- consumer still needs the oldest events; a queue without consumers does not hold it up.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -99,9 +99,9 @@ begin
 end;
 $$;
 
--- What keeps rotation from the event table that it empties next, where consumers are not behind: who
--- has it locked, or events in it that nobody has read, which a writer put there that asked for the
--- current table long ago. Null when nothing does.
+-- Says what keeps rotation from emptying the next event table although no consumer is behind: who
+-- locks it, or unread events in it, written by a writer that asked for the current table long ago.
+-- Null if nothing does.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
@@ -136,9 +136,9 @@ begin
 end;
 $$;
 
--- Event tables that rotation passes by, since a writer goes on filling them, and which so only grow:
--- not current, and with events from before the last four periods, although no consumer is behind. A
--- table is looked into from 64 kB on.
+-- Checks for event tables that rotation skips because a writer still fills them, so that they only
+-- grow: tables that are not current and have events from before the last four periods, although no
+-- consumer is behind. Tables smaller than 64 kB are ignored.
 -- locks: none. writes: nothing.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -178,7 +178,7 @@ begin
 end;
 $$;
 
--- Dead letters that pile up, and retries that are due but do not come back.
+-- Checks the number of dead letters, and retries that are overdue.
 -- locks: none. writes: nothing.
 create or replace function pgque.failure_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -222,9 +222,9 @@ begin
 end;
 $$;
 
--- Consumers that fall behind, against the rotation period of their queue: beyond it they hold up
--- rotation. Batches that are held, so that what follows them waits. Leases that ended without an ack, against the queue's idle period: nobody works on their
--- batch, and nobody took it over.
+-- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
+-- holds up rotation. A held batch is critical, because later events wait. A lease that expired longer
+-- ago than the idle period is a warning, because no worker has the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
 returns table (queue_name text, check_name text, status text, detail text)

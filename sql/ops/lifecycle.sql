@@ -1,5 +1,5 @@
--- Has pg_cron tick and maintain this database, as the role that owns the schema. Again, it only
--- brings the jobs up to date.
+-- Schedules ticks and maintenance of this database by pg_cron, as the role that owns the schema.
+-- Calling it again updates the jobs.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.start()
 returns void
@@ -23,8 +23,8 @@ begin
 end;
 $$;
 
--- Takes the jobs back; a run in progress ends with its next tick. Where nothing was started this
--- does nothing, unless pg_cron in another database may have jobs for this one.
+-- Unschedules the jobs; a run in progress ends with its next tick. If nothing was started, it does
+-- nothing, unless pg_cron in another database may have jobs for this database.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void
@@ -38,8 +38,7 @@ begin
 end;
 $$;
 
--- Unschedules the jobs that config names, as far as they are still there; returns whether config
--- named any.
+-- Unschedules the jobs that config names, if they still exist. Returns whether config named any.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
 returns boolean

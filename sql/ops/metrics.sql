@@ -1,7 +1,8 @@
--- All metrics for a collector that polls, each with its labels as JSON. Those of messages and queues
--- have the label queue and never go down, save when a queue is dropped; those of consumers have queue
--- and consumer, and end with the registration, while its counts stay in the queue's. Quantiles (label
--- quantile) are of batches that ended lately. See docs/observability.md.
+-- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues have
+-- the label queue and never decrease until the queue is dropped. Metrics of consumers have the labels
+-- queue and consumer, and end when the consumer is unregistered; its counts stay in the queue's
+-- counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
+-- docs/observability.md.
 -- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -28,7 +29,7 @@ begin
 end;
 $$;
 
--- Those of queues.
+-- Returns the metrics of queues.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -68,7 +69,7 @@ begin
 end;
 $$;
 
--- Those of consumers. A subconsumer has no counters, and without a batch none at all.
+-- Returns the metrics of consumers. A subconsumer has no counters, and without a batch no metrics.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -104,7 +105,7 @@ begin
 end;
 $$;
 
--- Size and processing time of the batches that ended in the last 5 minutes, by consumer.
+-- Returns the size and processing time of the batches that ended in the last 5 minutes, by consumer.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)

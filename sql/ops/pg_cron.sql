@@ -1,10 +1,10 @@
--- What there is to know about pg_cron: its version, where it lives, which jobs it should run.
+-- Functions about pg_cron: its version, its database, and the jobs that it should run.
 
--- The jobs that keep a database's queues going, for this version of pg_cron. Since 1.5 it counts
--- seconds; before, a job starts with the minute. Ticks need more than that, so a run stays for its
--- slot and ticks inside. It stays a little longer than to the next run's time: pg_cron never runs a
--- job twice at once, but starts what is due when the run before ends, some milliseconds later. So
--- ticks go on across slots, and never two loops at once.
+-- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since 1.5,
+-- jobs can run every few seconds; before, every minute. Ticks must be more frequent, so each run lasts
+-- until the next one and ticks in a loop. It lasts a little longer than that: pg_cron never runs a job
+-- twice at the same time, but starts the next run some milliseconds after the current one ends. So no
+-- tick is missed between runs, and two loops never run at the same time.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
@@ -28,8 +28,8 @@ begin
 end;
 $$;
 
--- The statements that make or remove the jobs of this database from that of pg_cron, where it is
--- another one. Names of jobs are unique there, so the database's is added.
+-- Returns the statements that create or remove this database's jobs in pg_cron's database, if that is
+-- another one. Names of jobs are unique there, so they contain the database's name.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
@@ -49,8 +49,8 @@ begin
 end;
 $$;
 
--- The database that pg_cron takes its jobs from, null where the server did not load it. Only
--- superusers may see the setting; to others it is '' where they do not find pg_cron themselves.
+-- Returns the database that pg_cron reads its jobs from; null if the server did not load it. Only
+-- superusers may see the setting; for others it is '' unless pg_cron is in this database.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_database()
 returns text
@@ -68,7 +68,7 @@ exception
 end;
 $$;
 
--- Whether this database has pg_cron's schema, open to whoever asks.
+-- Says whether this database has pg_cron's schema and the role may use it.
 -- locks: none. writes: nothing.
 create or replace function pgque.has_cron()
 returns boolean
@@ -83,8 +83,8 @@ begin
 end;
 $$;
 
--- The version of pg_cron in this database. Where it cannot be used, an error says what is missing,
--- and what to run in which database instead.
+-- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
+-- missing, and what to run in which database instead.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
@@ -127,8 +127,8 @@ begin
 end;
 $$;
 
--- Deletes pg_cron's log of this database's jobs, older than the interval; returns how many rows.
--- Rows of other jobs are left alone, whatever they do.
+-- Deletes pg_cron's log entries of this database's jobs that are older than the interval. Returns
+-- their number. Entries of other jobs stay.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
@@ -150,7 +150,8 @@ begin
 end;
 $$;
 
--- Keeps a day of pg_cron's log of our jobs, and looks after it in the first minute of each hour.
+-- Deletes pg_cron's log entries of our jobs that are older than a day, in the first minute of each
+-- hour.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.maint_cron_log()
 returns bigint

@@ -1,5 +1,5 @@
--- Gives each queue the functions of this version; returns how many queues there are. Installing
--- calls it last, for queues that an older version made.
+-- Creates each queue's generated functions in this version. Returns the number of queues. The
+-- installation calls it last, for queues that an older version created.
 -- locks: the rows of all queues. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer

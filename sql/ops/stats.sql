@@ -1,7 +1,6 @@
--- What statistics, health and metrics are made of: each queue with its last two ticks and the last
--- event id given out, and each subscription with where it stands. Every fact comes from one probe of
--- an index; counts are differences of event ids, so they are upper estimates where senders rolled
--- back.
+-- The views behind statistics, health and metrics: each queue with its last two ticks and the last
+-- assigned event id, and each subscription with its position. Every value is one index look-up. Counts
+-- are differences of event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as
 select q.queue_id,
        q.queue_name,
@@ -55,8 +54,8 @@ left join lateral (
     where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
 ) newest on true;
 
--- Tells a transaction whose snapshot is older than a compaction, and would see zeros, to start again.
--- Costs nothing in the usual isolation.
+-- Raises an error if the transaction's snapshot is older than a compaction, because it would see
+-- zeros. Costs nothing in READ COMMITTED.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_logs_visible()
 returns void
@@ -79,9 +78,10 @@ begin
 end;
 $$;
 
--- Each queue at a glance. depth counts the events that the slowest consumer has not finished, those
--- not ticked yet among them, and is 0 without consumers; oldest_msg_age is at least the age of the
--- oldest of them, null when there is none. Subconsumers do not count as consumers.
+-- Returns the key figures of each queue. depth is the number of events that the slowest consumer has
+-- not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is at
+-- least the age of the oldest of these events, and null if there is none. Subconsumers do not count
+-- as consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
@@ -125,9 +125,9 @@ begin
 end;
 $$;
 
--- Each consumer: how long ago the tick was made where it stands, the events from there to the last
--- tick, and its open batch with the time when it was opened (without one, the last sign of life). A
--- subconsumer stands only where its batch begins, and has only its batch before it.
+-- Returns each consumer: the age of the tick at its position, the events from there to the last tick,
+-- and its open batch with the time of opening (without a batch, the time of its last activity). The
+-- position of a subconsumer is the start of its batch, and only its batch counts.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_stats()
 returns table (
@@ -154,8 +154,8 @@ begin
 end;
 $$;
 
--- The batches of a queue that are open now, the longest open first. The age is that of the claim
--- since which the consumer has had it, at least.
+-- Returns the open batches of a queue, the longest open first. batch_age is a lower bound: the time
+-- since the oldest position of the batch that compaction has left.
 -- locks: none. writes: nothing.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
@@ -181,8 +181,8 @@ begin
 end;
 $$;
 
--- Consumers that have something to do and are not getting it done: a batch open for longer than the
--- threshold, or ticks waiting and no sign of life for so long.
+-- Returns the consumers that make no progress: those with a batch open for longer than the threshold,
+-- or with ticks waiting and no activity for this time.
 -- locks: none. writes: nothing.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)

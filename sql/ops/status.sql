@@ -1,5 +1,5 @@
--- How this database's queue is kept going, a row for each part: ok, or what else, with details.
--- Late are queues without a tick for 10 seconds more than their idle period, in which each gets one.
+-- Returns the state of ticking and maintenance, one row per component: ok or the problem, with
+-- details. A queue is late if it had no tick for 10 seconds longer than its idle period.
 -- locks: none. writes: nothing.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
@@ -35,8 +35,8 @@ begin
 end;
 $$;
 
--- The part of status that is about pg_cron: whether there is one, and how the last run of each job
--- went. A job that pg_cron does not have any more, or not active, is called missing.
+-- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last run.
+-- A job that was removed or is not active is reported as missing.
 -- locks: none. writes: nothing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)

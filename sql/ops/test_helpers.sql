@@ -1,5 +1,5 @@
--- For tests of applications: sends an event of type "test" and asks for a tick. Events are delivered
--- when they are committed, so test_consume must come in another transaction. Returns the event's id.
+-- For tests of applications: sends an event of type "test" and requests a tick. Events are delivered
+-- after their commit, so call test_consume in another transaction. Returns the event's id.
 -- locks: those of send. writes: the queue's current event table, tick_request.
 create or replace function pgque.test_send(i_queue text, i_payload jsonb)
 returns bigint
@@ -11,7 +11,7 @@ begin
 end;
 $$;
 
--- The same with a type of one's own.
+-- The same with another type.
 -- locks: those of send. writes: the same.
 create or replace function pgque.test_send(i_queue text, i_type text, i_payload jsonb)
 returns bigint
@@ -26,8 +26,8 @@ begin
 end;
 $$;
 
--- Ticks, takes the consumer's next batch that holds events, acks it and returns its messages. Raises,
--- and acks nothing, when there is none or when one is not of the expected type.
+-- Ticks, takes the consumer's next batch with events, acks it and returns its messages. Raises an
+-- error, and acks nothing, if there is no event or if an event has another type than expected.
 -- locks: those of ticker, receive and ack. writes: the same.
 create or replace function pgque.test_consume(
     i_queue text, i_consumer text, i_expected_type text default null)
@@ -65,9 +65,9 @@ begin
 end;
 $$;
 
--- Raises when a consumer of the queue has not finished with an event yet, whether it is ticked, in an
--- open batch, or waits for its next delivery; and when events wait for their time (send_at). Counts
--- exactly, by reading what is left of the queue.
+-- Raises an error if a consumer of the queue has not finished all events, including events without a
+-- tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts exactly,
+-- by reading the unfinished events.
 -- locks: none. writes: nothing.
 create or replace function pgque.assert_empty(i_queue text)
 returns boolean
@@ -110,8 +110,8 @@ begin
 end;
 $$;
 
--- Events that a subscription has still to finish. A worker of a shared consumer has those of its
--- batch, and none without one; a slot has those of its keys.
+-- Returns the number of a subscription's unfinished events. For a worker of a shared consumer, these
+-- are the events of its batch; for a slot, the events of its keys.
 -- locks: none. writes: nothing.
 create or replace function pgque.count_unfinished(i_sub pgque.subscription)
 returns bigint
@@ -148,7 +148,7 @@ begin
 end;
 $$;
 
--- Raises when consumers gave up events of the queue.
+-- Raises an error if the queue has dead letters.
 -- locks: none. writes: nothing.
 create or replace function pgque.assert_dlq_empty(i_queue text)
 returns boolean

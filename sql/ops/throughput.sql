@@ -1,5 +1,5 @@
--- The buckets that cover a period up to now, the first one as a whole. They begin at multiples of
--- their size since 2000-01-01 UTC, so that two calls give the same ones.
+-- Returns the buckets that cover a period up to now, the first one completely. They begin at multiples
+-- of their size since 2000-01-01 UTC, so that two calls return the same buckets.
 -- locks: none. writes: nothing.
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
@@ -31,9 +31,9 @@ begin
 end;
 $$;
 
--- Events sent in each bucket of a period, and how many a second. An event counts in the bucket of
--- the tick that covers it, or of now. Ticks that were dropped count by their minute, for a day at
--- least; buckets before the oldest tick known are left out.
+-- Returns the events sent in each bucket of a period, and their rate per second. An event counts in
+-- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for at
+-- least a day. Buckets before the oldest known tick are left out.
 -- locks: none. writes: nothing.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
@@ -81,9 +81,8 @@ begin
 end;
 $$;
 
--- Retries scheduled and events given up in each bucket of a period, whatever became of them since.
--- What was added up counts by its minute; it is kept for a day at least, and buckets before that are
--- left out.
+-- Returns the retries and dead letters of each bucket of a period, whatever happened to them later.
+-- Older counts are stored per minute, for at least a day; buckets before that are left out.
 -- locks: none. writes: nothing.
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)

@@ -1,5 +1,5 @@
--- The queues with events that a consumer has not finished, or that nobody could have seen yet, that
--- wait for a retry, or for their time.
+-- Returns the queues with events that a consumer has not finished, that have no tick yet, that wait
+-- for a retry, or that are scheduled.
 -- locks: none. writes: nothing.
 create or replace function pgque.unread_queues()
 returns text[]
@@ -32,8 +32,8 @@ begin
 end;
 $$;
 
--- Removes everything but the roles, which belong to the cluster: the jobs, their log, the schema.
--- Refuses while events are unread, unless forced. Producers wait meanwhile, so that none is missed.
+-- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster. Refused
+-- while events are unread, unless forced. Producers wait meanwhile, so that no event is missed.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void

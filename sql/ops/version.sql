@@ -1,4 +1,4 @@
--- The version whose pgque.sql was installed last.
+-- Returns the version of the pgque.sql that was installed last.
 -- locks: none. writes: nothing.
 create or replace function pgque.version()
 returns text
