@@ -166,7 +166,7 @@ def _check_executed(source: Source, expression: Expression) -> Iterator[Finding]
             return
         yield finding(
             expression.line,
-            "the executed SQL is none of a variable, a literal, a format(). Use format()",
+            "the executed SQL is not a variable, a literal or a format(). Use format()",
         )
         return
     template = call["args"][0]

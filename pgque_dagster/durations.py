@@ -1,4 +1,4 @@
-"""Durations as people write them in commands and YAML: `90s`, `15m`, `12h`, `30d`."""
+"""Parses the durations of commands and YAML: `90s`, `15m`, `12h`, `30d`."""
 
 import re
 from datetime import timedelta
@@ -8,10 +8,10 @@ PATTERN = r"^\d{1,9}[smhd]$"
 
 
 def parse_duration(text: str) -> timedelta:
-    """Reads a number and a unit.
+    """Parses a number with a unit.
 
     Raises:
-        ValueError: if the text is anything else.
+        ValueError: if the text is not a duration.
     """
     if not re.search(PATTERN, text):
         raise ValueError(f"{text!r} is not a duration; write 90s, 15m, 12h or 30d")

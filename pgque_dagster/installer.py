@@ -1,4 +1,4 @@
-"""Installs, upgrades and removes the schema, from the SQL file that the package carries."""
+"""Installs, upgrades and removes the schema, with the SQL files in the package."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def read_sql(file_name: str) -> str:
 
 
 def installed_version(url: str) -> str | None:
-    """Returns the version of the schema in a database, or None where there is none.
+    """Returns the version of a database's schema, or None if it has no schema.
 
     Raises:
         ConnectionFailed: if the database cannot be reached.
@@ -59,17 +59,17 @@ def install(url: str) -> None:
             for the connection's lock_timeout; nothing was changed.
     """
     with connect(url) as connection, _as_owner(connection):
-        # Without parameters psycopg sends the script whole, as psql would; it holds its own
-        # begin and commit.
+        # Without parameters, psycopg sends the whole script as one text. The script contains its
+        # own begin and commit.
         connection.execute(read_sql("pgque.sql").encode())
 
 
 @contextmanager
 def _as_owner(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Does as `translated`, and says whose work it is where the role may not do it.
+    """Translates errors as `translated` does, and names the role to use if access is denied.
 
     Raises:
-        PgqueError: the subclass that the database error stands for.
+        PgqueError: the subclass for the database error.
     """
     query = "select nspowner::regrole::text from pg_namespace where nspname = 'pgque'"
     found = connection.execute(query).fetchone()
@@ -89,7 +89,7 @@ def _as_owner(connection: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 def install_if_missing(url: str) -> bool:
-    """Installs the schema where there is none; returns whether it did."""
+    """Installs the schema if the database has none; returns whether it did."""
     if installed_version(url) is not None:
         return False
     install(url)
@@ -97,7 +97,7 @@ def install_if_missing(url: str) -> bool:
 
 
 def upgrade(url: str) -> bool:
-    """Installs the schema where there is none or an older version; returns whether it did.
+    """Installs the schema if the database has none or an older version; returns whether it did.
 
     Raises:
         PgqueError: as for `install`.
@@ -110,12 +110,12 @@ def upgrade(url: str) -> bool:
 
 
 def check_version(url: str) -> None:
-    """Does nothing where the schema is of this package's version.
+    """Checks that the schema has this package's version.
 
     Raises:
-        SchemaMissing: if there is none.
-        OlderInstalled: if it is of an older version.
-        NewerInstalled: if it is of a newer one.
+        SchemaMissing: if the database has no schema.
+        OlderInstalled: if the schema has an older version.
+        NewerInstalled: if the schema has a newer version.
     """
     installed = installed_version(url)
     if installed is None:
@@ -136,22 +136,22 @@ def check_version(url: str) -> None:
 
 
 def _order(version: str) -> list[int]:
-    """The numbers that versions are compared by, as the SQL does it; what follows them is left."""
+    """Returns the numbers by which versions are compared, as in the SQL, without any suffix."""
     numbers = re.match(r"[0-9.]*[0-9]", version)
     return [int(number) for number in numbers[0].split(".")] if numbers else []
 
 
 def uninstall(url: str, *, force: bool = False) -> None:
-    """Removes the schema with all queues and positions, and its jobs of pg_cron; the roles stay.
+    """Removes the schema with all queues and positions, and its jobs in pg_cron; the roles stay.
 
     Args:
         url: the database.
-        force: also with events that were not read yet.
+        force: removes the schema even if queues have unread events.
 
     Raises:
-        SchemaMissing: if there is nothing to remove, or an older version that cannot tell whether
-            events are unread; `install` upgrades it.
-        UnreadEvents: if queues hold some, without force.
+        SchemaMissing: if there is no schema, or an older version that cannot check for unread
+            events; `install` upgrades it.
+        UnreadEvents: if queues have unread events and `force` is false.
         PermissionDenied: if the role does not own the schema.
     """
     if installed_version(url) is None:

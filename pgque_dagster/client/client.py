@@ -38,11 +38,11 @@ DEFAULT_KEY_TTL = timedelta(hours=1)
 class Client(Session):
     """One connection to a database with pgque. Use it as a context manager.
 
-    Each call is a transaction of its own, unless it stands in a `transaction()` block. A client
-    may be shared by threads; their calls follow one another.
+    Each call is its own transaction, unless it runs inside a `transaction()` block. Threads may
+    share a client; it runs one call at a time.
 
     Args:
-        url: a libpq connection string or URI; what it leaves out comes from the PG* environment.
+        url: a libpq connection string or URI. PG* environment variables supply what it omits.
 
     Raises:
         ConnectionFailed: if the server cannot be reached or refuses the connection.
@@ -375,5 +375,5 @@ class Client(Session):
         )
 
     def purge_dead_letters(self, queue: str, older_than: timedelta) -> int:
-        """Deletes dead letters older than an age; returns the number deleted."""
+        """Deletes dead letters older than an interval; returns the number deleted."""
         return self.run(calls.dead_letters.purge_dead_letters(queue, older_than))

@@ -1,4 +1,4 @@
-"""Dead letters whole and in order, for whoever keeps them elsewhere."""
+"""Exports all dead letters of a queue, page by page."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class ExportedDeadLetter:
-    """A dead letter with all that is known of its event.
+    """A dead letter with all fields of its event.
 
     Attributes:
-        consumer: who gave it up.
-        time: when.
+        consumer: the consumer that dead-lettered the event.
+        time: when the event became a dead letter.
         event_time: when the event was sent.
-        retry_count: how often it was delivered before; None at the first time.
+        retry_count: how often the event was delivered before; None for the first delivery.
     """
 
     id: int
@@ -40,7 +40,7 @@ class ExportedDeadLetter:
 
 
 def export_page(queue: str, after_id: int, limit: int) -> Call[list[ExportedDeadLetter]]:
-    """The oldest dead letters with a higher id."""
+    """The oldest dead letters with an id above `after_id`."""
     return Call(
         "select dl_id, consumer_name, dl_time, dl_reason, ev_id, ev_time, ev_retry, ev_type, "
         "ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from pgque.dlq_export(%s, %s, %s)",
@@ -52,7 +52,7 @@ def export_page(queue: str, after_id: int, limit: int) -> Call[list[ExportedDead
 def export_dead_letters(
     client: "Client", queue: str, page: int = _PAGE
 ) -> Iterator[list[ExportedDeadLetter]]:
-    """Yields all dead letters of a queue, the oldest first, a page of them at a time.
+    """Yields all dead letters of a queue in pages, the oldest first.
 
     Raises:
         QueueNotFound: if there is no such queue.

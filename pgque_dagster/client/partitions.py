@@ -1,6 +1,6 @@
 """Partitioned consumers: one worker at a time handles the events of a partition key, in order.
 
-docs/partitions.md has the guarantees, and what happens to the events behind a failed one.
+docs/partitions.md has the guarantees, and says what happens to later events after one fails.
 """
 
 from datetime import timedelta
@@ -49,11 +49,11 @@ class PartitionedConsumer:
     def repartition(self, slots: int) -> int:
         """Gives the consumer another number of slots, and this object with it.
 
-        Nothing that is not finished is lost, and nothing that was acked comes again. Workers claim
-        slots of the new number afterwards; what they still do about an earlier one fails.
+        Unfinished events are kept, and acked events are not delivered again. Workers then claim
+        slots of the new number; calls for an earlier slot fail.
 
         Returns:
-            How many unfinished events were handed to the new slots.
+            How many events were copied because the slots were at different positions.
         """
         params = (self.queue, self.consumer, slots)
         call = Call[int]("select pgque.repartition(%s, %s, %s)", params, first)
@@ -72,8 +72,8 @@ class PartitionedConsumer:
         """Takes a slot's lease, or renews it for the worker that holds it.
 
         Args:
-            slot: which.
-            worker: who takes it; two workers under one name would share the lease.
+            slot: the slot's number.
+            worker: the worker's name. It must be unique: two workers of one name share the lease.
             ttl: how long the lease lasts without renewal, up to a day. `receive`, `nack` and `ack`
                 renew it.
 
@@ -92,8 +92,8 @@ class Slot:
     `receive`, `nack` and `ack` raise `LeaseLost` once another worker has the slot.
 
     Attributes:
-        number: which slot.
-        worker: who holds it.
+        number: the slot's number.
+        worker: the name of the worker that holds the slot.
         epoch: grows with every change of the holder.
     """
 
@@ -105,9 +105,10 @@ class Slot:
         self._claim = (of.queue, of.consumer, number, of.slots, worker)
 
     def receive(self, limit: int = 100) -> list[Message]:
-        """Returns the slot's next events in order, at most `limit`; the same ones until the ack.
+        """Returns the slot's next events in order, at most `limit`; the same events until the ack.
 
-        The key is in `extra1`. While nothing comes, call again before half of the lease is over.
+        The key is in `extra1`. While there are no events, call it again before half of the lease's
+        time is over.
         """
         return self._client.run(
             Call(
@@ -126,15 +127,15 @@ class Slot:
         retry_after: timedelta = timedelta(minutes=1),
         reason: str | None = None,
     ) -> None:
-        """Has an event of the page delivered again, or given up when its retries are used up.
+        """Schedules an event of the page for another delivery, or dead-letters it without retries.
 
-        Takes effect at once. Under the policy pause, leave later events of its key alone: they
-        come again behind it.
+        Takes effect at once. Under the policy pause, skip later events of its key: they are
+        delivered again after it.
 
         Args:
-            msg_id: which.
-            retry_after: when.
-            reason: kept with the dead letter, if it becomes one.
+            msg_id: the id of the event.
+            retry_after: how long to wait before the next delivery.
+            reason: stored with the dead letter, if the event becomes one.
 
         Raises:
             EventNotInBatch: if the event is not among those that `receive` returned last.
@@ -149,14 +150,14 @@ class Slot:
         )
 
     def ack(self) -> bool:
-        """Finishes what `receive` returned last; returns False if there was nothing."""
+        """Finishes the events that `receive` returned last; returns False if there are none."""
         sql = "select pgque.ack_partitioned(%s, %s, %s, %s, %s) = 1"
         return self._client.run(Call[bool](sql, self._claim, first))
 
     def release(self) -> bool:
-        """Gives the slot up, for the next worker at once; returns False if it was lost before.
+        """Releases the slot for the next worker; returns False if it was lost before.
 
-        What was received and not acked comes again, to whoever claims the slot.
+        Events that were received and not acked are delivered again, to the next holder.
         """
         queue, consumer, number, _, worker = self._claim
         sql = "select pgque.release_slot(%s, %s, %s, %s)"

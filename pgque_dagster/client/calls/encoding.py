@@ -1,4 +1,4 @@
-"""How payloads and options are written."""
+"""Encodes payloads and options for SQL."""
 
 import json
 from collections.abc import Mapping, Sequence

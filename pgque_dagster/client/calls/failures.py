@@ -1,4 +1,4 @@
-"""Events of a batch that failed, remembered until its ack writes them."""
+"""Failed events of a batch, collected until its ack writes them."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from ..errors import InvalidArgument
 from ..models import Lease
 from .call import Call
 
-# What one call carries: each passes over the batch once, and holds so many ids and reasons.
+# The number of ids per call. Each call scans the batch once, and has memory for its ids and reasons.
 _IDS_A_CALL = 250_000
 
 Reason = str | Sequence[str | None] | None
@@ -18,12 +18,12 @@ Reason = str | Sequence[str | None] | None
 
 @dataclass(frozen=True)
 class Failures:
-    """Events that are to be delivered again, or given up.
+    """Events to deliver again or to dead-letter.
 
     Attributes:
-        msg_ids: which, at eight bytes each.
-        reasons: why, in the order of the ids; a single one stands for all.
-        retry_after: when they come again; None for those given up.
+        msg_ids: the ids of the events, with eight bytes each.
+        reasons: the reasons in the order of the ids, or one reason for all.
+        retry_after: how long to wait before the next delivery; None for dead letters.
     """
 
     msg_ids: "array[int]"
@@ -34,7 +34,7 @@ class Failures:
     def of(
         cls, msg_ids: Iterable[int], reason: Reason, retry_after: timedelta | None
     ) -> "Failures":
-        """Takes what a consumer says.
+        """Checks ids and reasons, and returns them as failures.
 
         Raises:
             InvalidArgument: if an id is not an integer, or the number of reasons differs from
@@ -55,7 +55,7 @@ class Failures:
         return cls(ids, reasons, retry_after)
 
     def calls(self, lease: Lease) -> Iterator[Call[int]]:
-        """Yields the calls that write them, of bounded size."""
+        """Yields the calls that write the failures, with a limited number of ids each."""
         for start in range(0, len(self.msg_ids), _IDS_A_CALL):
             part = slice(start, start + _IDS_A_CALL)
             reasons = self.reasons if len(self.reasons) == 1 else self.reasons[part]

@@ -1,11 +1,11 @@
-"""Figures of queues and consumers, and their health."""
+"""Statistics, health and metrics of queues and consumers."""
 
 from ..models import ConsumerInfo, HealthCheck, Metric, QueueInfo, QueueStats, Status
 from .call import Call
 
 
 def status() -> Call[list[Status]]:
-    """What keeps the queues going, part by part."""
+    """The state of ticking and maintenance, by component."""
     return Call(
         "select component, status, detail from pgque.status()",
         (),
@@ -34,7 +34,7 @@ def consumer_info(queue: str | None) -> Call[list[ConsumerInfo]]:
 
 
 def queue_stats() -> Call[list[QueueStats]]:
-    """All queues at a glance."""
+    """The key figures of all queues."""
     return Call(
         "select queue_name, depth, oldest_msg_age, consumers, events_per_sec::float8, "
         "rotation_age, ticker_paused, last_tick_time, dlq_count from pgque.queue_stats()",
