@@ -29,7 +29,7 @@ from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import SparkBatch, register
 from pgque_dagster.spark.batch import DRIVER_SIDE_EVENTS
 from pgque_dagster.spark.reading import arrow, jdbc
-from pgque_dagster.spark.reading.options import written
+from pgque_dagster.spark.reading.options import plan_option
 from tests.support.debian import DebianPostgres
 
 EVENTS = 2_000_000
@@ -260,7 +260,7 @@ def small_batch(spark: SparkSession, url: str, batch_id: int, rounds: int) -> li
 
 
 def read(spark: SparkSession, url: str, slices: tuple[Slice, ...], columns: str = "") -> DataFrame:
-    options = {"url": url, "batch_id": "1", "plan": written(slices), "columns": columns}
+    options = {"url": url, "batch_id": "1", "plan": plan_option(slices), "columns": columns}
     return spark.read.format("pgque").options(**options).load()
 
 

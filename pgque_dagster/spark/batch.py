@@ -26,7 +26,7 @@ from .payload.malformed_columns import MALFORMED, check_clash
 from .payload.row_parser import MissingColumns
 from .payload.schema import Schema, parse_schema
 from .reading import arrow, jdbc
-from .reading.options import DEFAULT_SLICES, written
+from .reading.options import DEFAULT_SLICES, plan_option
 from .written import Written
 
 Reader = Literal["adbc", "jdbc"]
@@ -328,7 +328,7 @@ class SparkBatch:
             .options(
                 **self._attempt.address.options(),
                 batch_id=str(self.batch_id),
-                plan=written(self._plan.slices),
+                plan=plan_option(self._plan.slices),
                 **options,
             )
             .load()

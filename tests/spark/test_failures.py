@@ -58,7 +58,7 @@ def test_a_column_gives_each_event_its_reason(claimed: Claimed) -> None:
 def test_more_ids_than_a_call_takes_are_settled_in_several(
     claimed: Claimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "_IDS_A_CALL", 3)
+    monkeypatch.setattr(failures, "_IDS_PER_CALL", 3)
     orders = claimed.spark_batch.payload("id int", keep=["ev_id"])
 
     claimed.spark_batch.dead_letter(orders, reason=f.col("id"))
@@ -71,7 +71,7 @@ def test_more_ids_than_a_call_takes_are_settled_in_several(
 def test_an_event_named_twice_counts_once(
     claimed: Claimed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "_IDS_A_CALL", 1)
+    monkeypatch.setattr(failures, "_IDS_PER_CALL", 1)
     twice = spark.createDataFrame([(claimed.ids[0],)] * 2, "msg_id bigint")
 
     claimed.spark_batch.dead_letter(twice, reason="twice")

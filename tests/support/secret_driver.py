@@ -24,7 +24,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.client.batch import read_plan
 from pgque_dagster.spark import DatabaseAddress, ParquetSink, PostgresSink, SparkBatch, register
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from pgque_dagster.spark.reading.options import written
+from pgque_dagster.spark.reading.options import plan_option
 from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
 
 _PAGES = ("environment/", "executors/", "jobs/", "stages/", "SQL/", "StreamingQuery/")
@@ -78,7 +78,7 @@ def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
             _fail_to_keep(batch, totals, address, unreachable)
             rows = orders.selectExpr("account as data")
             rows.write.format("pgque").options(**options, queue="published").mode("append").save()
-            plan = written(read_plan(claimed, 2).slices)
+            plan = plan_option(read_plan(claimed, 2).slices)
             claimed.ack()
     _stream(spark, {**options, "queue": "orders", "consumer": f"{way}_stream"}, folder / way)
     nobody = spark.read.format("pgque").options(**unreachable.options(), batch_id="1")

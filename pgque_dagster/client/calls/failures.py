@@ -10,8 +10,8 @@ from ..errors import InvalidArgument
 from ..models import Lease
 from .call import Call
 
-# The number of ids per call. Each call scans the batch once, and has memory for its ids and reasons.
-_IDS_A_CALL = 250_000
+# The number of ids per call. Each call scans the batch once, and holds its ids and reasons.
+_IDS_PER_CALL = 250_000
 
 Reason = str | Sequence[str | None] | None
 
@@ -56,8 +56,8 @@ class Failures:
 
     def calls(self, lease: Lease) -> Iterator[Call[int]]:
         """Yields the calls that write the failures, with a limited number of ids each."""
-        for start in range(0, len(self.msg_ids), _IDS_A_CALL):
-            part = slice(start, start + _IDS_A_CALL)
+        for start in range(0, len(self.msg_ids), _IDS_PER_CALL):
+            part = slice(start, start + _IDS_PER_CALL)
             reasons = self.reasons if len(self.reasons) == 1 else self.reasons[part]
             if self.retry_after is None:
                 yield calls.batches.dead_letter_batch(lease, self.msg_ids[part], reasons)

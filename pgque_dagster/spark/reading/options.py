@@ -96,7 +96,7 @@ class ReadOptions:
             owner=options.get("owner") or None,
             slices=positive(options, "slices", DEFAULT_SLICES, below=INTEGER),
             columns=arrow.parse_columns(options.get("columns")),
-            plan=_read(plan) if plan else None,
+            plan=_parse_plan(plan) if plan else None,
         )
 
     def read_plan(self) -> Call[ReadPlan]:
@@ -110,12 +110,12 @@ class ReadOptions:
         )
 
 
-def written(slices: Sequence[Slice]) -> str:
+def plan_option(slices: Sequence[Slice]) -> str:
     """Returns planned slices as the option `plan`."""
     return json.dumps([asdict(part) for part in slices])
 
 
-def _read(plan: str) -> tuple[Slice, ...]:
+def _parse_plan(plan: str) -> tuple[Slice, ...]:
     return tuple(
         Slice(part["sql"], part["rows"], tuple(part["set_columns"])) for part in json.loads(plan)
     )

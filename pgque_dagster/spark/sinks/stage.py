@@ -62,7 +62,7 @@ class Stage:
             InvalidArgument: if the rows cannot be merged into the target.
             PermissionDenied: if the role may not create the stage, or may not change the target.
         """
-        with refusals(connection, self._merge):
+        with translated_refusals(connection, self._merge):
             self._remove_leftovers(connection)
             self._create_table(connection)
             connection.execute(
@@ -131,7 +131,7 @@ class Stage:
         checks, key = self._merge.checks, self._merge.key
         if not checks or not self._rows:
             return
-        with connect(url) as connection, refusals(connection, self._merge):
+        with connect(url) as connection, translated_refusals(connection, self._merge):
             # The key first, because sums are computed by the key as the target has it.
             for checked in (
                 [name for name in checks if name in key],
@@ -146,7 +146,7 @@ class Stage:
     def _misfit(self, connection: Connection, columns: list[str]) -> str | None:
         """Describes a value that one of the columns does not hold; None if there is none."""
         try:
-            with _replaced(), connection.transaction():
+            with _stage_required(), connection.transaction():
                 query = self._merge.misfit(self._table, self._txids, columns)
                 row = connection.execute(query).fetchone()
         except psycopg.DataError as error:
@@ -173,7 +173,7 @@ class Stage:
             InvalidArgument: if the target refuses the rows.
             TransactionOutdated: if the merge conflicted with another transaction.
         """
-        with refusals(connection, self._merge):
+        with translated_refusals(connection, self._merge):
             self._check_complete(connection)
             connection.execute(self._merge.statement(self._table, self._txids))
             self._drop(connection, self._table)
@@ -202,7 +202,7 @@ class Stage:
         query = sql.SQL("select count(*) from {} where {} = any({}::xid8[])").format(
             self._table, sql.Identifier(self._merge.txid), self._txids
         )
-        with _replaced():
+        with _stage_required():
             ((found,),) = connection.execute(query).fetchall()
         if found != self._rows:
             raise StagingLost(
@@ -254,7 +254,7 @@ class Stage:
 
 
 @contextmanager
-def _replaced() -> Iterator[None]:
+def _stage_required() -> Iterator[None]:
     """Raises `StagingLost` if the stage does not exist."""
     try:
         yield
@@ -266,7 +266,7 @@ def _replaced() -> Iterator[None]:
 
 
 @contextmanager
-def refusals(connection: Connection, merge: Merge) -> Iterator[None]:
+def translated_refusals(connection: Connection, merge: Merge) -> Iterator[None]:
     """Translates the server's errors about the target, the key or the rows."""
     target = merge.target.as_string(connection)
     try:

@@ -28,7 +28,7 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What the accepted attempt at a task wrote: its transaction and its number of events."""
 
     txid: str
@@ -86,7 +86,7 @@ class PgqueWriter(DataSourceArrowWriter):
         with Client(self._address.resolve()) as client:
             self._staging = client.run(staging.open_staging(options.queue))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Writes one partition into the staging table, in its own transaction."""
         call = staging.table(self._staging)
         with connect(self._address.resolve()) as connection:
@@ -99,7 +99,7 @@ class PgqueWriter(DataSourceArrowWriter):
                 self._columns.written,
                 map(self._columns.events, iterator),
             )
-        return Written(copied.txid, copied.rows)
+        return TaskResult(copied.txid, copied.rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes the events.
@@ -109,7 +109,7 @@ class PgqueWriter(DataSourceArrowWriter):
             ConnectionFailed: if the server does not answer. The events are published already, or
                 never will be.
         """
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, TaskResult)]
         publish = staging.publish(
             self._staging,
             [message.txid for message in written],

@@ -13,7 +13,7 @@ from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleRe
 from pgque_dagster.client.batch import read_plan
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import PackageMissing, clear_executor_errors, register
-from pgque_dagster.spark.reading.options import written
+from pgque_dagster.spark.reading.options import plan_option
 from tests.support.events import claim, publish
 
 
@@ -46,13 +46,13 @@ def test_an_error_of_an_executor_comes_by_its_name(
     stale = replace(part, rows=part.rows[: part.rows.rindex(",")] + ", 1)")
 
     with pytest.raises(StaleReadPlan, match="truncated or rewritten"), clear_executor_errors():
-        count(spark, url=database_url, batch_id="1", plan=written([stale]))
+        count(spark, url=database_url, batch_id="1", plan=plan_option([stale]))
 
 
 def test_an_executor_that_cannot_reach_the_database_says_so(
     client: Client, spark: SparkSession
 ) -> None:
-    plan = written([plan_of(client)])
+    plan = plan_option([plan_of(client)])
 
     with pytest.raises(ConnectionFailed) as raised, clear_executor_errors():
         count(spark, url="postgresql://me:s3cret@127.0.0.1:1/x", batch_id="1", plan=plan)
