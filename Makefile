@@ -7,7 +7,7 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
 .PHONY: demo
-demo: java venv  ## Run the bank demo, about 2 minutes (CHAOS=1: kill a run in the middle)
+demo: java venv  ## Run the bank demo, about 2 minutes (CHAOS=1: kill a run while it works)
 	@CHAOS="$(CHAOS)" $(PYTHON) -m demo
 
 .PHONY: dev
@@ -15,15 +15,15 @@ dev: java venv  ## Run the demo with live load and the Dagster UI until Ctrl-C
 	@$(PYTHON) -m demo --interactive
 
 .PHONY: test
-test: java venv  ## Run the tests, two at a time (PG=16: on that PostgreSQL; ARGS=...: options of pytest)
+test: java venv  ## Run the tests, two at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
 	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 2 $(ARGS)
 
 .PHONY: test-dagster-oldest
-test-dagster-oldest: java venv  ## Run the tests of Dagster on the oldest one supported, in .venv-dagster-oldest
+test-dagster-oldest: java venv  ## Run the tests with the oldest supported Dagster, in .venv-dagster-oldest
 	@$(PYTHON) build/oldest.py dagster $(ARGS)
 
 .PHONY: test-pyspark-oldest
-test-pyspark-oldest: java venv  ## Run the tests of Spark on the oldest one supported, in .venv-pyspark-oldest
+test-pyspark-oldest: java venv  ## Run the tests with the oldest supported PySpark, in .venv-pyspark-oldest
 	@$(PYTHON) build/oldest.py pyspark $(ARGS)
 
 .PHONY: mutants
@@ -31,7 +31,7 @@ mutants: venv  ## Break the engine in small ways and see which ones no test noti
 	@$(PYTHON) build/mutants.py $(ARGS)
 
 .PHONY: lint
-lint: venv  ## Check style, types, import arrows and the SQL rules
+lint: venv  ## Check style, types, imports and the SQL rules
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
@@ -41,7 +41,7 @@ lint: venv  ## Check style, types, import arrows and the SQL rules
 	@$(PYTHON) build/reference.py --check
 
 .PHONY: format
-format: venv  ## Format the code and repair what ruff can
+format: venv  ## Format the code and apply ruff's fixes
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
 
@@ -58,11 +58,11 @@ bench: venv  ## Run the benchmarks, about 10 minutes (Debian's postgresql-15-pgq
 	@$(PYTHON) benchmarks/run.py $(ARGS)
 
 .PHONY: bench-soak
-bench-soak: venv  ## The same with 10 minutes of a held xmin horizon
+bench-soak: venv  ## Run the benchmarks with 10 minutes of a held xmin horizon
 	@$(PYTHON) benchmarks/run.py --soak 10 $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: java venv  ## The same for Spark (Debian's postgresql-15 and libpostgresql-jdbc-java needed)
+bench-spark: java venv  ## Run the benchmarks of Spark (Debian's postgresql-15, libpostgresql-jdbc-java needed)
 	@$(PYTHON) benchmarks/spark.py $(ARGS)
 
 .PHONY: bench-worker
@@ -76,7 +76,7 @@ clean:  ## Remove data, caches and build results
 	@find . -name '.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 .PHONY: distclean
-distclean: clean  ## Remove the environments too
+distclean: clean  ## Remove the environments as well
 	@rm -rf .venv .venv-*-oldest
 
 .PHONY: venv

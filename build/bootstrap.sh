@@ -1,8 +1,8 @@
 #!/bin/sh
 # Prepares what a make target needs, or says in one line what is missing.
 #
-#   build/bootstrap.sh venv    makes .venv current
-#   build/bootstrap.sh java    checks that Java 17 or newer is there
+#   build/bootstrap.sh venv    creates or updates .venv
+#   build/bootstrap.sh java    checks for Java 17 or newer
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ fail() {
 find_python() {
     found=
     for name in python3.13 python3.12 python3.11 python3; do
-        # A version manager may put names on the path that do not run.
+        # A version manager may put names on the path that cannot run.
         version=$("$name" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
         found="$found $name ($version)"
         if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
@@ -31,7 +31,7 @@ is_current() {
 }
 
 is_usable() {
-    # A copied or moved folder holds programs that point to the old place.
+    # The programs in a copied or moved folder point to its old path.
     [ "$(cat .venv/.location 2>/dev/null)" = "$PWD" ] && .venv/bin/python -c '' 2>/dev/null
 }
 
@@ -43,14 +43,14 @@ make_venv() {
         python=$(find_python)
         "$python" -c 'import ensurepip, venv' 2>/dev/null ||
             fail "$python lacks the module venv. On Debian: apt install python3-venv"
-        echo "Making .venv with $python ..." >&2
+        echo "Creating .venv with $python ..." >&2
         "$python" -m venv --clear .venv
         pwd >.venv/.location
     fi
-    echo "Installing pgque-dagster and its tools, some minutes the first time ..." >&2
+    echo "Installing pgque-dagster and its tools, which takes some minutes the first time ..." >&2
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
         --constraint constraints.txt --editable '.[dev]' ||
-        fail "the installation failed, pip says why above. Run the same make target again"
+        fail "the installation failed; see pip's error above. Then run the same make target again"
     touch .venv/.installed
 }
 
@@ -69,7 +69,7 @@ check_java() {
 
 case ${1:-} in
 venv)
-    # One at a time, for make -j and for two shells.
+    # Locked, because make -j or two shells may run it at the same time.
     if command -v flock >/dev/null 2>&1 && [ -z "${PGQUE_BOOTSTRAP_LOCKED:-}" ]; then
         PGQUE_BOOTSTRAP_LOCKED=1 exec flock build/bootstrap.sh sh build/bootstrap.sh venv
     fi

@@ -1,4 +1,4 @@
-"""Runs have one step each, so none needs a process of its own."""
+"""Executes steps in the run's process, because each run has only one step."""
 
 import dagster as dg
 

@@ -1,21 +1,21 @@
-"""What the bank's assets compute: pure functions from DataFrame to DataFrame."""
+"""The functions that compute the bank's assets, from DataFrame to DataFrame."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 
 def branch_balances(history: DataFrame) -> DataFrame:
-    """What each batch adds to the balance of each branch."""
+    """Returns what a batch adds to the balance of each branch."""
     return sum_deltas(history, "bid")
 
 
 def teller_balances(history: DataFrame) -> DataFrame:
-    """What each batch adds to the balance of each teller."""
+    """Returns what a batch adds to the balance of each teller."""
     return sum_deltas(history, "tid")
 
 
 def account_balances(history: DataFrame) -> DataFrame:
-    """What each batch adds to the balance of each account."""
+    """Returns what a batch adds to the balance of each account."""
     return sum_deltas(history, "aid")
 
 
