@@ -6520,8 +6520,8 @@ $$;
 
 -- ===== api/send.sql ==============================================================================
 
--- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored
--- in PostgreSQL's form. An untyped literal is text. Like insert_event, it calls no wrapper.
+-- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and
+-- stored in PostgreSQL's form. An untyped literal is text. Like insert_event, it calls no wrapper.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
@@ -6611,8 +6611,8 @@ begin
 end;
 $$;
 
--- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
--- the payloads. A null payload makes an event without a payload.
+-- Publishes many events of one type in one statement, all or none. Returns their ids in the order
+-- of the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
@@ -6695,8 +6695,8 @@ $$;
 
 -- ===== api/send_at.sql ===========================================================================
 
--- Publishes one event at a given time, or at once if that time is past. Returns the event's id if it
--- was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
+-- Publishes one event at a given time, or at once if that time is past. Returns the event's id if
+-- it was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
 -- higher, ids of events are lower. maint_deliver_delayed sends the entries that are due.
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
@@ -6789,9 +6789,9 @@ end;
 $$;
 
 -- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
--- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue cannot
--- be sent, the others are sent one by one, and a warning names it. Sequential scans are disabled,
--- because the plan may have been cached when there were few entries.
+-- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue
+-- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are
+-- disabled, because the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -6827,7 +6827,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries in order of their times, or only the given entry. Returns their number.
+-- Sends a queue's due entries in order of their times, or only the given entry. Returns their
+-- number.
 -- locks: the entries; those that another session has locked are skipped.
 -- writes: delayed_events, the queue's current event table.
 create or replace function pgque.deliver_due(
@@ -6857,8 +6858,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries one by one, because sending all together failed. Returns how many were
--- sent.
+-- Sends a queue's due entries one by one, because sending all together failed. Returns how many
+-- were sent.
 -- locks: those of deliver_due. writes: the same.
 create or replace function pgque.deliver_singly(i_queue pgque.queue, i_now timestamptz)
 returns integer
@@ -6891,10 +6892,10 @@ $$;
 -- ===== api/send_idem.sql =========================================================================
 
 -- Publishes an event, unless an event with the same key was sent within the key's time to live.
--- Returns the event's id, and whether it is the earlier event's id. If two producers use one key, the
--- second waits until the first commits, and sends only if the first rolls back. Like send, it calls
--- no wrapper. Sequential scans are disabled, because the plan may have been cached when there were
--- few keys.
+-- Returns the event's id, and whether it is the earlier event's id. If two producers use one key,
+-- the second waits until the first commits, and sends only if the first rolls back. Like send, it
+-- calls no wrapper. Sequential scans are disabled, because the plan may have been cached when there
+-- were few keys.
 -- locks: the key. writes: idem, the queue's current event table.
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
@@ -7013,7 +7014,8 @@ begin
 end;
 $$;
 
--- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
+-- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes
+-- long.
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
@@ -7042,8 +7044,8 @@ $$;
 -- Opens a staging table, so that many connections can write events that one transaction publishes.
 -- Each connection COPYs into the table that staging_table names, and reports its transaction and
 -- number of events. publish_staging publishes the events of the given transactions, so those of
--- repeated attempts do not count. Only the role that opened it, its members and admins may publish or
--- abort it. The table is unlogged; publishing fails if a crash of the server lost events.
+-- repeated attempts do not count. Only the role that opened it, its members and admins may publish
+-- or abort it. The table is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -7249,8 +7251,8 @@ begin
 end;
 $$;
 
--- Removes the stagings of writers that died, and the tables that were still in use when their events
--- were published. Returns the number of stagings removed.
+-- Removes the stagings of writers that died, and the tables that were still in use when their
+-- events were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer
@@ -7302,8 +7304,8 @@ begin
 end;
 $$;
 
--- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch, it
--- returns any i_max_return messages, because finding the first ones would read all of them. ack
+-- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
+-- it returns any i_max_return messages, because finding the first ones would read all of them. ack
 -- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
 -- same messages. Batches without events are finished.
 -- locks: those of open_batch and finish_batch. writes: the same.
@@ -7646,8 +7648,8 @@ begin
 end;
 $$;
 
--- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
--- the worker does not hold the slot.
+-- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false
+-- if the worker does not hold the slot.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
@@ -7753,10 +7755,10 @@ $$;
 
 -- ===== api/partition_receive.sql =================================================================
 
--- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
--- has at most i_max events in order of msg_id. Held events that are due come first, in separate pages
--- without a batch id, then the events of the open or next batch. Until the page is acked, the next
--- call begins with the same event. Batches without events of the slot are finished.
+-- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The
+-- page has at most i_max events in order of msg_id. Held events that are due come first, in
+-- separate pages without a batch id, then the events of the open or next batch. Until the page is
+-- acked, the next call begins with the same event. Batches without events of the slot are finished.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -7799,9 +7801,9 @@ end;
 $$;
 
 -- Fences and renews the lease, and chooses the source of the next page: held events that are due,
--- else the open batch, else the next batch, which spans enough ticks for about i_max events. Expired
--- held events are dropped, so that later events of their keys are delivered. If there is nothing to
--- deliver, page_to is null, and the lease is only renewed after half of its time.
+-- else the open batch, else the next batch, which spans enough ticks for about i_max events.
+-- Expired held events are dropped, so that later events of their keys are delivered. If there is
+-- nothing to deliver, page_to is null, and the lease is only renewed after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
@@ -7847,8 +7849,8 @@ begin
 end;
 $$;
 
--- Builds the SELECT of the events to deliver now: the held events that are due, or the slot's events
--- of the open batch after the last acked one that wait for no held event.
+-- Builds the SELECT of the events to deliver now: the held events that are due, or the slot's
+-- events of the open batch after the last acked one that wait for no held event.
 -- locks: none. writes: nothing.
 create or replace function pgque.page_select(i_slot pgque.slot_state)
 returns text
@@ -7869,8 +7871,8 @@ $$;
 
 -- Builds the SELECT of the slot's events in its open batch that are not acked. The slot of a key is
 -- its hash modulo n, made positive; events without a key are in slot 0. Collation "C" hashes the
--- bytes, so the result is the same in every database. hashtextextended does not change, because hash
--- partitioning uses it.
+-- bytes, so the result is the same in every database. hashtextextended does not change, because
+-- hash partitioning uses it.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_select(i_slot pgque.slot_state)
 returns text
@@ -7903,8 +7905,8 @@ begin
 end;
 $$;
 
--- Returns the held events that may be delivered at a time: neither they nor an earlier held event of
--- their key are scheduled for later.
+-- Returns the held events that may be delivered at a time: neither they nor an earlier held event
+-- of their key are scheduled for later.
 -- locks: none. writes: nothing.
 create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
 returns setof pgque.partition_held
@@ -8347,8 +8349,8 @@ end;
 $$;
 
 -- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
--- rest of the open batch after the last acked page, the events up to this tick, and later events that
--- are redelivered only to this slot.
+-- rest of the open batch after the last acked page, the events up to this tick, and later events
+-- that are redelivered only to this slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
 returns text
@@ -8429,8 +8431,9 @@ end;
 $$;
 
 -- Makes an event a dead letter, for tools that have the event already: its fields are stored as
--- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch, the
--- dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter already.
+-- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch,
+-- the dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter
+-- already.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
@@ -8514,8 +8517,9 @@ $$;
 
 -- ===== api/dlq_replay.sql ========================================================================
 
--- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time to
--- live start again. Returns the new event's id. If the event cannot be sent, the dead letter stays.
+-- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time
+-- to live start again. Returns the new event's id. If the event cannot be sent, the dead letter
+-- stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
@@ -8541,8 +8545,8 @@ begin
 end;
 $$;
 
--- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
--- the others. Returns how many were replayed, how many stay, and the first error.
+-- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not
+-- stop the others. Returns how many were replayed, how many stay, and the first error.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
@@ -8654,8 +8658,8 @@ $$;
 
 -- ===== api/dlq_export.sql ========================================================================
 
--- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer, for
--- an export. The next page begins after the last id of this page.
+-- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer,
+-- for an export. The next page begins after the last id of this page.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_export(
     i_queue_name text, i_after_id bigint default 0, i_limit_count integer default 1000)
@@ -8691,8 +8695,9 @@ $$;
 
 -- ===== ops/test_helpers.sql ======================================================================
 
--- For tests of applications: sends an event of type "test" and requests a tick. Events are delivered
--- after their commit, so call test_consume in another transaction. Returns the event's id.
+-- For tests of applications: sends an event of type "test" and requests a tick. Events are
+-- delivered after their commit, so call test_consume in another transaction. Returns the event's
+-- id.
 -- locks: those of send. writes: the queue's current event table, tick_request.
 create or replace function pgque.test_send(i_queue text, i_payload jsonb)
 returns bigint
@@ -8758,9 +8763,9 @@ begin
 end;
 $$;
 
--- Raises an error if a consumer of the queue has not finished all events, including events without a
--- tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts exactly,
--- by reading the unfinished events.
+-- Raises an error if a consumer of the queue has not finished all events, including events without
+-- a tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts
+-- exactly, by reading the unfinished events.
 -- locks: none. writes: nothing.
 create or replace function pgque.assert_empty(i_queue text)
 returns boolean
@@ -8803,8 +8808,8 @@ begin
 end;
 $$;
 
--- Returns the number of a subscription's unfinished events. For a worker of a shared consumer, these
--- are the events of its batch; for a slot, the events of its keys.
+-- Returns the number of a subscription's unfinished events. For a worker of a shared consumer,
+-- these are the events of its batch; for a slot, the events of its keys.
 -- locks: none. writes: nothing.
 create or replace function pgque.count_unfinished(i_sub pgque.subscription)
 returns bigint
@@ -8870,8 +8875,8 @@ $$;
 -- ===== ops/stats.sql =============================================================================
 
 -- The views behind statistics, health and metrics: each queue with its last two ticks and the last
--- assigned event id, and each subscription with its position. Every value is one index look-up. Counts
--- are differences of event ids, so they are upper estimates if senders rolled back.
+-- assigned event id, and each subscription with its position. Every value is one index look-up.
+-- Counts are differences of event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as
 select q.queue_id,
        q.queue_name,
@@ -8949,10 +8954,10 @@ begin
 end;
 $$;
 
--- Returns the key figures of each queue. depth is the number of events that the slowest consumer has
--- not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is at
--- least the age of the oldest of these events, and null if there is none. Subconsumers do not count
--- as consumers.
+-- Returns the key figures of each queue. depth is the number of events that the slowest consumer
+-- has not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is
+-- at least the age of the oldest of these events, and null if there is none. Subconsumers do not
+-- count as consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
@@ -8996,9 +9001,9 @@ begin
 end;
 $$;
 
--- Returns each consumer: the age of the tick at its position, the events from there to the last tick,
--- and its open batch with the time of opening (without a batch, the time of its last activity). The
--- position of a subconsumer is the start of its batch, and only its batch counts.
+-- Returns each consumer: the age of the tick at its position, the events from there to the last
+-- tick, and its open batch with the time of opening (without a batch, the time of its last
+-- activity). The position of a subconsumer is the start of its batch, and only its batch counts.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_stats()
 returns table (
@@ -9052,8 +9057,8 @@ begin
 end;
 $$;
 
--- Returns the consumers that make no progress: those with a batch open for longer than the threshold,
--- or with ticks waiting and no activity for this time.
+-- Returns the consumers that make no progress: those with a batch open for longer than the
+-- threshold, or with ticks waiting and no activity for this time.
 -- locks: none. writes: nothing.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
@@ -9083,8 +9088,8 @@ $$;
 
 -- ===== ops/throughput.sql ========================================================================
 
--- Returns the buckets that cover a period up to now, the first one completely. They begin at multiples
--- of their size since 2000-01-01 UTC, so that two calls return the same buckets.
+-- Returns the buckets that cover a period up to now, the first one completely. They begin at
+-- multiples of their size since 2000-01-01 UTC, so that two calls return the same buckets.
 -- locks: none. writes: nothing.
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
@@ -9117,8 +9122,8 @@ end;
 $$;
 
 -- Returns the events sent in each bucket of a period, and their rate per second. An event counts in
--- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for at
--- least a day. Buckets before the oldest known tick are left out.
+-- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for
+-- at least a day. Buckets before the oldest known tick are left out.
 -- locks: none. writes: nothing.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
@@ -9209,10 +9214,10 @@ $$;
 
 -- ===== ops/latency.sql ===========================================================================
 
--- Lists the batches whose opening and end are both in the position log, with their consumers. A batch
--- that ended because the consumer was moved is not listed. If another subconsumer took over a dead
--- one's batch, the batch ended for the dead one. Compaction empties the log, so this covers minutes on
--- a busy database and hours on a quiet one.
+-- Lists the batches whose opening and end are both in the position log, with their consumers. A
+-- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
+-- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
+-- minutes on a busy database and hours on a quiet one.
 create or replace view pgque.ended_batch as
 select s.sub_queue as queue_id,
        coalesce(s.sub_main, s.sub_id) as sub_id,
@@ -9238,8 +9243,8 @@ where p.sub_batch is not null
   and p.ended_at is not null
   and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
 
--- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches that
--- ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
+-- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches
+-- that ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
 -- locks: none. writes: nothing.
 create or replace function pgque.latency_percentiles(
     i_queue_name text, i_consumer_name text, i_period interval)
@@ -9272,10 +9277,10 @@ $$;
 
 -- ===== ops/metrics.sql ===========================================================================
 
--- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues have
--- the label queue and never decrease until the queue is dropped. Metrics of consumers have the labels
--- queue and consumer, and end when the consumer is unregistered; its counts stay in the queue's
--- counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
+-- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
+-- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
+-- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
+-- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
 -- docs/observability.md.
 -- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
@@ -9379,7 +9384,8 @@ begin
 end;
 $$;
 
--- Returns the size and processing time of the batches that ended in the last 5 minutes, by consumer.
+-- Returns the size and processing time of the batches that ended in the last 5 minutes, by
+-- consumer.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -9413,8 +9419,8 @@ $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted, and
--- who keeps dead rows from being removed.
+-- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
+-- and who keeps dead rows from being removed.
 -- locks: none. writes: nothing.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9571,9 +9577,10 @@ $$;
 
 -- ===== ops/health.sql ============================================================================
 
--- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
--- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
--- status is ok, warning, critical, or unknown if the installing role may not see what the check needs.
+-- Returns what is wrong and what to do about it: a row for each queue and check, and for each
+-- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
+-- queue. The status is ok, warning, critical, or unknown if the installing role may not see what
+-- the check needs.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9796,8 +9803,8 @@ end;
 $$;
 
 -- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. A held batch is critical, because later events wait. A lease that expired longer
--- ago than the idle period is a warning, because no worker has the batch.
+-- holds up rotation. A held batch is critical, because later events wait. A lease that expired
+-- longer ago than the idle period is a warning, because no worker has the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -9873,11 +9880,11 @@ $$;
 
 -- Functions about pg_cron: its version, its database, and the jobs that it should run.
 
--- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since 1.5,
--- jobs can run every few seconds; before, every minute. Ticks must be more frequent, so each run lasts
--- until the next one and ticks in a loop. It lasts a little longer than that: pg_cron never runs a job
--- twice at the same time, but starts the next run some milliseconds after the current one ends. So no
--- tick is missed between runs, and two loops never run at the same time.
+-- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since
+-- 1.5, jobs can run every few seconds; before, every minute. Ticks must be more frequent, so each
+-- run lasts until the next one and ticks in a loop. It lasts a little longer than that: pg_cron
+-- never runs a job twice at the same time, but starts the next run some milliseconds after the
+-- current one ends. So no tick is missed between runs, and two loops never run at the same time.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
@@ -9901,8 +9908,8 @@ begin
 end;
 $$;
 
--- Returns the statements that create or remove this database's jobs in pg_cron's database, if that is
--- another one. Names of jobs are unique there, so they contain the database's name.
+-- Returns the statements that create or remove this database's jobs in pg_cron's database, if that
+-- is another one. Names of jobs are unique there, so they contain the database's name.
 -- locks: none. writes: nothing.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
@@ -9956,8 +9963,8 @@ begin
 end;
 $$;
 
--- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
--- missing, and what to run in which database instead.
+-- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what
+-- is missing, and what to run in which database instead.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
@@ -10143,8 +10150,8 @@ begin
 end;
 $$;
 
--- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last run.
--- A job that was removed or is not active is reported as missing.
+-- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last
+-- run. A job that was removed or is not active is reported as missing.
 -- locks: none. writes: nothing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
@@ -10219,8 +10226,9 @@ begin
 end;
 $$;
 
--- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster. Refused
--- while events are unread, unless forced. Producers wait meanwhile, so that no event is missed.
+-- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster.
+-- Refused while events are unread, unless forced. Producers wait meanwhile, so that no event is
+-- missed.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
@@ -10279,8 +10287,8 @@ $$;
 
 -- ===== ops/grants.sql ============================================================================
 
--- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
--- its functions. Functions that are in no list below are internal.
+-- The last file: revokes everything that the earlier files created from PUBLIC, and grants each
+-- role its functions. Functions that are in no list below are internal.
 revoke all on schema pgque from public;
 revoke all on all tables in schema pgque from public;
 revoke all on all sequences in schema pgque from public;

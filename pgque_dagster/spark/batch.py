@@ -278,7 +278,7 @@ class SparkBatch:
         """Schedules events for another delivery. Takes effect with the ack.
 
         The ids are computed now and kept until the ack, with eight bytes each. The ack raises
-        `EventNotInBatch`, and changes nothing, if the batch has no event of an id. An event passed
+        `EventNotInBatch`, and changes nothing, if an id is not of this batch. An event passed
         to `dead_letter` as well becomes a dead letter only.
 
         Args:

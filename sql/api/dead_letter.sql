@@ -46,8 +46,9 @@ end;
 $$;
 
 -- Makes an event a dead letter, for tools that have the event already: its fields are stored as
--- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch, the
--- dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter already.
+-- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch,
+-- the dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter
+-- already.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,

@@ -1,5 +1,6 @@
--- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time to
--- live start again. Returns the new event's id. If the event cannot be sent, the dead letter stays.
+-- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time
+-- to live start again. Returns the new event's id. If the event cannot be sent, the dead letter
+-- stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
@@ -25,8 +26,8 @@ begin
 end;
 $$;
 
--- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
--- the others. Returns how many were replayed, how many stay, and the first error.
+-- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not
+-- stop the others. Returns how many were replayed, how many stay, and the first error.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)

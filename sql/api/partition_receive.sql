@@ -1,7 +1,7 @@
--- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
--- has at most i_max events in order of msg_id. Held events that are due come first, in separate pages
--- without a batch id, then the events of the open or next batch. Until the page is acked, the next
--- call begins with the same event. Batches without events of the slot are finished.
+-- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The
+-- page has at most i_max events in order of msg_id. Held events that are due come first, in
+-- separate pages without a batch id, then the events of the open or next batch. Until the page is
+-- acked, the next call begins with the same event. Batches without events of the slot are finished.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -44,9 +44,9 @@ end;
 $$;
 
 -- Fences and renews the lease, and chooses the source of the next page: held events that are due,
--- else the open batch, else the next batch, which spans enough ticks for about i_max events. Expired
--- held events are dropped, so that later events of their keys are delivered. If there is nothing to
--- deliver, page_to is null, and the lease is only renewed after half of its time.
+-- else the open batch, else the next batch, which spans enough ticks for about i_max events.
+-- Expired held events are dropped, so that later events of their keys are delivered. If there is
+-- nothing to deliver, page_to is null, and the lease is only renewed after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
@@ -92,8 +92,8 @@ begin
 end;
 $$;
 
--- Builds the SELECT of the events to deliver now: the held events that are due, or the slot's events
--- of the open batch after the last acked one that wait for no held event.
+-- Builds the SELECT of the events to deliver now: the held events that are due, or the slot's
+-- events of the open batch after the last acked one that wait for no held event.
 -- locks: none. writes: nothing.
 create or replace function pgque.page_select(i_slot pgque.slot_state)
 returns text
@@ -114,8 +114,8 @@ $$;
 
 -- Builds the SELECT of the slot's events in its open batch that are not acked. The slot of a key is
 -- its hash modulo n, made positive; events without a key are in slot 0. Collation "C" hashes the
--- bytes, so the result is the same in every database. hashtextextended does not change, because hash
--- partitioning uses it.
+-- bytes, so the result is the same in every database. hashtextextended does not change, because
+-- hash partitioning uses it.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_select(i_slot pgque.slot_state)
 returns text
@@ -148,8 +148,8 @@ begin
 end;
 $$;
 
--- Returns the held events that may be delivered at a time: neither they nor an earlier held event of
--- their key are scheduled for later.
+-- Returns the held events that may be delivered at a time: neither they nor an earlier held event
+-- of their key are scheduled for later.
 -- locks: none. writes: nothing.
 create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
 returns setof pgque.partition_held

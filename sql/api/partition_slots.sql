@@ -213,8 +213,8 @@ begin
 end;
 $$;
 
--- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
--- the worker does not hold the slot.
+-- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false
+-- if the worker does not hold the slot.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)

@@ -22,8 +22,8 @@ begin
 end;
 $$;
 
--- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch, it
--- returns any i_max_return messages, because finding the first ones would read all of them. ack
+-- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
+-- it returns any i_max_return messages, because finding the first ones would read all of them. ack
 -- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
 -- same messages. Batches without events are finished.
 -- locks: those of open_batch and finish_batch. writes: the same.

@@ -206,8 +206,8 @@ end;
 $$;
 
 -- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
--- rest of the open batch after the last acked page, the events up to this tick, and later events that
--- are redelivered only to this slot.
+-- rest of the open batch after the last acked page, the events up to this tick, and later events
+-- that are redelivered only to this slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
 returns text

@@ -1,5 +1,5 @@
--- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored
--- in PostgreSQL's form. An untyped literal is text. Like insert_event, it calls no wrapper.
+-- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and
+-- stored in PostgreSQL's form. An untyped literal is text. Like insert_event, it calls no wrapper.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
@@ -89,8 +89,8 @@ begin
 end;
 $$;
 
--- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
--- the payloads. A null payload makes an event without a payload.
+-- Publishes many events of one type in one statement, all or none. Returns their ids in the order
+-- of the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]

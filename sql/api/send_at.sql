@@ -1,5 +1,5 @@
--- Publishes one event at a given time, or at once if that time is past. Returns the event's id if it
--- was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
+-- Publishes one event at a given time, or at once if that time is past. Returns the event's id if
+-- it was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
 -- higher, ids of events are lower. maint_deliver_delayed sends the entries that are due.
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
@@ -92,9 +92,9 @@ end;
 $$;
 
 -- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
--- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue cannot
--- be sent, the others are sent one by one, and a warning names it. Sequential scans are disabled,
--- because the plan may have been cached when there were few entries.
+-- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue
+-- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are
+-- disabled, because the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -130,7 +130,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries in order of their times, or only the given entry. Returns their number.
+-- Sends a queue's due entries in order of their times, or only the given entry. Returns their
+-- number.
 -- locks: the entries; those that another session has locked are skipped.
 -- writes: delayed_events, the queue's current event table.
 create or replace function pgque.deliver_due(
@@ -160,8 +161,8 @@ begin
 end;
 $$;
 
--- Sends a queue's due entries one by one, because sending all together failed. Returns how many were
--- sent.
+-- Sends a queue's due entries one by one, because sending all together failed. Returns how many
+-- were sent.
 -- locks: those of deliver_due. writes: the same.
 create or replace function pgque.deliver_singly(i_queue pgque.queue, i_now timestamptz)
 returns integer

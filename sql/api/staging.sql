@@ -1,8 +1,8 @@
 -- Opens a staging table, so that many connections can write events that one transaction publishes.
 -- Each connection COPYs into the table that staging_table names, and reports its transaction and
 -- number of events. publish_staging publishes the events of the given transactions, so those of
--- repeated attempts do not count. Only the role that opened it, its members and admins may publish or
--- abort it. The table is unlogged; publishing fails if a crash of the server lost events.
+-- repeated attempts do not count. Only the role that opened it, its members and admins may publish
+-- or abort it. The table is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -208,8 +208,8 @@ begin
 end;
 $$;
 
--- Removes the stagings of writers that died, and the tables that were still in use when their events
--- were published. Returns the number of stagings removed.
+-- Removes the stagings of writers that died, and the tables that were still in use when their
+-- events were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer

@@ -1,5 +1,5 @@
--- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted, and
--- who keeps dead rows from being removed.
+-- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
+-- and who keeps dead rows from being removed.
 -- locks: none. writes: nothing.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)

@@ -1,5 +1,5 @@
--- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
--- its functions. Functions that are in no list below are internal.
+-- The last file: revokes everything that the earlier files created from PUBLIC, and grants each
+-- role its functions. Functions that are in no list below are internal.
 revoke all on schema pgque from public;
 revoke all on all tables in schema pgque from public;
 revoke all on all sequences in schema pgque from public;

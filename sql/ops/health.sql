@@ -1,6 +1,7 @@
--- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
--- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
--- status is ok, warning, critical, or unknown if the installing role may not see what the check needs.
+-- Returns what is wrong and what to do about it: a row for each queue and check, and for each
+-- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
+-- queue. The status is ok, warning, critical, or unknown if the installing role may not see what
+-- the check needs.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -223,8 +224,8 @@ end;
 $$;
 
 -- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. A held batch is critical, because later events wait. A lease that expired longer
--- ago than the idle period is a warning, because no worker has the batch.
+-- holds up rotation. A held batch is critical, because later events wait. A lease that expired
+-- longer ago than the idle period is a warning, because no worker has the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
 returns table (queue_name text, check_name text, status text, detail text)

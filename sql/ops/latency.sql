@@ -1,7 +1,7 @@
--- Lists the batches whose opening and end are both in the position log, with their consumers. A batch
--- that ended because the consumer was moved is not listed. If another subconsumer took over a dead
--- one's batch, the batch ended for the dead one. Compaction empties the log, so this covers minutes on
--- a busy database and hours on a quiet one.
+-- Lists the batches whose opening and end are both in the position log, with their consumers. A
+-- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
+-- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
+-- minutes on a busy database and hours on a quiet one.
 create or replace view pgque.ended_batch as
 select s.sub_queue as queue_id,
        coalesce(s.sub_main, s.sub_id) as sub_id,
@@ -27,8 +27,8 @@ where p.sub_batch is not null
   and p.ended_at is not null
   and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
 
--- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches that
--- ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
+-- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches
+-- that ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
 -- locks: none. writes: nothing.
 create or replace function pgque.latency_percentiles(
     i_queue_name text, i_consumer_name text, i_period interval)

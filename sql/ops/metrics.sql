@@ -1,7 +1,7 @@
--- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues have
--- the label queue and never decrease until the queue is dropped. Metrics of consumers have the labels
--- queue and consumer, and end when the consumer is unregistered; its counts stay in the queue's
--- counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
+-- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
+-- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
+-- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
+-- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
 -- docs/observability.md.
 -- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
@@ -105,7 +105,8 @@ begin
 end;
 $$;
 
--- Returns the size and processing time of the batches that ended in the last 5 minutes, by consumer.
+-- Returns the size and processing time of the batches that ended in the last 5 minutes, by
+-- consumer.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)

@@ -1,6 +1,6 @@
 -- The views behind statistics, health and metrics: each queue with its last two ticks and the last
--- assigned event id, and each subscription with its position. Every value is one index look-up. Counts
--- are differences of event ids, so they are upper estimates if senders rolled back.
+-- assigned event id, and each subscription with its position. Every value is one index look-up.
+-- Counts are differences of event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as
 select q.queue_id,
        q.queue_name,
@@ -78,10 +78,10 @@ begin
 end;
 $$;
 
--- Returns the key figures of each queue. depth is the number of events that the slowest consumer has
--- not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is at
--- least the age of the oldest of these events, and null if there is none. Subconsumers do not count
--- as consumers.
+-- Returns the key figures of each queue. depth is the number of events that the slowest consumer
+-- has not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is
+-- at least the age of the oldest of these events, and null if there is none. Subconsumers do not
+-- count as consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
@@ -125,9 +125,9 @@ begin
 end;
 $$;
 
--- Returns each consumer: the age of the tick at its position, the events from there to the last tick,
--- and its open batch with the time of opening (without a batch, the time of its last activity). The
--- position of a subconsumer is the start of its batch, and only its batch counts.
+-- Returns each consumer: the age of the tick at its position, the events from there to the last
+-- tick, and its open batch with the time of opening (without a batch, the time of its last
+-- activity). The position of a subconsumer is the start of its batch, and only its batch counts.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_stats()
 returns table (
@@ -181,8 +181,8 @@ begin
 end;
 $$;
 
--- Returns the consumers that make no progress: those with a batch open for longer than the threshold,
--- or with ticks waiting and no activity for this time.
+-- Returns the consumers that make no progress: those with a batch open for longer than the
+-- threshold, or with ticks waiting and no activity for this time.
 -- locks: none. writes: nothing.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)

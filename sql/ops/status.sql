@@ -35,8 +35,8 @@ begin
 end;
 $$;
 
--- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last run.
--- A job that was removed or is not active is reported as missing.
+-- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last
+-- run. A job that was removed or is not active is reported as missing.
 -- locks: none. writes: nothing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)

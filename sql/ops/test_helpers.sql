@@ -1,5 +1,6 @@
--- For tests of applications: sends an event of type "test" and requests a tick. Events are delivered
--- after their commit, so call test_consume in another transaction. Returns the event's id.
+-- For tests of applications: sends an event of type "test" and requests a tick. Events are
+-- delivered after their commit, so call test_consume in another transaction. Returns the event's
+-- id.
 -- locks: those of send. writes: the queue's current event table, tick_request.
 create or replace function pgque.test_send(i_queue text, i_payload jsonb)
 returns bigint
@@ -65,9 +66,9 @@ begin
 end;
 $$;
 
--- Raises an error if a consumer of the queue has not finished all events, including events without a
--- tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts exactly,
--- by reading the unfinished events.
+-- Raises an error if a consumer of the queue has not finished all events, including events without
+-- a tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts
+-- exactly, by reading the unfinished events.
 -- locks: none. writes: nothing.
 create or replace function pgque.assert_empty(i_queue text)
 returns boolean
@@ -110,8 +111,8 @@ begin
 end;
 $$;
 
--- Returns the number of a subscription's unfinished events. For a worker of a shared consumer, these
--- are the events of its batch; for a slot, the events of its keys.
+-- Returns the number of a subscription's unfinished events. For a worker of a shared consumer,
+-- these are the events of its batch; for a slot, the events of its keys.
 -- locks: none. writes: nothing.
 create or replace function pgque.count_unfinished(i_sub pgque.subscription)
 returns bigint

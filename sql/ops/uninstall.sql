@@ -32,8 +32,9 @@ begin
 end;
 $$;
 
--- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster. Refused
--- while events are unread, unless forced. Producers wait meanwhile, so that no event is missed.
+-- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster.
+-- Refused while events are unread, unless forced. Producers wait meanwhile, so that no event is
+-- missed.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
