@@ -175,7 +175,7 @@ def _check_executed(source: Source, expression: Expression) -> Iterator[Finding]
         return
     for match in _FORMAT_SPECIFIER.finditer(template["A_Const"]["sval"]["sval"]):
         if match[1] not in (None, "I", "L", "s"):
-            yield finding(expression.line, f"format() knows no {match[0]}. Use %I, %L or %s")
+            yield finding(expression.line, f"format() has no {match[0]}. Use %I, %L or %s")
     for line in _lines_with_plain_text(source, expression, template):
         # One comment at the start of the statement may cover a long text.
         places = (source.lines[expression.line - 1], source.lines[line - 1])

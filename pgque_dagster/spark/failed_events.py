@@ -37,7 +37,7 @@ def collect(
         return ids_of(events.select(_id_column(events)).toArrow().column("id").unique()), reason
     if isinstance(reason, Column):
         raise InvalidArgument(
-            "the reason is a column, but the events are no DataFrame", "Pass a text."
+            "the reason is a column, but the events are not a DataFrame", "Pass a text."
         )
     return list(events), reason
 

@@ -185,7 +185,7 @@ def fragments(events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
         f.col("ev_extra1").alias("table"),
         f.when(operation != TRUNCATE, f.col("ev_data")).alias("fragment"),
         operation.isNull().alias(MALFORMED),
-        reason(f.lit("ev_type is none of sqltriga")),
+        reason(f.lit("ev_type is not of sqltriga")),
         f.col("ev_data").alias(TEXT),
     )
 

@@ -108,7 +108,7 @@ def test_a_change_that_does_not_fit_becomes_a_dead_letter_with_its_reason(
 
     assert [(row.row.id, row.row.note) for row in rows] == [(1, 7)]
     assert sorted(str(letter.reason) for letter in client.dead_letters("orders")) == [
-        "malformed payload: ev_type is none of jsontriga or logutriga",
+        "malformed payload: ev_type is not of jsontriga or logutriga",
         "malformed payload: note is no int",
         "malformed payload: note is null",
     ]

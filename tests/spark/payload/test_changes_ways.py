@@ -38,7 +38,7 @@ OTHERS = {
     ("R", ""): (None, None),
     ("I:id", "%"): (None, "no url-encoded row"),
     ('{"op":"INSERT"}', "{'id':1}"): (None, "no JSON"),
-    ("default", "x"): (None, "ev_type is none of jsontriga or logutriga"),
+    ("default", "x"): (None, "ev_type is not of jsontriga or logutriga"),
 }
 
 

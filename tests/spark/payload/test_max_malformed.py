@@ -211,9 +211,9 @@ def test_changes_and_fragments_fail_as_payloads_do(
 ) -> None:
     claimed = Claimed(client, database_url, spark, payloads(0, 6))
 
-    with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is none of jsontriga"):
+    with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is not of jsontriga"):
         claimed.spark_batch.changes(SCHEMA, key=["id"])
-    with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is none of sqltriga"):
+    with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is not of sqltriga"):
         claimed.spark_batch.fragments()
     assert claimed.is_untouched()
     assert claimed.spark_batch.changes(SCHEMA, key=["id"], max_malformed=1.0).count() == 0

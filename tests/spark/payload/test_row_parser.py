@@ -175,7 +175,7 @@ def test_nulls_where_none_may_be_and_all_misfits_are_named(form: str) -> None:
             [None, "", "default", "I", "X:id", "R:id", "i:id", "{", "{}", '{"op":"insert"}',
              '{"op":["INSERT"]}', '{"op":"INSERT","pkey":"id"}', '{"op":"INSERT","table":[1]}',
              JSON_TYPE("INSERT") + "x", "{'op':'INSERT'}"],
-            "ev_type is none of jsontriga or logutriga",
+            "ev_type is not of jsontriga or logutriga",
         ),
     ],
 )  # fmt: skip

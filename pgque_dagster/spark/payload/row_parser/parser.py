@@ -89,7 +89,7 @@ class ChangeParser:
         decoded, places = [], []
         for n, (head, text) in enumerate(zip(heads, rows.to_pylist(), strict=True)):
             if head is None:
-                problems[n].append("ev_type is none of jsontriga or logutriga")
+                problems[n].append("ev_type is not of jsontriga or logutriga")
             elif head.operation != TRUNCATE:
                 try:
                     decoded.append(self._decoder.decode(text, is_json=head.is_json))
