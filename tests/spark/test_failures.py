@@ -136,5 +136,5 @@ def test_a_dataframe_without_usable_ids_is_refused_at_once(
 
 
 def test_a_column_as_reason_for_plain_ids_is_refused(claimed: Claimed) -> None:
-    with pytest.raises(InvalidArgument, match="no DataFrame"):
+    with pytest.raises(InvalidArgument, match="not a DataFrame"):
         claimed.spark_batch.nack(claimed.ids, reason=f.lit("x"))
