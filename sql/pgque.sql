@@ -805,10 +805,25 @@ begin
     if not found then
         raise exception using
             errcode = 'PQ001',
-            message = format('queue "%s" does not exist', i_queue),
+            message = format('queue not found: queue "%s" does not exist', i_queue),
             hint = format('Create it with: select pgque.create_queue(%L);', i_queue);
     end if;
     return v_queue;
+end;
+$$;
+
+-- The same for calls that do nothing about a queue that does not exist: null then.
+-- locks: none. writes: nothing.
+create or replace function pgque.look_for_queue(i_queue text)
+returns pgque.queue
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_queue(i_queue);
+exception
+    when sqlstate 'PQ001' then
+        return null;
 end;
 $$;
 
@@ -841,7 +856,8 @@ begin
         perform pgque.check_positions_visible();
         raise exception using
             errcode = 'PQ002',
-            message = format('consumer "%s" is not registered on queue "%s"', i_consumer, i_queue),
+            message = format('not subscriber to queue: consumer "%s" is not registered on queue "%s"',
+                             i_consumer, i_queue),
             hint = format('Register it with: select pgque.register_consumer(%L, %L);',
                           i_queue, i_consumer);
     end if;
@@ -914,7 +930,7 @@ begin
         perform pgque.check_positions_visible();
         raise exception using
             errcode = 'PQ003',
-            message = format('batch %s is not open', coalesce(i_batch_id::text, 'null')),
+            message = format('batch not found: batch %s is not open', coalesce(i_batch_id::text, 'null')),
             hint = 'It was finished already, taken back, or never existed; '
                    'ask next_batch for the open one.';
     end if;
@@ -1106,11 +1122,14 @@ begin
                'insert into %s (ev_id, ev_type, ev_data) values (v_result, i_type, i_data);',
                v_queue.queue_event_seq, v_table));
     perform pgque.build_insert_function(
-        v_queue, 'insert_as', 'i_id bigint, i_type text, i_data text, i_extra1 text', 'bigint',
-        format('v_result := i_id; insert into %s (ev_id, ev_type, ev_data, ev_extra1) '
-               'values (v_result, i_type, i_data, i_extra1);', v_table));
+        v_queue, 'insert_as',
+        'i_id bigint, i_type text, i_data text, i_extra1 text, i_extra2 text', 'bigint',
+        format('v_result := i_id; '
+               'insert into %s (ev_id, ev_type, ev_data, ev_extra1, ev_extra2) '
+               'values (v_result, i_type, i_data, i_extra1, i_extra2);', v_table));
     -- Writers are not to choose ids; send_idem takes them from the queue's sequence.
-    execute format('revoke all on function pgque.%I(bigint, text, text, text) from pgque_writer',
+    execute format('revoke all on function pgque.%I(bigint, text, text, text, text) '
+                   'from pgque_writer',
                    format('event_%s_insert_as', i_queue_id));
     perform pgque.build_insert_function(
         v_queue, 'insert_bulk', 'i_type text, i_data text[]', 'bigint[]',
@@ -1123,7 +1142,7 @@ end;
 $$;
 
 -- One insert function: a static statement on the current child, whose plan is kept. Of a queue that
--- is closed to producers it refuses instead.
+-- is closed to producers it refuses first.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_insert_function(
     i_queue pgque.queue, i_name text, i_arguments text, i_result text, i_insert text)
@@ -1136,7 +1155,7 @@ declare
     v_body  text := i_insert;
 begin
     if i_queue.queue_disable_insert then
-        v_body := format('perform pgque.refuse_insert(%s);', i_queue.queue_id);
+        v_body := format('perform pgque.refuse_insert(%s); %s', i_queue.queue_id, i_insert);
     end if;
     execute format(  -- quoted: a number, and texts of build_insert_functions
         'create or replace function %s(%s) returns %s language plpgsql security definer '
@@ -1147,7 +1166,8 @@ begin
 end;
 $$;
 
--- Called by a generated insert function that found its queue closed to producers.
+-- Refuses an event of a queue that is closed to producers. Replication goes on: as in PgQ, a session
+-- with session_replication_role = replica may send.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_insert(i_queue_id integer)
 returns void
@@ -1157,6 +1177,9 @@ as $$
 declare
     v_name text;
 begin
+    if current_setting('session_replication_role') = 'replica' then
+        return;
+    end if;
     select q.queue_name into v_name from pgque.queue q where q.queue_id = i_queue_id;
     raise exception using
         errcode = 'PQ006',
@@ -1275,8 +1298,8 @@ begin
     perform pgque.build_dispatch(
         v_ids, 'dispatch_insert', '{i_type,i_data}', '{text,text}', 'bigint', 'insert_short');
     perform pgque.build_dispatch(
-        v_ids, 'dispatch_insert_as', '{i_id,i_type,i_data,i_extra1}', '{bigint,text,text,text}',
-        'bigint', 'insert_as');
+        v_ids, 'dispatch_insert_as', '{i_id,i_type,i_data,i_extra1,i_extra2}',
+        '{bigint,text,text,text,text}', 'bigint', 'insert_as');
     perform pgque.build_dispatch(
         v_ids, 'dispatch_insert_bulk', '{i_type,i_data}', '{text,text[]}', 'bigint[]',
         'insert_bulk');
@@ -1534,7 +1557,7 @@ begin
                    format('event_%s_insert', v_queue.queue_id));
     execute format('drop function pgque.%I(text, text)',
                    format('event_%s_insert_short', v_queue.queue_id));
-    execute format('drop function pgque.%I(bigint, text, text, text)',
+    execute format('drop function pgque.%I(bigint, text, text, text, text)',
                    format('event_%s_insert_as', v_queue.queue_id));
     execute format('drop function pgque.%I(text, text[])',
                    format('event_%s_insert_bulk', v_queue.queue_id));
@@ -1610,7 +1633,7 @@ $$;
 -- With event_ttl, events that are older when their batch is opened are in none of its readings: they
 -- are neither delivered nor retried nor dead letters. A retried event keeps its time, so it expires too.
 -- disable_insert closes the queue to all ways of sending, COPY into its tables included; one that is
--- under way ends as it would.
+-- under way ends as it would, and sessions with session_replication_role = replica go on.
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
@@ -1642,13 +1665,30 @@ begin
                 format('"%s" is no value for %s of queue "%s": %s',
                        x_param_value, x_param_name, x_queue_name, sqlerrm));
     end;
-    if x_param_name = 'disable_insert' then
-        perform pgque.build_insert_functions(v_queue.queue_id);
-        perform pgque.open_event_tables(v_queue.queue_id);
-    end if;
     return 1;
 end;
 $$;
+
+-- Closes a queue to producers, or opens it again, whoever changed disable_insert: PgQ's users update
+-- the column.
+-- locks: held by the update. writes: the catalog.
+create or replace function pgque.apply_disable_insert()
+returns trigger
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.build_insert_functions(new.queue_id);
+    perform pgque.open_event_tables(new.queue_id);
+    return null;
+end;
+$$;
+
+create or replace trigger apply_disable_insert
+after update of queue_disable_insert on pgque.queue
+for each row
+when (old.queue_disable_insert is distinct from new.queue_disable_insert)
+execute function pgque.apply_disable_insert();
 
 -- ===== engine/queue_options.sql ==================================================================
 
@@ -2661,8 +2701,8 @@ where l.mode = 'AccessExclusiveLock'
 
 -- Queues whose next tick is due, with their last tick and the last event id given out: enough
 -- new events, or some and old enough, or some that the last tick left behind and old enough, or none
--- for the idle period, or asked for. A queue that is being dropped is passed by, so that its end, if
--- it takes long to commit, holds up no other.
+-- for the idle period, or asked for; a queue's first event is due at once. A queue that is being
+-- dropped is passed by, so that its end, if it takes long to commit, holds up no other.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -2690,6 +2730,7 @@ where not q.queue_external_ticker
   and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
        or (seq.last_event_id > last_tick.tick_event_seq or s.left_some)
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
+       or seq.last_event_id > 0 and last_tick.tick_event_seq = 0
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
@@ -2824,6 +2865,7 @@ end;
 $$;
 
 -- Makes the next ticker run tick this queue whatever its thresholds say; returns the last tick id.
+-- Refused while the queue is paused or has an external ticker.
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)
 returns bigint
@@ -2833,6 +2875,9 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
+    if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
+        perform pgque.refuse_tick(v_queue);
+    end if;
     insert into pgque.tick_request (queue_id) values (v_queue.queue_id);
     return (select max(t.tick_id) from pgque.tick t where t.tick_queue = v_queue.queue_id);
 end;
@@ -3069,7 +3114,8 @@ begin
     if i_queue.queue_ticker_paused then
         raise exception using
             errcode = 'PQ017',
-            message = format('the ticker of queue "%s" is paused', i_queue.queue_name),
+            message = format('ticks not allowed: the ticker of queue "%s" is paused',
+                             i_queue.queue_name),
             hint = format('Resume it with: select pgque.set_queue_config(%L, ''ticker_paused'', '
                           '''false'');', i_queue.queue_name);
     end if;
@@ -3077,7 +3123,8 @@ begin
         errcode = 'PQ017',
         message = case
             when i_queue.queue_external_ticker
-                then format('queue "%s" has its ticks from an external ticker', i_queue.queue_name)
+                then format('ticks not allowed: queue "%s" has its ticks from an external ticker',
+                            i_queue.queue_name)
             else format('queue "%s" has no external ticker', i_queue.queue_name) end,
         hint = format('Set it with: select pgque.set_queue_config(%L, ''external_ticker'', %L);',
                       i_queue.queue_name,
@@ -3231,7 +3278,7 @@ $$;
 
 -- Ends a registration with its open batch and waiting retries. Its dead letters go too, unless they
 -- are to be kept: then they can be inspected and purged, and replayed once a consumer of that name is
--- registered again. Returns how many registrations ended. One with subconsumers is refused; of a
+-- registered again. Returns 1, or 0 if it was not registered. One with subconsumers is refused; of a
 -- subconsumer, see unregister_subconsumer.
 -- locks: the registration's row; waits for a concurrent move of the consumer.
 -- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
@@ -3242,8 +3289,14 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription := pgque.find_subscription(x_queue_name, x_consumer_name);
+    v_sub pgque.subscription;
 begin
+    begin
+        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            return 0;
+    end;
     if v_sub.sub_role = 'slot' then
         perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
     end if;
@@ -3474,7 +3527,8 @@ $$;
 
 -- Ends a subconsumer's registration; the last one's end makes the main consumer a normal one again.
 -- With a batch open, i_batch_handling 0 refuses, 1 gives its events back as nack_batch does: to the
--- main consumer's retries, or to the dead letters when these are used up.
+-- main consumer's retries, or to the dead letters when these are used up. Returns 1, or 0 if it was
+-- not registered.
 -- locks: the main's registration; waits for a concurrent move of the subconsumer.
 -- writes: subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
@@ -3485,8 +3539,8 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
-    v_sub   pgque.subscription := pgque.find_subconsumer(v_main, i_queue, v_name);
+    v_main  pgque.subscription;
+    v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
         raise exception using
@@ -3494,8 +3548,15 @@ begin
             message = format('there is no batch handling %s', coalesce(i_batch_handling::text, 'null')),
             hint = '0 refuses while a batch is open, 1 schedules its events for another delivery.';
     end if;
+    begin
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            return 0;
+    end;
+    v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
-        perform pgque.find_subscription(i_queue, v_name);
+        return 0;
     end if;
     perform pgque.end_subconsumer(v_main.sub_id, v_sub.sub_id, i_batch_handling);
     return 1;
@@ -4152,7 +4213,8 @@ begin
 end;
 $$;
 
--- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1.
+-- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
+-- or 0 if it is not registered.
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
@@ -4162,14 +4224,19 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_main  pgque.subscription;
     v_sub   pgque.subscription;
 begin
+    begin
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            return 0;
+    end;
     loop
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
         if v_sub.sub_id is null then
-            perform pgque.find_subscription(i_queue, v_name);
-            continue;
+            return 0;
         end if;
         exit when pgque.append_position(v_sub);
     end loop;
@@ -5198,7 +5265,7 @@ begin
     from pgque.queue q
     where q.queue_id = v_sub.sub_queue;
     return pgque.settle_events(i_batch_id, i_msg_ids, clock_timestamp() + i_retry_after,
-                               v_max_retries, i_reasons, 'retries used up');
+                               v_max_retries, i_reasons, 'max retries exceeded');
 end;
 $$;
 
@@ -5429,7 +5496,7 @@ begin
         using v_queue.queue_id, v_queue.queue_ticker_max_count;
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
-            perform pgque.force_next_tick(v_queue.queue_name);
+            insert into pgque.tick_request (queue_id) values (v_queue.queue_id);
         end if;
         v_total := v_total + v_moved;
     end loop;
@@ -6281,7 +6348,8 @@ $$;
 
 -- ===== engine/info.sql ===========================================================================
 
--- Each queue with its settings, the age of its last tick, and what is new since.
+-- Each queue with its settings, the age of its last tick, and what is new since. Of a queue that
+-- does not exist, no row.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     i_queue_name text,
@@ -6296,9 +6364,6 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_queue_name is not null then
-        perform pgque.find_queue(i_queue_name);
-    end if;
     return query
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period,
            q.queue_switch_time, q.queue_external_ticker, q.queue_ticker_paused,
@@ -6341,7 +6406,7 @@ end;
 $$;
 
 -- Each consumer with its lag, its open batch, and the events between its position and the last
--- tick (an upper estimate: a difference of event ids).
+-- tick (an upper estimate: a difference of event ids). Of names that do not exist, no row.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
@@ -6352,11 +6417,6 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_consumer_name is not null then
-        perform pgque.find_subscription(i_queue_name, i_consumer_name);
-    elsif i_queue_name is not null then
-        perform pgque.find_queue(i_queue_name);
-    end if;
     return query
     select q.queue_name, c.co_name, clock_timestamp() - t.tick_time,
            clock_timestamp() - s.sub_active, s.sub_last_tick, s.sub_batch, s.sub_next_tick,
@@ -6404,7 +6464,7 @@ begin
 end;
 $$;
 
--- An open batch: whose it is and what it spans.
+-- An open batch: whose it is and what it spans. Of a batch that is not open, a row of nulls.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_info(
     x_batch_id bigint,
@@ -6417,10 +6477,18 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub   pgque.subscription := pgque.find_batch(x_batch_id);
-    v_prev  pgque.tick := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
-    v_cur   pgque.tick := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
+    v_sub   pgque.subscription;
+    v_prev  pgque.tick;
+    v_cur   pgque.tick;
 begin
+    begin
+        v_sub := pgque.find_batch(x_batch_id);
+    exception
+        when sqlstate 'PQ003' then
+            return;
+    end;
+    v_prev := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
+    v_cur := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
     select q.queue_name, c.co_name into queue_name, consumer_name
     from pgque.queue q
     cross join pgque.consumer c
@@ -6896,6 +6964,7 @@ $$;
 -- the second waits until the first commits, and sends only if the first rolls back. Like send, it
 -- calls no wrapper. Sequential scans are disabled, because the plan may have been cached when there
 -- were few keys.
+-- The event's ev_extra2 is the key.
 -- locks: the key. writes: idem, the queue's current event table.
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
@@ -6938,7 +7007,8 @@ begin
         exit when found;
     end loop;
 
-    perform pgque.dispatch_insert_as(v_queue_id, event_id, i_type, i_payload, i_partition_key);
+    perform pgque.dispatch_insert_as(
+        v_queue_id, event_id, i_type, i_payload, i_partition_key, i_idem_key);
     deduped := false;
     return next;
 end;
@@ -7281,6 +7351,7 @@ $$;
 -- ===== api/receive.sql ===========================================================================
 
 -- register_consumer under the name that applications expect.
+-- Names with # belong to the slots of partitioned consumers.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
@@ -7288,6 +7359,12 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    if strpos(consumer, '#') > 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no consumer "%s": # is for the slots of partitioned consumers', consumer),
+            hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
+    end if;
     return pgque.register_consumer(queue, consumer);
 end;
 $$;
@@ -7308,6 +7385,7 @@ $$;
 -- it returns any i_max_return messages, because finding the first ones would read all of them. ack
 -- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
 -- same messages. Batches without events are finished.
+-- A maximum of null returns no message and opens no batch.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
@@ -7319,10 +7397,12 @@ as $$
 declare
     v_batch bigint;
 begin
-    if i_max_return is null or i_max_return < 1 then
+    if i_max_return is null then
+        return;
+    elsif i_max_return < 1 then
         raise exception using
             errcode = 'PQ005',
-            message = format('no batch returns %s messages', coalesce(i_max_return::text, 'null')),
+            message = format('no batch returns %s messages', i_max_return),
             hint = 'Ask for 1 or more.';
     end if;
     loop
@@ -7384,10 +7464,12 @@ as $$
 declare
     v_batch bigint;
 begin
-    if i_max_return is null or i_max_return < 1 then
+    if i_max_return is null then
+        return;
+    elsif i_max_return < 1 then
         raise exception using
             errcode = 'PQ005',
-            message = format('no batch returns %s messages', coalesce(i_max_return::text, 'null')),
+            message = format('no batch returns %s messages', i_max_return),
             hint = 'Ask for 1 or more.';
     end if;
     loop
@@ -7544,6 +7626,7 @@ $$;
 
 -- Unsubscribes a slot, and drops its unread and waiting events and its dead letters. With the last
 -- slot, the partitioned consumer is removed.
+-- Does nothing if the slot is not subscribed.
 -- locks: the consumer's row in partition_consumer.
 -- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
@@ -7552,9 +7635,18 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot   pgque.slot_state := pgque.find_slot(i_queue, i_consumer, i_slot);
+    v_slot   pgque.slot_state;
     v_ended  integer[];
 begin
+    begin
+        v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            if i_consumer is null or i_slot is null or i_slot < 0 then
+                raise;
+            end if;
+            return;
+    end;
     perform from pgque.partition_consumer c
     where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
     for update;
@@ -8127,7 +8219,7 @@ begin
     insert into pgque.dead_letter (
         dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
         ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select i_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'retries used up'),
+    select i_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
            i_event.ev_id, i_event.ev_time, i_event.ev_txid, i_event.ev_retry, i_event.ev_type,
            i_event.ev_data, i_event.ev_extra1, i_event.ev_extra2, i_event.ev_extra3,
            i_event.ev_extra4
@@ -8342,7 +8434,7 @@ begin
         v_carried := v_carried + v_rows;
     end loop;
     if v_carried > 0 then
-        perform pgque.force_next_tick(i_queue.queue_name);
+        insert into pgque.tick_request (queue_id) values (i_queue.queue_id);
     end if;
     return v_carried;
 end;
@@ -8384,6 +8476,7 @@ $$;
 -- ===== api/dead_letter.sql =======================================================================
 
 -- Returns a queue's newest dead letters.
+-- There are none of a queue that does not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
@@ -8391,7 +8484,7 @@ language plpgsql stable security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
     if i_limit_count is null or i_limit_count < 0 then
         raise exception using
@@ -8489,6 +8582,7 @@ end;
 $$;
 
 -- Deletes a queue's dead letters that are older than an interval. Returns their number.
+-- Returns 0 if the queue does not exist.
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
@@ -8497,7 +8591,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);
     v_purged  integer;
 begin
     if i_older_than is null or i_older_than < '0' then
@@ -8547,6 +8641,7 @@ $$;
 
 -- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not
 -- stop the others. Returns how many were replayed, how many stay, and the first error.
+-- Replays 0 if the queue does not exist.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
@@ -8555,8 +8650,12 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select r.* into replayed, failed, first_error
-    from pgque.dlq_replay_matching(i_queue_name) r;
+    replayed := 0;
+    failed := 0;
+    if (pgque.look_for_queue(i_queue_name)).queue_id is not null then
+        select r.* into replayed, failed, first_error
+        from pgque.dlq_replay_matching(i_queue_name) r;
+    end if;
 end;
 $$;
 
@@ -10082,9 +10181,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
-        perform pgque.find_cron(false);
-    end if;
+    perform pgque.remove_jobs();
 end;
 $$;
 
@@ -10279,8 +10376,17 @@ begin
 end;
 $$;
 
+-- Earlier versions did not store the idempotency key with the event.
+drop function if exists pgque.dispatch_insert_as(integer, bigint, text, text, text);
+
 do $$
+declare
+    v_queue_id integer;
 begin
+    for v_queue_id in select q.queue_id from pgque.queue q loop
+        execute format('drop function if exists pgque.%I(bigint, text, text, text)',
+                       format('event_%s_insert_as', v_queue_id));
+    end loop;
     perform pgque.upgrade_schema();
 end;
 $$;
@@ -10297,11 +10403,18 @@ revoke all on all routines in schema pgque from public;
 grant usage on schema pgque to pgque_reader, pgque_writer, pgque_admin;
 
 grant select on
-    pgque.config, pgque.queue, pgque.consumer, pgque.tick, pgque.subscription,
-    pgque.retry_queue, pgque.dead_letter, pgque.event_template, pgque.delayed_events, pgque.idem,
+    pgque.config, pgque.dead_letter, pgque.delayed_events,
     pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,
     pgque.partition_held
 to pgque_reader, pgque_admin;
+
+grant select on
+    pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
+    pgque.event_template
+to pgque_reader, pgque_writer, pgque_admin;
+
+-- It shows every producer's keys.
+grant select on pgque.idem to pgque_admin;
 
 grant execute on function
     pgque.version(),

@@ -1,4 +1,5 @@
 -- Returns a queue's newest dead letters.
+-- There are none of a queue that does not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
@@ -6,7 +7,7 @@ language plpgsql stable security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
     if i_limit_count is null or i_limit_count < 0 then
         raise exception using
@@ -104,6 +105,7 @@ end;
 $$;
 
 -- Deletes a queue's dead letters that are older than an interval. Returns their number.
+-- Returns 0 if the queue does not exist.
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
@@ -112,7 +114,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);
     v_purged  integer;
 begin
     if i_older_than is null or i_older_than < '0' then

@@ -28,6 +28,7 @@ $$;
 
 -- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not
 -- stop the others. Returns how many were replayed, how many stay, and the first error.
+-- Replays 0 if the queue does not exist.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
@@ -36,8 +37,12 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select r.* into replayed, failed, first_error
-    from pgque.dlq_replay_matching(i_queue_name) r;
+    replayed := 0;
+    failed := 0;
+    if (pgque.look_for_queue(i_queue_name)).queue_id is not null then
+        select r.* into replayed, failed, first_error
+        from pgque.dlq_replay_matching(i_queue_name) r;
+    end if;
 end;
 $$;
 

@@ -125,7 +125,7 @@ begin
     insert into pgque.dead_letter (
         dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
         ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select i_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'retries used up'),
+    select i_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
            i_event.ev_id, i_event.ev_time, i_event.ev_txid, i_event.ev_retry, i_event.ev_type,
            i_event.ev_data, i_event.ev_extra1, i_event.ev_extra2, i_event.ev_extra3,
            i_event.ev_extra4

@@ -109,6 +109,7 @@ $$;
 
 -- Unsubscribes a slot, and drops its unread and waiting events and its dead letters. With the last
 -- slot, the partitioned consumer is removed.
+-- Does nothing if the slot is not subscribed.
 -- locks: the consumer's row in partition_consumer.
 -- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
@@ -117,9 +118,18 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot   pgque.slot_state := pgque.find_slot(i_queue, i_consumer, i_slot);
+    v_slot   pgque.slot_state;
     v_ended  integer[];
 begin
+    begin
+        v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            if i_consumer is null or i_slot is null or i_slot < 0 then
+                raise;
+            end if;
+            return;
+    end;
     perform from pgque.partition_consumer c
     where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
     for update;

@@ -1,4 +1,5 @@
 -- register_consumer under the name that applications expect.
+-- Names with # belong to the slots of partitioned consumers.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
@@ -6,6 +7,12 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    if strpos(consumer, '#') > 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no consumer "%s": # is for the slots of partitioned consumers', consumer),
+            hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
+    end if;
     return pgque.register_consumer(queue, consumer);
 end;
 $$;
@@ -26,6 +33,7 @@ $$;
 -- it returns any i_max_return messages, because finding the first ones would read all of them. ack
 -- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
 -- same messages. Batches without events are finished.
+-- A maximum of null returns no message and opens no batch.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
@@ -37,10 +45,12 @@ as $$
 declare
     v_batch bigint;
 begin
-    if i_max_return is null or i_max_return < 1 then
+    if i_max_return is null then
+        return;
+    elsif i_max_return < 1 then
         raise exception using
             errcode = 'PQ005',
-            message = format('no batch returns %s messages', coalesce(i_max_return::text, 'null')),
+            message = format('no batch returns %s messages', i_max_return),
             hint = 'Ask for 1 or more.';
     end if;
     loop

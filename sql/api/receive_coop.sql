@@ -13,10 +13,12 @@ as $$
 declare
     v_batch bigint;
 begin
-    if i_max_return is null or i_max_return < 1 then
+    if i_max_return is null then
+        return;
+    elsif i_max_return < 1 then
         raise exception using
             errcode = 'PQ005',
-            message = format('no batch returns %s messages', coalesce(i_max_return::text, 'null')),
+            message = format('no batch returns %s messages', i_max_return),
             hint = 'Ask for 1 or more.';
     end if;
     loop

@@ -199,7 +199,7 @@ begin
         v_carried := v_carried + v_rows;
     end loop;
     if v_carried > 0 then
-        perform pgque.force_next_tick(i_queue.queue_name);
+        insert into pgque.tick_request (queue_id) values (i_queue.queue_id);
     end if;
     return v_carried;
 end;

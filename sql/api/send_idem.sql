@@ -3,6 +3,7 @@
 -- the second waits until the first commits, and sends only if the first rolls back. Like send, it
 -- calls no wrapper. Sequential scans are disabled, because the plan may have been cached when there
 -- were few keys.
+-- The event's ev_extra2 is the key.
 -- locks: the key. writes: idem, the queue's current event table.
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
@@ -45,7 +46,8 @@ begin
         exit when found;
     end loop;
 
-    perform pgque.dispatch_insert_as(v_queue_id, event_id, i_type, i_payload, i_partition_key);
+    perform pgque.dispatch_insert_as(
+        v_queue_id, event_id, i_type, i_payload, i_partition_key, i_idem_key);
     deduped := false;
     return next;
 end;

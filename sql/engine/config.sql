@@ -41,7 +41,7 @@ $$;
 -- With event_ttl, events that are older when their batch is opened are in none of its readings: they
 -- are neither delivered nor retried nor dead letters. A retried event keeps its time, so it expires too.
 -- disable_insert closes the queue to all ways of sending, COPY into its tables included; one that is
--- under way ends as it would.
+-- under way ends as it would, and sessions with session_replication_role = replica go on.
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
@@ -73,10 +73,27 @@ begin
                 format('"%s" is no value for %s of queue "%s": %s',
                        x_param_value, x_param_name, x_queue_name, sqlerrm));
     end;
-    if x_param_name = 'disable_insert' then
-        perform pgque.build_insert_functions(v_queue.queue_id);
-        perform pgque.open_event_tables(v_queue.queue_id);
-    end if;
     return 1;
 end;
 $$;
+
+-- Closes a queue to producers, or opens it again, whoever changed disable_insert: PgQ's users update
+-- the column.
+-- locks: held by the update. writes: the catalog.
+create or replace function pgque.apply_disable_insert()
+returns trigger
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.build_insert_functions(new.queue_id);
+    perform pgque.open_event_tables(new.queue_id);
+    return null;
+end;
+$$;
+
+create or replace trigger apply_disable_insert
+after update of queue_disable_insert on pgque.queue
+for each row
+when (old.queue_disable_insert is distinct from new.queue_disable_insert)
+execute function pgque.apply_disable_insert();

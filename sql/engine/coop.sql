@@ -150,7 +150,8 @@ begin
 end;
 $$;
 
--- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1.
+-- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
+-- or 0 if it is not registered.
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
@@ -160,14 +161,19 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_main  pgque.subscription;
     v_sub   pgque.subscription;
 begin
+    begin
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            return 0;
+    end;
     loop
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
         if v_sub.sub_id is null then
-            perform pgque.find_subscription(i_queue, v_name);
-            continue;
+            return 0;
         end if;
         exit when pgque.append_position(v_sub);
     end loop;

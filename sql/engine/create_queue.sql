@@ -124,7 +124,7 @@ begin
                    format('event_%s_insert', v_queue.queue_id));
     execute format('drop function pgque.%I(text, text)',
                    format('event_%s_insert_short', v_queue.queue_id));
-    execute format('drop function pgque.%I(bigint, text, text, text)',
+    execute format('drop function pgque.%I(bigint, text, text, text, text)',
                    format('event_%s_insert_as', v_queue.queue_id));
     execute format('drop function pgque.%I(text, text[])',
                    format('event_%s_insert_bulk', v_queue.queue_id));

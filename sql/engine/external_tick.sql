@@ -66,7 +66,8 @@ begin
     if i_queue.queue_ticker_paused then
         raise exception using
             errcode = 'PQ017',
-            message = format('the ticker of queue "%s" is paused', i_queue.queue_name),
+            message = format('ticks not allowed: the ticker of queue "%s" is paused',
+                             i_queue.queue_name),
             hint = format('Resume it with: select pgque.set_queue_config(%L, ''ticker_paused'', '
                           '''false'');', i_queue.queue_name);
     end if;
@@ -74,7 +75,8 @@ begin
         errcode = 'PQ017',
         message = case
             when i_queue.queue_external_ticker
-                then format('queue "%s" has its ticks from an external ticker', i_queue.queue_name)
+                then format('ticks not allowed: queue "%s" has its ticks from an external ticker',
+                            i_queue.queue_name)
             else format('queue "%s" has no external ticker', i_queue.queue_name) end,
         hint = format('Set it with: select pgque.set_queue_config(%L, ''external_ticker'', %L);',
                       i_queue.queue_name,

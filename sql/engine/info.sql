@@ -1,4 +1,5 @@
--- Each queue with its settings, the age of its last tick, and what is new since.
+-- Each queue with its settings, the age of its last tick, and what is new since. Of a queue that
+-- does not exist, no row.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     i_queue_name text,
@@ -13,9 +14,6 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_queue_name is not null then
-        perform pgque.find_queue(i_queue_name);
-    end if;
     return query
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period,
            q.queue_switch_time, q.queue_external_ticker, q.queue_ticker_paused,
@@ -58,7 +56,7 @@ end;
 $$;
 
 -- Each consumer with its lag, its open batch, and the events between its position and the last
--- tick (an upper estimate: a difference of event ids).
+-- tick (an upper estimate: a difference of event ids). Of names that do not exist, no row.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
@@ -69,11 +67,6 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_consumer_name is not null then
-        perform pgque.find_subscription(i_queue_name, i_consumer_name);
-    elsif i_queue_name is not null then
-        perform pgque.find_queue(i_queue_name);
-    end if;
     return query
     select q.queue_name, c.co_name, clock_timestamp() - t.tick_time,
            clock_timestamp() - s.sub_active, s.sub_last_tick, s.sub_batch, s.sub_next_tick,
@@ -121,7 +114,7 @@ begin
 end;
 $$;
 
--- An open batch: whose it is and what it spans.
+-- An open batch: whose it is and what it spans. Of a batch that is not open, a row of nulls.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_info(
     x_batch_id bigint,
@@ -134,10 +127,18 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub   pgque.subscription := pgque.find_batch(x_batch_id);
-    v_prev  pgque.tick := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
-    v_cur   pgque.tick := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
+    v_sub   pgque.subscription;
+    v_prev  pgque.tick;
+    v_cur   pgque.tick;
 begin
+    begin
+        v_sub := pgque.find_batch(x_batch_id);
+    exception
+        when sqlstate 'PQ003' then
+            return;
+    end;
+    v_prev := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
+    v_cur := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
     select q.queue_name, c.co_name into queue_name, consumer_name
     from pgque.queue q
     cross join pgque.consumer c

@@ -40,8 +40,8 @@ begin
     perform pgque.build_dispatch(
         v_ids, 'dispatch_insert', '{i_type,i_data}', '{text,text}', 'bigint', 'insert_short');
     perform pgque.build_dispatch(
-        v_ids, 'dispatch_insert_as', '{i_id,i_type,i_data,i_extra1}', '{bigint,text,text,text}',
-        'bigint', 'insert_as');
+        v_ids, 'dispatch_insert_as', '{i_id,i_type,i_data,i_extra1,i_extra2}',
+        '{bigint,text,text,text,text}', 'bigint', 'insert_as');
     perform pgque.build_dispatch(
         v_ids, 'dispatch_insert_bulk', '{i_type,i_data}', '{text,text[]}', 'bigint[]',
         'insert_bulk');

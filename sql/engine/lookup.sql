@@ -19,10 +19,25 @@ begin
     if not found then
         raise exception using
             errcode = 'PQ001',
-            message = format('queue "%s" does not exist', i_queue),
+            message = format('queue not found: queue "%s" does not exist', i_queue),
             hint = format('Create it with: select pgque.create_queue(%L);', i_queue);
     end if;
     return v_queue;
+end;
+$$;
+
+-- The same for calls that do nothing about a queue that does not exist: null then.
+-- locks: none. writes: nothing.
+create or replace function pgque.look_for_queue(i_queue text)
+returns pgque.queue
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_queue(i_queue);
+exception
+    when sqlstate 'PQ001' then
+        return null;
 end;
 $$;
 
@@ -55,7 +70,8 @@ begin
         perform pgque.check_positions_visible();
         raise exception using
             errcode = 'PQ002',
-            message = format('consumer "%s" is not registered on queue "%s"', i_consumer, i_queue),
+            message = format('not subscriber to queue: consumer "%s" is not registered on queue "%s"',
+                             i_consumer, i_queue),
             hint = format('Register it with: select pgque.register_consumer(%L, %L);',
                           i_queue, i_consumer);
     end if;
@@ -128,7 +144,7 @@ begin
         perform pgque.check_positions_visible();
         raise exception using
             errcode = 'PQ003',
-            message = format('batch %s is not open', coalesce(i_batch_id::text, 'null')),
+            message = format('batch not found: batch %s is not open', coalesce(i_batch_id::text, 'null')),
             hint = 'It was finished already, taken back, or never existed; '
                    'ask next_batch for the open one.';
     end if;

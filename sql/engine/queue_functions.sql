@@ -45,11 +45,14 @@ begin
                'insert into %s (ev_id, ev_type, ev_data) values (v_result, i_type, i_data);',
                v_queue.queue_event_seq, v_table));
     perform pgque.build_insert_function(
-        v_queue, 'insert_as', 'i_id bigint, i_type text, i_data text, i_extra1 text', 'bigint',
-        format('v_result := i_id; insert into %s (ev_id, ev_type, ev_data, ev_extra1) '
-               'values (v_result, i_type, i_data, i_extra1);', v_table));
+        v_queue, 'insert_as',
+        'i_id bigint, i_type text, i_data text, i_extra1 text, i_extra2 text', 'bigint',
+        format('v_result := i_id; '
+               'insert into %s (ev_id, ev_type, ev_data, ev_extra1, ev_extra2) '
+               'values (v_result, i_type, i_data, i_extra1, i_extra2);', v_table));
     -- Writers are not to choose ids; send_idem takes them from the queue's sequence.
-    execute format('revoke all on function pgque.%I(bigint, text, text, text) from pgque_writer',
+    execute format('revoke all on function pgque.%I(bigint, text, text, text, text) '
+                   'from pgque_writer',
                    format('event_%s_insert_as', i_queue_id));
     perform pgque.build_insert_function(
         v_queue, 'insert_bulk', 'i_type text, i_data text[]', 'bigint[]',
@@ -62,7 +65,7 @@ end;
 $$;
 
 -- One insert function: a static statement on the current child, whose plan is kept. Of a queue that
--- is closed to producers it refuses instead.
+-- is closed to producers it refuses first.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_insert_function(
     i_queue pgque.queue, i_name text, i_arguments text, i_result text, i_insert text)
@@ -75,7 +78,7 @@ declare
     v_body  text := i_insert;
 begin
     if i_queue.queue_disable_insert then
-        v_body := format('perform pgque.refuse_insert(%s);', i_queue.queue_id);
+        v_body := format('perform pgque.refuse_insert(%s); %s', i_queue.queue_id, i_insert);
     end if;
     execute format(  -- quoted: a number, and texts of build_insert_functions
         'create or replace function %s(%s) returns %s language plpgsql security definer '
@@ -86,7 +89,8 @@ begin
 end;
 $$;
 
--- Called by a generated insert function that found its queue closed to producers.
+-- Refuses an event of a queue that is closed to producers. Replication goes on: as in PgQ, a session
+-- with session_replication_role = replica may send.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_insert(i_queue_id integer)
 returns void
@@ -96,6 +100,9 @@ as $$
 declare
     v_name text;
 begin
+    if current_setting('session_replication_role') = 'replica' then
+        return;
+    end if;
     select q.queue_name into v_name from pgque.queue q where q.queue_id = i_queue_id;
     raise exception using
         errcode = 'PQ006',

@@ -102,7 +102,7 @@ $$;
 
 -- Ends a registration with its open batch and waiting retries. Its dead letters go too, unless they
 -- are to be kept: then they can be inspected and purged, and replayed once a consumer of that name is
--- registered again. Returns how many registrations ended. One with subconsumers is refused; of a
+-- registered again. Returns 1, or 0 if it was not registered. One with subconsumers is refused; of a
 -- subconsumer, see unregister_subconsumer.
 -- locks: the registration's row; waits for a concurrent move of the consumer.
 -- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
@@ -113,8 +113,14 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription := pgque.find_subscription(x_queue_name, x_consumer_name);
+    v_sub pgque.subscription;
 begin
+    begin
+        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            return 0;
+    end;
     if v_sub.sub_role = 'slot' then
         perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
     end if;

@@ -46,7 +46,7 @@ begin
     from pgque.queue q
     where q.queue_id = v_sub.sub_queue;
     return pgque.settle_events(i_batch_id, i_msg_ids, clock_timestamp() + i_retry_after,
-                               v_max_retries, i_reasons, 'retries used up');
+                               v_max_retries, i_reasons, 'max retries exceeded');
 end;
 $$;
 
@@ -277,7 +277,7 @@ begin
         using v_queue.queue_id, v_queue.queue_ticker_max_count;
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
-            perform pgque.force_next_tick(v_queue.queue_name);
+            insert into pgque.tick_request (queue_id) values (v_queue.queue_id);
         end if;
         v_total := v_total + v_moved;
     end loop;

@@ -186,7 +186,8 @@ $$;
 
 -- Ends a subconsumer's registration; the last one's end makes the main consumer a normal one again.
 -- With a batch open, i_batch_handling 0 refuses, 1 gives its events back as nack_batch does: to the
--- main consumer's retries, or to the dead letters when these are used up.
+-- main consumer's retries, or to the dead letters when these are used up. Returns 1, or 0 if it was
+-- not registered.
 -- locks: the main's registration; waits for a concurrent move of the subconsumer.
 -- writes: subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
@@ -197,8 +198,8 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
-    v_sub   pgque.subscription := pgque.find_subconsumer(v_main, i_queue, v_name);
+    v_main  pgque.subscription;
+    v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
         raise exception using
@@ -206,8 +207,15 @@ begin
             message = format('there is no batch handling %s', coalesce(i_batch_handling::text, 'null')),
             hint = '0 refuses while a batch is open, 1 schedules its events for another delivery.';
     end if;
+    begin
+        v_main := pgque.find_subscription(i_queue, i_consumer);
+    exception
+        when sqlstate 'PQ001' or sqlstate 'PQ002' then
+            return 0;
+    end;
+    v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
-        perform pgque.find_subscription(i_queue, v_name);
+        return 0;
     end if;
     perform pgque.end_subconsumer(v_main.sub_id, v_sub.sub_id, i_batch_handling);
     return 1;

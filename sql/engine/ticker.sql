@@ -35,8 +35,8 @@ where l.mode = 'AccessExclusiveLock'
 
 -- Queues whose next tick is due, with their last tick and the last event id given out: enough
 -- new events, or some and old enough, or some that the last tick left behind and old enough, or none
--- for the idle period, or asked for. A queue that is being dropped is passed by, so that its end, if
--- it takes long to commit, holds up no other.
+-- for the idle period, or asked for; a queue's first event is due at once. A queue that is being
+-- dropped is passed by, so that its end, if it takes long to commit, holds up no other.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -64,6 +64,7 @@ where not q.queue_external_ticker
   and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
        or (seq.last_event_id > last_tick.tick_event_seq or s.left_some)
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
+       or seq.last_event_id > 0 and last_tick.tick_event_seq = 0
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
@@ -198,6 +199,7 @@ end;
 $$;
 
 -- Makes the next ticker run tick this queue whatever its thresholds say; returns the last tick id.
+-- Refused while the queue is paused or has an external ticker.
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)
 returns bigint
@@ -207,6 +209,9 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
+    if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
+        perform pgque.refuse_tick(v_queue);
+    end if;
     insert into pgque.tick_request (queue_id) values (v_queue.queue_id);
     return (select max(t.tick_id) from pgque.tick t where t.tick_queue = v_queue.queue_id);
 end;

@@ -8,11 +8,18 @@ revoke all on all routines in schema pgque from public;
 grant usage on schema pgque to pgque_reader, pgque_writer, pgque_admin;
 
 grant select on
-    pgque.config, pgque.queue, pgque.consumer, pgque.tick, pgque.subscription,
-    pgque.retry_queue, pgque.dead_letter, pgque.event_template, pgque.delayed_events, pgque.idem,
+    pgque.config, pgque.dead_letter, pgque.delayed_events,
     pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,
     pgque.partition_held
 to pgque_reader, pgque_admin;
+
+grant select on
+    pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
+    pgque.event_template
+to pgque_reader, pgque_writer, pgque_admin;
+
+-- It shows every producer's keys.
+grant select on pgque.idem to pgque_admin;
 
 grant execute on function
     pgque.version(),

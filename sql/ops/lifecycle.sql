@@ -32,9 +32,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
-        perform pgque.find_cron(false);
-    end if;
+    perform pgque.remove_jobs();
 end;
 $$;
 

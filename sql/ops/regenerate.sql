@@ -17,8 +17,17 @@ begin
 end;
 $$;
 
+-- Earlier versions did not store the idempotency key with the event.
+drop function if exists pgque.dispatch_insert_as(integer, bigint, text, text, text);
+
 do $$
+declare
+    v_queue_id integer;
 begin
+    for v_queue_id in select q.queue_id from pgque.queue q loop
+        execute format('drop function if exists pgque.%I(bigint, text, text, text)',
+                       format('event_%s_insert_as', v_queue_id));
+    end loop;
     perform pgque.upgrade_schema();
 end;
 $$;

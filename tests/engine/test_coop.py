@@ -158,8 +158,8 @@ class TestReceiving:
         age_worker(db, "dead")
         assert [text for text, _ in rows(db, self.RECEIVE, 10, "1 hour")] == ["a"]
 
-    @pytest.mark.parametrize("count", [0, -1, None])
-    def test_no_messages_are_not_asked_for(self, db: Connection, count: int | None) -> None:
+    @pytest.mark.parametrize("count", [0, -1])
+    def test_no_messages_are_not_asked_for(self, db: Connection, count: int) -> None:
         queue_with_ticks(db)
         with refused("PQ005"):
             rows(db, self.RECEIVE, count, None)

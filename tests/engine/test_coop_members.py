@@ -101,9 +101,6 @@ class TestRegistering:
         [
             "register_subconsumer(%s, 'c', 'w')",
             "subscribe_subconsumer(%s, 'c', 'w')",
-            "unregister_subconsumer(%s, 'c', 'w')",
-            "unsubscribe_subconsumer(%s, 'c', 'w')",
-            "touch_subconsumer(%s, 'c', 'w')",
             "next_batch(%s, 'c', 'w', null)",
             "next_batch_custom(%s, 'c', 'w', null, null, null, null)",
             "receive_coop(%s, 'c', 'w')",
@@ -172,12 +169,6 @@ class TestEnding:
             value(db, "select pgque.unregister_consumer('q', 'c')")
         unregister(db, "w1")
         assert value(db, "select pgque.unregister_consumer('q', 'c')") == 1
-
-    @pytest.mark.parametrize("call", ["unregister_subconsumer", "touch_subconsumer"])
-    def test_who_is_not_registered_is_not_found(self, db: Connection, call: str) -> None:
-        queue_with_ticks(db)
-        with refused("PQ002", "c.nobody"):
-            value(db, f"select pgque.{call}('q', 'c', 'nobody')")
 
     @pytest.mark.parametrize("handling", [2, -1, None])
     def test_other_batch_handlings_are_refused(self, db: Connection, handling: int | None) -> None:

@@ -107,18 +107,9 @@ def test_a_purge_of_no_age_is_refused(db: Connection, age: str | None) -> None:
         value(db, "select pgque.dlq_purge('q', %s::interval)", age)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pgque.dlq_inspect('nosuch')",
-        "pgque.dlq_summary('nosuch')",
-        "pgque.dlq_replay_all('nosuch')",
-        "pgque.dlq_purge('nosuch')",
-    ],
-)
-def test_an_unknown_queue_is_named(db: Connection, call: str) -> None:
+def test_an_unknown_queue_is_named(db: Connection) -> None:
     with refused("PQ001", '"nosuch"'):
-        db.execute(f"select * from {call}".encode())
+        db.execute("select * from pgque.dlq_summary('nosuch')")
 
 
 EVENT_DEAD = "select pgque.event_dead(%s, %s, %s, %s, %s::text::xid8, %s, %s, %s, %s, %s, %s, %s)"

@@ -40,7 +40,7 @@ def test_a_single_reason_stands_for_all(db: Connection) -> None:
 def test_retries_used_up_keep_each_its_reason(db: Connection) -> None:
     batch, ids = open_events(db, "a", "b", max_retries="0")
     value(db, NACK, batch, ids, ["of a", None])
-    assert reasons(db) == [("a", "of a"), ("b", "retries used up")]
+    assert reasons(db) == [("a", "of a"), ("b", "max retries exceeded")]
 
 
 def test_an_id_given_twice_counts_once(db: Connection) -> None:

@@ -225,7 +225,7 @@ class TestPause:
         fail(db, "k1")
         assert page_acked(db) == ["k2"]
         assert rows(db, "select ev_data, ev_retry, dl_reason from pgque.dead_letter") == [
-            ("k1", 1, "retries used up")
+            ("k1", 1, "max retries exceeded")
         ]
         assert (page_of(db), held(db)) == ([], [])
 

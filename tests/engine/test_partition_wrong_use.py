@@ -43,7 +43,6 @@ class TestWrongUse:
         "call",
         [
             "subscribe_slot('none', 'c', 0, 1)",
-            "unsubscribe_slot('none', 'c', 0)",
             "set_partition_policy('none', 'c', 'skip')",
             "claim_slot('none', 'c', 0, 'w')",
             "release_slot('none', 'c', 0, 'w')",
@@ -59,7 +58,6 @@ class TestWrongUse:
     @pytest.mark.parametrize(
         "call",
         [
-            "unsubscribe_slot('q', 'c', 1)",
             "claim_slot('q', 'c', 1, 'w')",
             "release_slot('q', 'c', 1, 'w')",
             "receive_partitioned('q', 'c', 1, 2, 'w')",

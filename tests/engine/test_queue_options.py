@@ -127,7 +127,6 @@ class TestPause:
         make_queue(db)
         value(db, "select pgque.pause_queue('q')::text")
         send(db, "x")
-        value(db, "select pgque.force_next_tick('q')")
         assert value(db, "select pgque.ticker()") == 0
         value(db, "select pgque.resume_queue('q')::text")
         tick(db)

@@ -219,9 +219,7 @@ def test_a_consumer_of_any_name_consumes(db: Connection, consumer: str) -> None:
         "pgque.next_batch_custom('q', 'nobody', null, null, null)",
         "pgque.claim_batch('q', 'nobody', 'me')",
         "pgque.receive('q', 'nobody')",
-        "pgque.unregister_consumer('q', 'nobody')",
         "pgque.get_lease_info('q', 'nobody')",
-        "pgque.get_consumer_info('q', 'nobody')",
     ],
 )
 class TestEveryCallThatNamesAConsumer:

@@ -131,7 +131,7 @@ class TestEvents:
         value(db, "select deduped from pgque.send_idem('q', 'kind', '{\"a\":1}', 'k')")
         tick(db)
         assert [row[4:] for row in events(db, next_batch(db))] == [
-            ("kind", '{"a":1}', None, None, None, None)
+            ("kind", '{"a":1}', None, "k", None, None)
         ]
 
     def test_jsonb_arrives_in_its_stored_form(self, db: Connection) -> None:
@@ -151,7 +151,7 @@ class TestEvents:
         value(db, f"select pgque.send('q', 't', '1'::{kind}, 'customer 7')")
         tick(db)
         first, second = [row[4:] for row in events(db, next_batch(db))]
-        assert first == second
+        assert first[:3] == second[:3]
         assert first[2] == "customer 7"
 
     def test_events_after_a_rotation_are_found(self, db: Connection) -> None:
@@ -179,7 +179,7 @@ class TestEvents:
         number = queue_id(db)
         db.execute("set role pgque_writer")
         with refused("42501"):
-            value(db, f"select pgque.event_{number}_insert_as(1, 't', 'x', null)")
+            value(db, f"select pgque.event_{number}_insert_as(1, 't', 'x', null, null)")
 
 
 class TestConcurrency:

@@ -37,7 +37,18 @@ def test_a_queue_ticks_when_it_has_enough_new_events(db: Connection) -> None:
 
 def test_a_queue_waits_while_it_has_too_few_new_events(db: Connection) -> None:
     make_queue(db, **NEVER | {"ticker_max_count": "3"})
+    send(db, "first")
+    ticker(db)
     send(db, "a", "b")
+    assert ticker(db) == 0
+
+
+def test_the_first_event_of_a_queue_is_ticked_at_once(db: Connection) -> None:
+    make_queue(db, **NEVER)
+    assert ticker(db) == 0
+    send(db, "first")
+    assert ticker(db) == 1
+    send(db, "second")
     assert ticker(db) == 0
 
 

@@ -22,11 +22,13 @@ MAY = {
 }
 SEEN_BY_READERS = {
     *("config", "queue", "consumer", "tick", "subscription", "retry_queue", "dead_letter"),
-    *("delayed_events", "idem"),
+    "delayed_events",
     *("partition_consumer", "partition_slot", "partition_slot_status", "partition_held"),
     *("event_template", "event_N", "event_N_0", "event_N_1", "event_N_2"),
 }
 READING = ("pgque_reader", "pgque_admin")
+# As in PgQ.
+SEEN_BY_WRITERS = {"queue", "consumer", "tick", "subscription", "retry_queue", "event_template"}
 # Not into the one that rotation empties next, which is event_N_1 while event_N_0 is current.
 WRITTEN_BY_WRITERS = {
     f"event_N_{child}.{column}"
@@ -139,6 +141,8 @@ def test_relations_are_granted_as_decided(db: Connection) -> None:
     }
     decided = {
         *((name, role, "SELECT") for name in SEEN_BY_READERS for role in READING),
+        *((name, "pgque_writer", "SELECT") for name in SEEN_BY_WRITERS),
+        ("idem", "pgque_admin", "SELECT"),
         ("event_N_id_seq", "pgque_writer", "USAGE"),
     }
     assert granted - decided == set()
