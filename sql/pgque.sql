@@ -10173,7 +10173,7 @@ end;
 $$;
 
 -- Unschedules the jobs; a run in progress ends with its next tick. If nothing was started, it does
--- nothing, unless pg_cron in another database may have jobs for this database.
+-- nothing.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void
@@ -10401,6 +10401,12 @@ revoke all on all sequences in schema pgque from public;
 revoke all on all routines in schema pgque from public;
 
 grant usage on schema pgque to pgque_reader, pgque_writer, pgque_admin;
+
+-- Earlier versions gave other rights.
+revoke all on
+    pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
+    pgque.event_template, pgque.idem
+from pgque_reader, pgque_writer, pgque_admin;
 
 grant select on
     pgque.config, pgque.dead_letter, pgque.delayed_events,

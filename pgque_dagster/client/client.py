@@ -212,7 +212,8 @@ class Client(Session):
             keep_dead_letters: keeps the dead letters. They can be replayed once the consumer is
                 registered again.
         """
-        self.run(calls.consumers.unregister_consumer(queue, consumer, keep_dead_letters))
+        if not self.run(calls.consumers.unregister_consumer(queue, consumer, keep_dead_letters)):
+            self.run(calls.consumers.check_consumer(queue, consumer))
 
     # Consuming
 
@@ -316,6 +317,8 @@ class Client(Session):
 
     def consumers(self, queue: str | None = None) -> list[ConsumerInfo]:
         """Returns the state of a queue's consumers, or of all consumers."""
+        if queue is not None:
+            self.run(calls.queues.check_queue(queue))
         return self.run(calls.statistics.consumer_info(queue))
 
     def queue_stats(self) -> list[QueueStats]:
@@ -336,6 +339,7 @@ class Client(Session):
 
     def dead_letters(self, queue: str, limit: int = 100) -> list[DeadLetter]:
         """Returns a queue's newest dead letters."""
+        self.run(calls.queues.check_queue(queue))
         return self.run(calls.dead_letters.dead_letters(queue, limit))
 
     def replay_dead_letter(self, dead_letter_id: int) -> int:
@@ -376,4 +380,5 @@ class Client(Session):
 
     def purge_dead_letters(self, queue: str, older_than: timedelta) -> int:
         """Deletes dead letters older than an interval; returns the number deleted."""
+        self.run(calls.queues.check_queue(queue))
         return self.run(calls.dead_letters.purge_dead_letters(queue, older_than))

@@ -7,6 +7,12 @@ revoke all on all routines in schema pgque from public;
 
 grant usage on schema pgque to pgque_reader, pgque_writer, pgque_admin;
 
+-- Earlier versions gave other rights.
+revoke all on
+    pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
+    pgque.event_template, pgque.idem
+from pgque_reader, pgque_writer, pgque_admin;
+
 grant select on
     pgque.config, pgque.dead_letter, pgque.delayed_events,
     pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,

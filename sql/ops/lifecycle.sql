@@ -24,7 +24,7 @@ end;
 $$;
 
 -- Unschedules the jobs; a run in progress ends with its next tick. If nothing was started, it does
--- nothing, unless pg_cron in another database may have jobs for this database.
+-- nothing.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void

@@ -58,6 +58,8 @@ def test_ticker_once_ticks_what_is_due(pgque: Pgque, client: Client) -> None:
 
 def test_ticker_once_leaves_what_is_not_due(pgque: Pgque, client: Client) -> None:
     client.send("orders", "{}")
+    client.ticker()
+    client.send("orders", "{}")
 
     assert pgque("ticker", "--once").output == "queues ticked: 0\n"
 

@@ -103,7 +103,6 @@ class TestQueueOptions:
         make_queue(db)
         client.pause_queue("q")
         client.send("q", "x")
-        client.force_next_tick("q")
         assert client.ticker() == 0
         client.resume_queue("q")
         assert client.ticker() == 1

@@ -72,8 +72,8 @@ OTHER_VALUES = {"payloads": "{1}", "i_on_failure": "skip"}
 # As in PgQ: what is not there needs no end and has no information.
 LENIENT = {
     "unsubscribe", "unregister_consumer", "unregister_subconsumer", "unsubscribe_subconsumer",
-    "unsubscribe_slot", "touch_subconsumer", "get_consumer_info", "get_queue_info", "get_batch_info",
-    "dlq_inspect", "dlq_purge", "dlq_replay_all",
+    "unsubscribe_slot", "touch_subconsumer", "get_consumer_info", "get_queue_info",
+    "get_batch_info", "dlq_inspect", "dlq_purge", "dlq_replay_all",
 }  # fmt: skip
 # Asked about many at once, so one that is not there must not spoil the answer about the others.
 SAYS_SO_IN_ITS_ROWS = {"consumer_states"}

@@ -46,7 +46,8 @@ test_consume test_send ticker ticker_loop ticker_pace tune_storage upgrade_schem
 OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
-append_position append_slot apply_disable_insert batch_metrics batch_select build_dispatch build_insert_dispatch
+append_position append_slot apply_disable_insert
+batch_metrics batch_select build_dispatch build_insert_dispatch
 build_insert_function build_insert_functions build_queue_functions build_read_function
 build_tables_function check_adopted check_batch_limits check_lease check_lease_holder
 check_logs_visible check_may_claim check_may_settle check_not_leased check_only_batch
@@ -57,7 +58,8 @@ cron_statements database_health deliver_due deliver_singly describe_batch dispat
 dispatch_insert dispatch_insert_as dispatch_insert_bulk drop_staging_table due_events earlier_held
 end_subconsumer event_cutoff failure_health find_batch find_cron find_dead_subconsumer
 find_event_seq find_floor_tick find_in_page find_leased_batch find_leased_slot find_next_tick
-find_queue find_retained_tick look_for_queue find_slot find_subconsumer find_subscription find_tick finish_page
+look_for_queue
+find_queue find_retained_tick find_slot find_subconsumer find_subscription find_tick finish_page
 give_up_held has_cron history_period hold_event is_written_since keep_tick_history
 make_cooperative make_ticks move_consumer open_batch open_coop_batch open_page page_select
 plan_slices purge_cron_log purge_idem queue_metrics queue_parameters refuse_cooperative

@@ -5,6 +5,7 @@ from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
 
+from ..errors import BatchNotOpen
 from ..models import BatchInfo, Lease, LeaseInfo, Limits, Message
 from .call import Call, Row, first, nothing
 
@@ -119,11 +120,19 @@ def lease_info(queue: str, consumer: str) -> Call[LeaseInfo | None]:
 
 def batch_info(batch_id: int) -> Call[BatchInfo]:
     """What an open batch spans."""
+
+    def parse(rows: list[Row]) -> BatchInfo:
+        if not rows:
+            raise BatchNotOpen(
+                f"batch {batch_id} is not open", "It was finished already, or never existed."
+            )
+        return BatchInfo(*rows[0])
+
     return Call(
         "select queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, "
-        "seq_start, seq_end from pgque.get_batch_info(%s)",
+        "seq_start, seq_end from pgque.get_batch_info(%s) where queue_name is not null",
         (batch_id,),
-        lambda rows: BatchInfo(*rows[0]),
+        parse,
     )
 
 

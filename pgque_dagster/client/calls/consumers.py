@@ -8,10 +8,15 @@ def register_consumer(queue: str, consumer: str) -> Call[bool]:
     return Call("select pgque.register_consumer(%s, %s) = 1", (queue, consumer), first)
 
 
-def unregister_consumer(queue: str, consumer: str, keep_dead_letters: bool) -> Call[None]:
-    """Unregisters a consumer."""
+def unregister_consumer(queue: str, consumer: str, keep_dead_letters: bool) -> Call[bool]:
+    """Unregisters a consumer; False if it is not registered."""
     return Call(
-        "select pgque.unregister_consumer(%s, %s, %s)",
+        "select pgque.unregister_consumer(%s, %s, %s) = 1",
         (queue, consumer, keep_dead_letters),
-        nothing,
+        first,
     )
+
+
+def check_consumer(queue: str, consumer: str) -> Call[None]:
+    """Refuses a consumer that is not registered."""
+    return Call("select count(*) from pgque.get_lease_info(%s, %s)", (queue, consumer), nothing)

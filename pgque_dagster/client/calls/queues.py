@@ -27,6 +27,11 @@ def different_options(
     )
 
 
+def check_queue(queue: str) -> Call[None]:
+    """Refuses a queue that does not exist, where PgQ's own functions return no rows."""
+    return Call("select count(*) from pgque.different_options(%s, '{}')", (queue,), nothing)
+
+
 def pause_queue(queue: str) -> Call[None]:
     """Stops the ticks of a queue."""
     return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
