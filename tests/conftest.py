@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -24,8 +25,22 @@ TEMPLATE = "pgque_template"
 SLOW_TEST_SECONDS = 3600
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")  # Debian's libpostgresql-jdbc-java
 
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES = 4 * 2**30  # of temporary files, more than all tests need at a time
+
 _numbers = itertools.count(1)
 _SPARK_TIMER = pytest.StashKey[threading.Timer]()
+
+
+def _use_memory_for_temporary_files() -> None:
+    """Puts temporary files in memory, unless TMPDIR is set: most of a small test is files."""
+    if "TMPDIR" in os.environ or not _MEMORY.is_dir():
+        return
+    if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES and os.access(_MEMORY, os.W_OK):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+
+
+_use_memory_for_temporary_files()
 
 
 class Server(Protocol):
@@ -120,14 +135,25 @@ def template_database(server: Server) -> str:
     return TEMPLATE
 
 
+@pytest.fixture(scope="session")
+def administration(server: Server) -> Iterator[psycopg.Connection]:
+    """A superuser's connection, open all the time: each new one costs as much as a small test."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        yield connection
+
+
 @pytest.fixture
-def database_url(server: Server, template_database: str) -> Iterator[str]:
+def database_url(
+    server: Server, template_database: str, administration: psycopg.Connection
+) -> Iterator[str]:
     """URL of a fresh database with the queue installed."""
     name = f"t_{next(_numbers)}"
     # Copying files costs half of copying through the log; its checkpoints are cheap without fsync.
-    administer(server, f"create database {name} template {template_database} strategy file_copy")
+    administration.execute(
+        f"create database {name} template {template_database} strategy file_copy".encode()
+    )
     yield server.database_url(name)
-    administer(server, f"drop database {name} with (force)")
+    administration.execute(f"drop database {name} with (force)".encode())
 
 
 def administer(server: Server, statement: str) -> None:
