@@ -16,7 +16,7 @@ dev: java venv  ## Run the demo with live load and the Dagster UI until Ctrl-C
 
 .PHONY: test
 test: java venv  ## Run the tests, two at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
-	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 2 $(ARGS)
+	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
 
 .PHONY: test-dagster-oldest
 test-dagster-oldest: java venv  ## Run the tests with the oldest supported Dagster, in .venv-dagster-oldest

@@ -25,6 +25,9 @@ TEMPLATE = "pgque_template"
 SLOW_TEST_SECONDS = 3600
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")  # Debian's libpostgresql-jdbc-java
 
+# Sparks of tests are short: optimizing their code costs more than it saves.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 4 * 2**30  # of temporary files, more than all tests need at a time
 
@@ -173,8 +176,6 @@ def spark() -> Iterator["SparkSession"]:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
-        # The session is short: optimizing its code costs more than it saves.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     yield session

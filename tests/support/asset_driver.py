@@ -23,6 +23,8 @@ POINTS = (
     "inside the ack",
     "after the ack",
 )
+# Renewals get through on a loaded machine.
+LEASE = timedelta(seconds=3)
 BALANCE = "create table balance (account text primary key, amount bigint not null)"
 
 
@@ -52,7 +54,7 @@ def run(spark: SparkSession, url: str, at: Callable[[str], None]) -> dg.ExecuteI
     @pgque_asset(
         queue="orders",
         consumer="revenue",
-        lease_ttl=timedelta(seconds=1),
+        lease_ttl=LEASE,
         io_manager_key="balances",
     )
     def balance(batch: SparkBatch) -> DataFrame:

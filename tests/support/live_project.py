@@ -92,8 +92,6 @@ def defs() -> dg.Definitions:
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
-        # Each run starts a Spark of its own for a moment's work.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     return dg.Definitions(
         assets=[*build_queue_assets(QUEUE, producers=["shop"]), *assets],

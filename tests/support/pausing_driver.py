@@ -20,6 +20,8 @@ from pgque_dagster.client import Batch, Client
 from pgque_dagster.spark import ParquetSink, SparkBatch
 
 FILES = 8
+# Renewals get through on a loaded machine.
+LEASE = timedelta(seconds=3)
 IN_SPARK = {"before the first file": 0, "between two files": 1}
 AROUND_CALLS = (
     "before its files are set ready",
@@ -38,9 +40,7 @@ At = Callable[[str], None]
 def store(spark: SparkSession, url: str, folder: str, at: At = lambda point: None) -> None:
     """Claims the next batch, stores it in several files and acks it."""
     with Client(url) as client:
-        claimed = client.claim(
-            "orders", "revenue", owner=f"{os.getpid()}", ttl=timedelta(seconds=1)
-        )
+        claimed = client.claim("orders", "revenue", owner=f"{os.getpid()}", ttl=LEASE)
         assert claimed is not None
         with claimed.keep_alive():
             batch = SparkBatch(spark, claimed, url)

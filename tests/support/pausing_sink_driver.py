@@ -7,7 +7,6 @@ Who starts it makes it the leader of a process group, which is stopped with its 
 
 import os
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -17,7 +16,7 @@ from pyspark.sql import functions as f
 from pgque_dagster.client import Client
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from pgque_dagster.spark.sinks.stage import Stage
-from tests.support.pausing_driver import At, stopping
+from tests.support.pausing_driver import LEASE, At, stopping
 
 POINTS = (
     "while executors fill a stage",
@@ -33,7 +32,7 @@ HOLDING_LOCKS = ("behind the merge elsewhere", "behind the merge in the ack")
 def store(spark: SparkSession, url: str, elsewhere: str, at: At = lambda point: None) -> None:
     """Claims the next batch, adds it up in a table here and in one elsewhere, and acks it."""
     with Client(url) as client:
-        claimed = client.claim("orders", "revenue", owner="driver", ttl=timedelta(seconds=1))
+        claimed = client.claim("orders", "revenue", owner="driver", ttl=LEASE)
         assert claimed is not None
         with claimed.keep_alive():
             batch = SparkBatch(spark, claimed, url)

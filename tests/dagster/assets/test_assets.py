@@ -166,9 +166,9 @@ def test_the_lease_is_kept_while_the_body_works_longer_than_it_lasts(
 ) -> None:
     publish(client, ["a"])
 
-    @pgque_asset(queue="orders", consumer="revenue", lease_ttl=timedelta(seconds=1))
+    @pgque_asset(queue="orders", consumer="revenue", lease_ttl=timedelta(seconds=2))
     def slow(batch: SparkBatch) -> None:
-        time.sleep(2.5)
+        time.sleep(3)
         lease = client.lease_info("orders", "revenue")
         assert lease is not None and lease.is_live
 

@@ -56,7 +56,7 @@ def test_a_body_that_never_returns_is_ended_and_its_batch_given_back(
     @pgque_asset(
         queue="orders",
         consumer="revenue",
-        lease_ttl=timedelta(seconds=1),
+        lease_ttl=timedelta(minutes=1),
         timeout=timedelta(seconds=3),
     )
     def endless(batch: SparkBatch) -> None:
