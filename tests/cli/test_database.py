@@ -39,6 +39,23 @@ def test_a_wrong_url_fails_in_one_line_without_its_password(url: str) -> None:
     assert "secret" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:secret@host/db", "postgresql://user:***@host/db"),
+        ("host=here password=secret dbname=db", "host=here password=*** dbname=db"),
+    ],
+)
+def test_a_url_in_the_place_of_a_queue_is_told_without_its_password(
+    database_url: str, url: str, shown: str
+) -> None:
+    result = CliRunner().invoke(main, ["--url", database_url, "drop-queue", url])
+
+    assert result.exit_code == 1
+    assert shown in result.stderr
+    assert "secret" not in result.stderr
+
+
 @pytest.fixture
 def old_server() -> Iterator[str]:
     """URL of what says that it is PostgreSQL 13, and can say nothing else."""

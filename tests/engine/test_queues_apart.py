@@ -11,6 +11,7 @@ from tests.support.queues import (
     finish,
     make_queue,
     next_batch,
+    payloads,
     queue_id,
     refused,
     rows,
@@ -41,6 +42,32 @@ def foreign(request: pytest.FixtureRequest, db: Connection) -> list[int]:
     value(db, "select pgque.force_next_tick(queue_name) from pgque.queue where queue_name = 'busy'")
     value(db, "select pgque.ticker()")
     return ids
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select pgque.next_batch('q', 'c')",
+        "select batch_id from pgque.next_batch_custom('q', 'c', null, null, null)",
+        "select batch_id from pgque.claim_batch('q', 'c', 'w')",
+        "select batch_id from pgque.claim_batch('q', 'c', 'w', i_max_count => 10)",
+        "select batch_id from pgque.claim_batch('q', 'c', 'w', i_min_count => 1)",
+    ],
+)
+def test_a_batch_ends_at_a_tick_of_its_own_queue(db: Connection, call: str) -> None:
+    make_queue(db, "q")
+    make_queue(db, "busy")
+    for text in ("a", "b", "c"):
+        send(db, text, queue="busy")
+        tick(db, "busy")
+
+    assert value(db, call) is None
+
+    send(db, "mine")
+    tick(db)
+    batch = value(db, call)
+    assert batch is not None
+    assert payloads(db, batch) == ["mine"]
 
 
 def retries(db: Connection) -> int:
