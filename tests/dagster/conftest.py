@@ -19,10 +19,17 @@ def client(database_url: str) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
+@pytest.fixture(scope="session")
+def one_instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
+
+
+@pytest.fixture
+def instance(one_instance: dg.DagsterInstance) -> Iterator[dg.DagsterInstance]:
+    """An instance without runs and events."""
+    yield one_instance
+    one_instance.wipe()
 
 
 @pytest.fixture
