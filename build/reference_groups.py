@@ -136,6 +136,7 @@ GROUPS = (
             "ops/status.sql",
             "ops/uninstall.sql",
             "ops/regenerate.sql",
+            "engine/lineage.sql",
             "engine/restore.sql",
         ),
     ),

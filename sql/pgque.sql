@@ -782,6 +782,41 @@ update pgque.config
 set origin_id = (select o.origin_id from pgque.origin o)
 where origin_id is null;
 
+-- ===== schema/lineage.sql ========================================================================
+
+-- The server's timeline, which a promotion and a recovery change, as a number. 0 where it is not told:
+-- during recovery, and on managed servers that refuse these functions.
+-- locks: none. writes: nothing.
+create or replace function pgque.read_timeline()
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    -- Not pg_control_checkpoint(), which is behind until the first checkpoint of a new timeline.
+    return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+exception when object_not_in_prerequisite_state or feature_not_supported
+          or insufficient_privilege or undefined_function then
+    return 0;
+end;
+$$;
+
+-- Which life of the database this is: the timeline on which it began in the upper 32 bits, a random
+-- number in the others, which is 0 in the first life. Two promotions from one origin may get the same
+-- timeline. It is a sequence because setval() counts at once and for all, so that nobody waits for the
+-- transaction that was the first to notice a promotion.
+create sequence if not exists pgque.lineage_seq minvalue 0;
+
+select setval('pgque.lineage_seq', pgque.read_timeline() << 32)
+where pg_sequence_last_value('pgque.lineage_seq') is null;
+
+-- One row. Whoever begins a life locks it, so that of two at once one does.
+create table if not exists pgque.lineage_lock (
+    singleton  boolean primary key default true check (singleton)
+);
+
+insert into pgque.lineage_lock default values on conflict do nothing;
+
 -- ===== engine/lookup.sql =========================================================================
 
 -- The one place that turns a queue name into its row, or into an error that says what to do.
@@ -1072,6 +1107,125 @@ left join (
     group by m.sub_main
 ) w on w.sub_main = s.sub_id
 where s.sub_main is null;
+
+-- ===== engine/lineage.sql ========================================================================
+
+-- A life of the database. A standby that is promoted, or a recovery that stops early, goes on without
+-- the last transactions, so ids that were given out there come again and mean something else. Both
+-- change the server's timeline. Whoever gives out a batch id compares it with that of the life; a new
+-- life has another lineage, and batch ids that were never given out.
+
+-- The timeline for the planner, which asks once and keeps the answer with the plan: a server changes
+-- its timeline only while it accepts no writes. A plan made before a promotion, in a session that
+-- outlives it, holds 0, which leads to follow_timeline, and that asks again.
+-- locks: none. writes: nothing.
+create or replace function pgque.current_timeline()
+returns bigint
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.read_timeline();
+end;
+$$;
+
+-- Begins a life where the server's timeline is not that of the life. Returns the sequence of batch
+-- ids, which then holds new ones. Waits for nobody but a session that is about to begin the same life,
+-- not for its commit.
+-- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
+create or replace function pgque.follow_timeline()
+returns regclass
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_timeline  bigint;
+begin
+    if pg_is_in_recovery() then
+        return 'pgque.batch_id_seq';
+    end if;
+    v_timeline := pgque.read_timeline();
+    while pg_sequence_last_value('pgque.lineage_seq') >> 32 <> v_timeline loop
+        perform from pgque.lineage_lock l for update skip locked;
+        if not found then
+            perform pg_sleep(0.001);
+        elsif pg_sequence_last_value('pgque.lineage_seq') >> 32 <> v_timeline then
+            perform pgque.begin_life(v_timeline);
+        end if;
+    end loop;
+    return 'pgque.batch_id_seq';
+end;
+$$;
+
+-- Moves the ids of batches, then the life. Ahead by a million, since no tail that is lost is as long;
+-- and by a random number below a billion, so that another recovery from the same origin gives out
+-- others. The ids first: who sees the new life may draw one.
+-- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
+create or replace function pgque.begin_life(i_timeline bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
+                   + 1000000 + floor(random() * 1000000000)::bigint);
+    perform setval('pgque.lineage_seq', (i_timeline << 32) + 1 + floor(random() * 4294967295)::bigint);
+end;
+$$;
+
+-- A new batch's id. It is SQL so that it becomes part of the statement that calls it.
+-- locks: none. writes: batch_id_seq; those of follow_timeline.
+create or replace function pgque.next_batch_id()
+returns bigint
+language sql
+as $$
+    select pg_catalog.nextval(case
+        when pg_catalog.pg_sequence_last_value('pgque.lineage_seq'::pg_catalog.regclass)
+             operator(pg_catalog.>>) 32 operator(pg_catalog.=) pgque.current_timeline()
+            then 'pgque.batch_id_seq'::pg_catalog.regclass
+        else pgque.follow_timeline() end)
+$$;
+
+-- Begins a life by hand: after what changes no timeline, such as starting from an older snapshot of
+-- the disk, and where the server does not tell its timeline. Returns the new lineage. It counts at
+-- once, also when the transaction is rolled back.
+-- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
+create or replace function pgque.renew_lineage()
+returns uuid
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.check_adopted();
+    perform from pgque.lineage_lock l for update;
+    perform pgque.begin_life(pgque.read_timeline());
+    return pgque.lineage();
+end;
+$$;
+
+-- Which life of which database this is, for stores that outlive it: batch ids of two lineages may be
+-- equal and mean different events. Made of what is new at installation and at adoption, of the life,
+-- and of the database's own number, which tells a copy made by CREATE DATABASE ... TEMPLATE from its
+-- original.
+-- locks: those of follow_timeline. writes: the same.
+create or replace function pgque.lineage()
+returns uuid
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_life  bigint;
+begin
+    perform pgque.check_adopted();
+    perform pgque.follow_timeline();
+    v_life := pg_sequence_last_value('pgque.lineage_seq') & 4294967295;
+    return (select left(encode(sha256(convert_to(
+                        concat_ws('/', c.origin_id, d.oid, nullif(v_life, 0)), 'UTF8')), 'hex'),
+                        32)::uuid
+            from pgque.config c
+            join pg_database d on d.datname = current_database());
+end;
+$$;
 
 -- ===== engine/queue_functions.sql ================================================================
 
@@ -2839,6 +2993,7 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_adopted();
+    perform pgque.follow_timeline();
     return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
 end;
 $$;
@@ -2855,6 +3010,7 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
     perform pgque.check_adopted();
+    perform pgque.follow_timeline();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
         perform pgque.refuse_tick(v_queue);
     end if;
@@ -3063,6 +3219,7 @@ declare
 begin
     perform pgque.check_read_committed('an external tick');
     perform pgque.check_adopted();
+    perform pgque.follow_timeline();
     loop
         v_queue := pgque.find_queue(i_queue_name);
         select q.* into v_queue
@@ -3773,7 +3930,7 @@ begin
             if v_sub.sub_next_tick is null then
                 return null;
             end if;
-            v_sub.sub_batch := nextval('pgque.batch_id_seq');
+            v_sub.sub_batch := pgque.next_batch_id();
             v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         elsif i_owner is null then
             return v_sub;
@@ -3961,7 +4118,7 @@ begin
             event_cutoff)
         values (
             v_free.sub_id, v_free.pos_seq + 1, v_free.sub_last_tick, clock_timestamp(),
-            nextval('pgque.batch_id_seq'), v_free.tick_id, v_free.lease_epoch,
+            pgque.next_batch_id(), v_free.tick_id, v_free.lease_epoch,
             clock_timestamp() - v_free.queue_event_ttl)
         on conflict (sub_id, pos_seq) do nothing
         returning sub_batch into v_batch;
@@ -4122,7 +4279,7 @@ begin
         continue when not pgque.append_position(v_sub);
         continue when not pgque.close_batch(v_from);
         v_sub.pos_seq := v_sub.pos_seq + 1;
-        v_sub.sub_batch := nextval('pgque.batch_id_seq');
+        v_sub.sub_batch := pgque.next_batch_id();
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
         v_sub.event_cutoff := v_from.event_cutoff;
@@ -4474,19 +4631,25 @@ $$;
 
 -- ===== engine/claim_ticks.sql ====================================================================
 
+-- Earlier versions knew no fingerprints.
+drop function if exists pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint);
+
 -- Opens the events between two ticks as the consumer's batch, under a lease: for a reader that keeps
 -- its own record of how far it got, such as a streaming query with a checkpoint. All up to
 -- i_from_tick is finished by that, so the position follows the record, and never goes back. When the
 -- open batch spans these ticks it stays, with its id and cutoff: after a crash the reader gets the
 -- same events. The same tick twice is an empty batch, which holds the lease while nothing is read.
 -- Without ticks it takes the open batch as it is, or an empty one. Without an epoch it takes over a
--- consumer whose lease is free or ran out, under a new epoch; with one it goes on under it.
+-- consumer whose lease is free or ran out, under a new epoch; with one it goes on under it. With
+-- fingerprints, which it returns, it refuses ticks of the same number that are others.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
     i_from_tick bigint default null, i_to_tick bigint default null, i_epoch bigint default null,
+    i_from_fingerprint text default null, i_to_fingerprint text default null,
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
-    out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer)
+    out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
+    out prev_fingerprint text, out cur_fingerprint text)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -4506,9 +4669,13 @@ begin
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_from, v_to);
+        prev_fingerprint := pgque.check_fingerprint(v_sub, i_queue, i_consumer, v_from,
+                                                    i_from_fingerprint);
+        cur_fingerprint := pgque.check_fingerprint(v_sub, i_queue, i_consumer, v_to,
+                                                   i_to_fingerprint);
 
         if v_sub.sub_batch is null or (v_sub.sub_last_tick, v_sub.sub_next_tick) <> (v_from, v_to) then
-            v_sub.sub_batch := nextval('pgque.batch_id_seq');
+            v_sub.sub_batch := pgque.next_batch_id();
             v_sub.sub_last_tick := v_from;
             v_sub.sub_next_tick := v_to;
             v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
@@ -4524,6 +4691,36 @@ begin
     prev_tick_id := v_sub.sub_last_tick;
     cur_tick_id := v_sub.sub_next_tick;
     registration_id := v_sub.sub_id;
+end;
+$$;
+
+-- What tells a tick from another one of the same number, which there may be when the server goes on
+-- without its last transactions: for readers that keep their own record of ticks. Null where there is
+-- no such tick.
+-- locks: none. writes: nothing.
+create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
+returns text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_fingerprint((pgque.find_queue(i_queue)).queue_id, i_tick_id);
+end;
+$$;
+
+-- The same by the queue's number.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_fingerprint(i_queue_id integer, i_tick_id bigint)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select left(encode(sha256(convert_to(
+                       format('%s/%s/%s/%s', t.tick_id, extract(epoch from t.tick_time),
+                              t.tick_snapshot, t.tick_event_seq), 'UTF8')), 'hex'), 16)
+            from pgque.tick t
+            where t.tick_queue = i_queue_id and t.tick_id = i_tick_id);
 end;
 $$;
 
@@ -4610,9 +4807,34 @@ begin
             errcode = 'PQ023',
             message = format('queue "%s" has no ticks %s and %s; its last one is %s',
                              i_queue, i_from, i_to, v_last),
-            hint = 'The record of ticks (a checkpoint) comes from another database, or from before a '
-                   'restore. Begin a new one at the consumer''s position.';
+            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
+                   'restore, or from a server that was lost before a standby was promoted. Begin a '
+                   'new one at the consumer''s position, as docs/restore.md says.';
     end if;
+end;
+$$;
+
+-- Refuses a tick that is not the one of a reader's record. Returns its fingerprint.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_fingerprint(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_found  constant text := pgque.find_fingerprint(i_sub.sub_queue, i_tick);
+begin
+    if i_fingerprint <> v_found then
+        raise exception using
+            errcode = 'PQ023',
+            message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '
+                             'consumer "%s" names: that one was lost', i_tick, i_queue, i_consumer),
+            hint = 'A standby was promoted, or the database restored, without the last transactions. '
+                   'Remove what was stored after the consumer''s position, and begin a new record '
+                   'there, as docs/restore.md says.';
+    end if;
+    return v_found;
 end;
 $$;
 
@@ -5992,29 +6214,11 @@ begin
 end;
 $$;
 
--- Which life of which database this is, for stores that outlive it: batch ids of two lineages may be
--- equal and mean different events. Made of what is new at installation and at adoption, and of the
--- database's own number, which tells a copy made by CREATE DATABASE ... TEMPLATE from its original.
--- locks: none. writes: nothing.
-create or replace function pgque.lineage()
-returns uuid
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    perform pgque.check_adopted();
-    return (select left(encode(sha256(convert_to(format('%s/%s', c.origin_id, d.oid), 'UTF8')), 'hex'),
-                        32)::uuid
-            from pgque.config c
-            join pg_database d on d.datname = current_database());
-end;
-$$;
-
 -- Gives every consumer what it had not finished as new events: its next batch holds all of them,
 -- with their ids, times and retry counts. Open batches are taken back, leases end. Returns how many
 -- rows it wrote, 0 also where there is nothing to adopt.
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
--- writes: all of them; config.
+-- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
 returns bigint
 language plpgsql security definer
@@ -6040,6 +6244,7 @@ begin
     end loop;
     perform pgque.renumber_positions();
     update pgque.config set origin_id = v_origin.origin_id;
+    perform pgque.renew_lineage();
     return v_rows;
 end;
 $$;
@@ -7923,7 +8128,7 @@ begin
                 v_slot.queue_id, pgque.find_tick(v_slot.queue_id, v_slot.sub_last_tick),
                 null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id;
             if v_slot.sub_next_tick is not null then
-                v_slot.sub_batch := nextval('pgque.batch_id_seq');
+                v_slot.sub_batch := pgque.next_batch_id();
                 v_slot.event_cutoff := v_cutoff;
             end if;
         end if;
@@ -10515,7 +10720,8 @@ grant execute on function
     pgque.finish_batch(bigint),
     pgque.claim_batch(text, text, text, interval, interval, integer, interval, integer, bigint),
     pgque.claim_coop(text, text, text, text, interval, interval, integer, interval, integer, bigint),
-    pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint),
+    pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint, text, text),
+    pgque.tick_fingerprint(text, bigint),
     pgque.next_tick(text, text, bigint, integer),
     pgque.renew_batch(bigint, text, bigint, interval),
     pgque.ack_batch(bigint, text, bigint),
@@ -10618,7 +10824,8 @@ grant execute on function
     pgque.test_consume(text, text, text),
     pgque.assert_empty(text),
     pgque.assert_dlq_empty(text),
-    pgque.adopt_restored_database()
+    pgque.adopt_restored_database(),
+    pgque.renew_lineage()
 to pgque_admin;
 grant execute on function
     pgque.begin_slot(interval),

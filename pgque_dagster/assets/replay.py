@@ -16,7 +16,7 @@ from pydantic import Field
 from ..client import Batch, Client, InvalidArgument
 from ..client.batch import read_plan
 from ..client.calls.plans import tick_range_plan
-from ..client.calls.ticks import claim_ticks, next_tick, register_at
+from ..client.calls.ticks import Tick, claim_ticks, next_tick, register_at
 from ..keys import QUEUE, REPLAY, TABLE, queue_key
 from ..resource import PgqueResource
 from ..spark import SparkBatch
@@ -223,13 +223,14 @@ def _batches(
         (state,) = (each for each in client.consumers(queue) if each.name == consumer)
         position = state.last_tick_id
         assert position is not None
-        ticks: tuple[int, ...] = ()
+        ticks: tuple[Tick | None, Tick | None] = (None, None)
         # The open batch of a failed attempt keeps its ticks, whatever max_events is now.
         if state.batch_id is None:
             if position >= wanted.to_tick:
                 break
             end = client.run(next_tick(queue, consumer, position, wanted.max_events))
-            ticks = (position, min(end or wanted.to_tick, wanted.to_tick))
+            last = min(end.id if end else wanted.to_tick, wanted.to_tick)
+            ticks = (Tick(position, None), Tick(last, None))
         claim = client.run(claim_ticks(queue, consumer, owner, ttl, *ticks))
         batch = Batch(client, queue, consumer, claim.lease, ttl)
         if read_plan(batch, 1).events:

@@ -74,7 +74,7 @@ begin
                 v_slot.queue_id, pgque.find_tick(v_slot.queue_id, v_slot.sub_last_tick),
                 null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id;
             if v_slot.sub_next_tick is not null then
-                v_slot.sub_batch := nextval('pgque.batch_id_seq');
+                v_slot.sub_batch := pgque.next_batch_id();
                 v_slot.event_cutoff := v_cutoff;
             end if;
         end if;

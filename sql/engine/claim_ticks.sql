@@ -1,16 +1,22 @@
+-- Earlier versions knew no fingerprints.
+drop function if exists pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint);
+
 -- Opens the events between two ticks as the consumer's batch, under a lease: for a reader that keeps
 -- its own record of how far it got, such as a streaming query with a checkpoint. All up to
 -- i_from_tick is finished by that, so the position follows the record, and never goes back. When the
 -- open batch spans these ticks it stays, with its id and cutoff: after a crash the reader gets the
 -- same events. The same tick twice is an empty batch, which holds the lease while nothing is read.
 -- Without ticks it takes the open batch as it is, or an empty one. Without an epoch it takes over a
--- consumer whose lease is free or ran out, under a new epoch; with one it goes on under it.
+-- consumer whose lease is free or ran out, under a new epoch; with one it goes on under it. With
+-- fingerprints, which it returns, it refuses ticks of the same number that are others.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
     i_from_tick bigint default null, i_to_tick bigint default null, i_epoch bigint default null,
+    i_from_fingerprint text default null, i_to_fingerprint text default null,
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
-    out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer)
+    out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
+    out prev_fingerprint text, out cur_fingerprint text)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -30,9 +36,13 @@ begin
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_from, v_to);
+        prev_fingerprint := pgque.check_fingerprint(v_sub, i_queue, i_consumer, v_from,
+                                                    i_from_fingerprint);
+        cur_fingerprint := pgque.check_fingerprint(v_sub, i_queue, i_consumer, v_to,
+                                                   i_to_fingerprint);
 
         if v_sub.sub_batch is null or (v_sub.sub_last_tick, v_sub.sub_next_tick) <> (v_from, v_to) then
-            v_sub.sub_batch := nextval('pgque.batch_id_seq');
+            v_sub.sub_batch := pgque.next_batch_id();
             v_sub.sub_last_tick := v_from;
             v_sub.sub_next_tick := v_to;
             v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
@@ -48,6 +58,36 @@ begin
     prev_tick_id := v_sub.sub_last_tick;
     cur_tick_id := v_sub.sub_next_tick;
     registration_id := v_sub.sub_id;
+end;
+$$;
+
+-- What tells a tick from another one of the same number, which there may be when the server goes on
+-- without its last transactions: for readers that keep their own record of ticks. Null where there is
+-- no such tick.
+-- locks: none. writes: nothing.
+create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
+returns text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_fingerprint((pgque.find_queue(i_queue)).queue_id, i_tick_id);
+end;
+$$;
+
+-- The same by the queue's number.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_fingerprint(i_queue_id integer, i_tick_id bigint)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select left(encode(sha256(convert_to(
+                       format('%s/%s/%s/%s', t.tick_id, extract(epoch from t.tick_time),
+                              t.tick_snapshot, t.tick_event_seq), 'UTF8')), 'hex'), 16)
+            from pgque.tick t
+            where t.tick_queue = i_queue_id and t.tick_id = i_tick_id);
 end;
 $$;
 
@@ -134,8 +174,33 @@ begin
             errcode = 'PQ023',
             message = format('queue "%s" has no ticks %s and %s; its last one is %s',
                              i_queue, i_from, i_to, v_last),
-            hint = 'The record of ticks (a checkpoint) comes from another database, or from before a '
-                   'restore. Begin a new one at the consumer''s position.';
+            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
+                   'restore, or from a server that was lost before a standby was promoted. Begin a '
+                   'new one at the consumer''s position, as docs/restore.md says.';
     end if;
+end;
+$$;
+
+-- Refuses a tick that is not the one of a reader's record. Returns its fingerprint.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_fingerprint(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_found  constant text := pgque.find_fingerprint(i_sub.sub_queue, i_tick);
+begin
+    if i_fingerprint <> v_found then
+        raise exception using
+            errcode = 'PQ023',
+            message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '
+                             'consumer "%s" names: that one was lost', i_tick, i_queue, i_consumer),
+            hint = 'A standby was promoted, or the database restored, without the last transactions. '
+                   'Remove what was stored after the consumer''s position, and begin a new record '
+                   'there, as docs/restore.md says.';
+    end if;
+    return v_found;
 end;
 $$;

@@ -59,7 +59,7 @@ begin
         continue when not pgque.append_position(v_sub);
         continue when not pgque.close_batch(v_from);
         v_sub.pos_seq := v_sub.pos_seq + 1;
-        v_sub.sub_batch := nextval('pgque.batch_id_seq');
+        v_sub.sub_batch := pgque.next_batch_id();
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
         v_sub.event_cutoff := v_from.event_cutoff;

@@ -164,7 +164,7 @@ begin
             if v_sub.sub_next_tick is null then
                 return null;
             end if;
-            v_sub.sub_batch := nextval('pgque.batch_id_seq');
+            v_sub.sub_batch := pgque.next_batch_id();
             v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         elsif i_owner is null then
             return v_sub;
@@ -352,7 +352,7 @@ begin
             event_cutoff)
         values (
             v_free.sub_id, v_free.pos_seq + 1, v_free.sub_last_tick, clock_timestamp(),
-            nextval('pgque.batch_id_seq'), v_free.tick_id, v_free.lease_epoch,
+            pgque.next_batch_id(), v_free.tick_id, v_free.lease_epoch,
             clock_timestamp() - v_free.queue_event_ttl)
         on conflict (sub_id, pos_seq) do nothing
         returning sub_batch into v_batch;

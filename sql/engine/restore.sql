@@ -19,29 +19,11 @@ begin
 end;
 $$;
 
--- Which life of which database this is, for stores that outlive it: batch ids of two lineages may be
--- equal and mean different events. Made of what is new at installation and at adoption, and of the
--- database's own number, which tells a copy made by CREATE DATABASE ... TEMPLATE from its original.
--- locks: none. writes: nothing.
-create or replace function pgque.lineage()
-returns uuid
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    perform pgque.check_adopted();
-    return (select left(encode(sha256(convert_to(format('%s/%s', c.origin_id, d.oid), 'UTF8')), 'hex'),
-                        32)::uuid
-            from pgque.config c
-            join pg_database d on d.datname = current_database());
-end;
-$$;
-
 -- Gives every consumer what it had not finished as new events: its next batch holds all of them,
 -- with their ids, times and retry counts. Open batches are taken back, leases end. Returns how many
 -- rows it wrote, 0 also where there is nothing to adopt.
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
--- writes: all of them; config.
+-- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
 returns bigint
 language plpgsql security definer
@@ -67,6 +49,7 @@ begin
     end loop;
     perform pgque.renumber_positions();
     update pgque.config set origin_id = v_origin.origin_id;
+    perform pgque.renew_lineage();
     return v_rows;
 end;
 $$;

@@ -120,7 +120,8 @@ grant execute on function
     pgque.finish_batch(bigint),
     pgque.claim_batch(text, text, text, interval, interval, integer, interval, integer, bigint),
     pgque.claim_coop(text, text, text, text, interval, interval, integer, interval, integer, bigint),
-    pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint),
+    pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint, text, text),
+    pgque.tick_fingerprint(text, bigint),
     pgque.next_tick(text, text, bigint, integer),
     pgque.renew_batch(bigint, text, bigint, interval),
     pgque.ack_batch(bigint, text, bigint),
@@ -223,7 +224,8 @@ grant execute on function
     pgque.test_consume(text, text, text),
     pgque.assert_empty(text),
     pgque.assert_dlq_empty(text),
-    pgque.adopt_restored_database()
+    pgque.adopt_restored_database(),
+    pgque.renew_lineage()
 to pgque_admin;
 grant execute on function
     pgque.begin_slot(interval),

@@ -41,6 +41,8 @@ NULL_MEANS = {
     "the open batch, whichever it is": "claim_batch.i_batch_id claim_coop.i_batch_id",
     "where the consumer stands": "i_from_tick i_to_tick i_after_tick",
     "a new lease": "claim_ticks.i_epoch",
+    "a record without fingerprints": "i_from_fingerprint i_to_fingerprint",
+    "no tick, which has no fingerprint": "tick_fingerprint.i_tick_id",
     "nothing that is left to clean up": "abort_staging.i_staging_id",
     "what all consumers get": "tick_range_read_plan.i_consumer",
     "nobody, who holds no slot": "release_slot.i_worker",

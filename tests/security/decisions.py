@@ -13,8 +13,8 @@ nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_ti
 queue_health queue_stats receive receive_coop receive_partitioned register_consumer
 register_consumer_at register_subconsumer release_batch release_slot renew_batch repartition
 set_partition_policy stuck_consumers subscribe subscribe_slot subscribe_subconsumer throughput
-tick_range_read_plan touch_subconsumer unregister_consumer unregister_subconsumer unsubscribe
-unsubscribe_slot unsubscribe_subconsumer
+tick_fingerprint tick_range_read_plan touch_subconsumer unregister_consumer
+unregister_subconsumer unsubscribe unsubscribe_slot unsubscribe_subconsumer
 """
 WRITER = """
 abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
@@ -39,8 +39,8 @@ maint_compact_counters maint_compact_history maint_compact_positions maint_compa
 maint_cron_log maint_deliver_delayed maint_idem maint_loop maint_operations maint_retry_events
 maint_rotate_metadata maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging
 maint_tables_to_vacuum next_beat pause_queue quote_fqname resume_queue run_maintenance seq_getval
-seq_setval set_metadata_rotation_period set_queue_config set_tick_period_ms start status stop
-test_consume test_send ticker ticker_loop ticker_pace tune_storage upgrade_schema
+renew_lineage seq_setval set_metadata_rotation_period set_queue_config set_tick_period_ms start
+status stop test_consume test_send ticker ticker_loop ticker_pace tune_storage upgrade_schema
 """
 # For the owner of the schema alone: no role may remove all queues.
 OWNER = "uninstall"
@@ -73,6 +73,8 @@ unfinished_seqs find_origin count_between open_event_tables empty_event_table ca
 check_staging_role rotation_obstacle left_table_health log_health
 statement_end slot_of_key refuse_unpartitioned stop_slots move_failures carry_over
 slot_backlog narrow_to_count
+read_timeline current_timeline next_batch_id follow_timeline begin_life find_fingerprint
+check_fingerprint
 """
 
 DECISIONS: dict[str, frozenset[str]] = {

@@ -191,6 +191,8 @@ TYPED_VALUES: dict[str, Any] = {
     "pg_catalog._oid": [25],
 }
 _BY_NAME: dict[str, Any] = {
+    "i_from_fingerprint": None,
+    "i_to_fingerprint": None,
     "i_subconsumer": "w",
     "i_owner": "me",
     "i_worker": "me",

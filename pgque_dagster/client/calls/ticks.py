@@ -9,16 +9,38 @@ from .call import Call, Row
 
 
 @dataclass(frozen=True)
+class Tick:
+    """A tick, for a reader that keeps its own record.
+
+    Attributes:
+        id: its number.
+        fingerprint: tells it from another tick of that number, which there may be after a failover;
+            None in a record that has no fingerprint.
+    """
+
+    id: int
+    fingerprint: str | None
+
+    def fits(self, record: "Tick") -> bool:
+        """Whether a record may mean this tick."""
+        return self.id == record.id and record.fingerprint in (None, self.fingerprint)
+
+
+@dataclass(frozen=True)
 class TickClaim:
     """A range of ticks under a lease.
 
     Attributes:
         lease: the lease on the batch that the range forms.
         registration_id: identifies the consumer's registration; a new registration has a new id.
+        start: the tick after which the range begins.
+        end: the tick that ends it.
     """
 
     lease: Lease
     registration_id: int
+    start: Tick
+    end: Tick
 
 
 def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
@@ -45,31 +67,38 @@ def claim_ticks(
     consumer: str,
     owner: str,
     ttl: timedelta,
-    from_tick: int | None = None,
-    to_tick: int | None = None,
+    from_tick: Tick | None = None,
+    to_tick: Tick | None = None,
     epoch: int | None = None,
 ) -> Call[TickClaim]:
     """Claims the events between two ticks as the open batch, and finishes earlier events."""
 
     def parse(rows: list[Row]) -> TickClaim:
-        lease = read_lease(owner, rows[0][:5])
+        (row,) = rows
+        lease = read_lease(owner, row[:5])
         assert lease is not None
-        return TickClaim(lease, rows[0][5])
+        start, end = Tick(lease.prev_tick_id, row[6]), Tick(lease.tick_id, row[7])
+        return TickClaim(lease, row[5], start, end)
 
+    ids, fingerprints = (
+        [getattr(tick, name, None) for tick in (from_tick, to_tick)]
+        for name in ("id", "fingerprint")
+    )
     return Call(
-        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id, registration_id "
-        "from pgque.claim_ticks(%s, %s, %s, %s, %s, %s, %s)",
-        (queue, consumer, owner, ttl, from_tick, to_tick, epoch),
+        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id, registration_id, "
+        "prev_fingerprint, cur_fingerprint "
+        "from pgque.claim_ticks(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        (queue, consumer, owner, ttl, *ids, epoch, *fingerprints),
         parse,
     )
 
 
 def next_tick(
     queue: str, consumer: str, after_tick: int | None = None, max_events: int | None = None
-) -> Call[int | None]:
+) -> Call[Tick | None]:
     """The last tick after `after_tick` within `max_events` events; None if there is none."""
     return Call(
-        "select pgque.next_tick(%s, %s, %s, %s)",
-        (queue, consumer, after_tick, max_events),
-        lambda rows: rows[0][0],
+        "select t, pgque.tick_fingerprint(%s, t) from pgque.next_tick(%s, %s, %s, %s) t",
+        (queue, queue, consumer, after_tick, max_events),
+        lambda rows: None if rows[0][0] is None else Tick(*rows[0]),
     )

@@ -1,4 +1,6 @@
-"""Whose batches a location holds: batch ids of two lineages may be equal and mean other events.
+"""Whose batches a location holds: what one lineage stored, another may deliver again.
+
+Its batches have other ids there, and an equal id may mean other events.
 
 The names in `<location>/_pgque/lineages/` are the lineages; readers of the table pass over it. What
 stands in the files there is for people.
@@ -60,8 +62,9 @@ def check_lineage(location: str, store: Marked, session: Session) -> None:
             f"{location} holds batches of lineage {others}, and database {session.database} is of "
             f"lineage {own}: batches of one id would replace each other",
             "Write to another directory; or remove this one, if its rows are not wanted any more. "
-            "To keep them, after a restore: first remove the batches in it that the restored "
-            "database delivers again, as docs/restore.md says, then rename "
+            "After a failover or a restore, to go on here: remove the batches in it that end after "
+            "the consumer's position, since the database delivers them again (docs/restore.md says "
+            "how to find them; after a switchover that lost nothing there are none), then rename "
             f"{MARKER}/{others} in it to {MARKER}/{own}.",
         )
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ...client import Client, LeaseKeeper, calls
 from ...client.calls import plans
 from ...client.calls.call import Call
-from ...client.calls.ticks import TickClaim, claim_ticks, next_tick
+from ...client.calls.ticks import Tick, TickClaim, claim_ticks, next_tick
 from ...client.errors import BatchLeased, ConnectionFailed, PgqueError
 from ...client.models import Lease, ReadPlan
 
@@ -52,22 +52,23 @@ class ConsumerHold:
         """
         return self._claim or self._take_over()
 
-    def hold(self, start: int, end: int) -> TickClaim:
+    def hold(self, start: Tick, end: Tick) -> TickClaim:
         """Makes the events between two ticks the open batch, which finishes earlier events.
 
         Raises:
             BatchLeased: if another owner renews its lease on the consumer.
             LeaseLost: if another owner took the consumer over.
-            TicksUnavailable: if the consumer has finished events after `start`.
+            TicksUnavailable: if the consumer has finished events after `start`, or if one of the
+                ticks was lost in a failover.
         """
         claim = self.position()
-        if (claim.lease.prev_tick_id, claim.lease.tick_id) == (start, end):
+        if claim.start.fits(start) and claim.end.fits(end):
             return claim
         return self._keep(
             claim_ticks(*self._who, from_tick=start, to_tick=end, epoch=claim.lease.epoch)
         )
 
-    def next_tick(self, after: int, max_events: int | None) -> int | None:
+    def next_tick(self, after: int, max_events: int | None) -> Tick | None:
         """Returns the last tick within so many events after a tick; None if there is no tick."""
         return self._run(next_tick(self._queue, self._consumer, after, max_events))
 

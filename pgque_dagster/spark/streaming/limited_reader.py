@@ -9,6 +9,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ...client.calls.ticks import Tick
 from .options import StreamOptions
 from .reader import PgqueStreamReader
 
@@ -18,7 +19,7 @@ class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: StreamOptions) -> None:
         super().__init__(options)
-        self._target: int | None = None
+        self._target: Tick | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Returns the option's limit."""
@@ -27,8 +28,8 @@ class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Records the newest tick as the end of the query."""
-        position = self._hold.position().lease.prev_tick_id
-        self._target = self._hold.next_tick(position, None) or position
+        position = self._hold.position().start
+        self._target = self._hold.next_tick(position.id, None) or position
 
     def latestOffset(  # type: ignore[override]  # noqa: N802
         self, start: dict[str, Any], limit: ReadLimit
@@ -37,7 +38,7 @@ class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
         done = self._parse(start)
         self._finish(done)
         max_events = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        tick = self._hold.next_tick(done.tick, max_events)
-        if tick is None or (self._target is not None and done.tick >= self._target):
+        tick, target = self._hold.next_tick(done.tick, max_events), self._target
+        if tick is None or (target is not None and done.tick >= target.id):
             return start
-        return self._offset(tick if self._target is None else min(tick, self._target))
+        return self._offset(target if target is not None and target.id < tick.id else tick)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from ...client.calls.ticks import Tick
 from ...client.errors import PgqueError
 from ..reading import arrow
 from .hold import ConsumerHold
@@ -28,12 +29,21 @@ class CheckpointMismatch(PgqueError):
 
 @dataclass(frozen=True)
 class TickOffset:
-    """An offset of Spark's checkpoint: a tick, and whose it is."""
+    """An offset of Spark's checkpoint: a tick, and whose it is.
+
+    Checkpoints of earlier versions have no fingerprint.
+    """
 
     queue: str
     consumer: str
     registration: int
     tick: int
+    fingerprint: str | None = None
+
+    @property
+    def at(self) -> Tick:
+        """The tick."""
+        return Tick(self.tick, self.fingerprint)
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any], options: StreamOptions) -> "TickOffset":
@@ -70,12 +80,12 @@ class PgqueStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns the consumer's position, for a query without a checkpoint."""
-        return self._offset(self._hold.position().lease.prev_tick_id)
+        return self._offset(self._hold.position().start)
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """Returns the newest tick."""
-        position = self._hold.position().lease
-        return self._offset(self._hold.next_tick(position.prev_tick_id, None) or position.tick_id)
+        position = self._hold.position()
+        return self._offset(self._hold.next_tick(position.start.id, None) or position.end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Opens a micro-batch and returns one partition per slice, and at least one."""
@@ -89,7 +99,7 @@ class PgqueStreamReader(DataSourceStreamReader):
         if last.tick == first.tick:
             # Spark 4.0 plans this before it repeats a micro-batch that may not be stored.
             return []
-        self._hold.hold(first.tick, last.tick)
+        self._hold.hold(first.at, last.at)
         slices = self._hold.read_plan(self._options.slices).slices
         return [InputPartition(part) for part in slices or (None,)]
 
@@ -121,12 +131,14 @@ class PgqueStreamReader(DataSourceStreamReader):
         return self._held
 
     def _finish(self, done: TickOffset) -> None:
-        if self._hold.position().lease.prev_tick_id != done.tick:
-            self._hold.hold(done.tick, done.tick)
+        if not self._hold.position().start.fits(done.at):
+            self._hold.hold(done.at, done.at)
 
-    def _offset(self, tick: int) -> dict[str, Any]:
-        registration = self._hold.position().registration_id
-        return asdict(TickOffset(self._options.queue, self._options.consumer, registration, tick))
+    def _offset(self, tick: Tick) -> dict[str, Any]:
+        options, registration = self._options, self._hold.position().registration_id
+        return asdict(
+            TickOffset(options.queue, options.consumer, registration, tick.id, tick.fingerprint)
+        )
 
     def _parse(self, offset: Mapping[str, Any]) -> TickOffset:
         read = TickOffset.parse(offset, self._options)
