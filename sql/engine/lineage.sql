@@ -3,17 +3,18 @@
 -- change the server's timeline. Whoever gives out a batch id compares it with that of the life; a new
 -- life has another lineage, and batch ids that were never given out.
 
--- The timeline for the planner, which asks once and keeps the answer with the plan: a server changes
--- its timeline only while it accepts no writes. A plan made before a promotion, in a session that
--- outlives it, holds 0, which leads to follow_timeline, and that asks again.
+-- Whether the life is that of the server's timeline. Declared immutable so that the planner asks once
+-- and keeps the answer with the plan: a yes is good for as long as the session lives, since a server
+-- changes its timeline only while it accepts no writes, and a no only leads to follow_timeline.
 -- locks: none. writes: nothing.
-create or replace function pgque.current_timeline()
-returns bigint
+create or replace function pgque.is_timeline_followed()
+returns boolean
 language plpgsql immutable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.read_timeline();
+    return not pg_is_in_recovery()
+           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline();
 end;
 $$;
 
@@ -61,16 +62,15 @@ begin
 end;
 $$;
 
--- A new batch's id. It is SQL so that it becomes part of the statement that calls it.
--- locks: none. writes: batch_id_seq; those of follow_timeline.
+-- A new batch's id. It is SQL so that it becomes part of the statement that calls it, and costs what
+-- nextval costs.
+-- locks: none; those of follow_timeline. writes: batch_id_seq; those of follow_timeline.
 create or replace function pgque.next_batch_id()
 returns bigint
 language sql
 as $$
     select pg_catalog.nextval(case
-        when pg_catalog.pg_sequence_last_value('pgque.lineage_seq'::pg_catalog.regclass)
-             operator(pg_catalog.>>) 32 operator(pg_catalog.=) pgque.current_timeline()
-            then 'pgque.batch_id_seq'::pg_catalog.regclass
+        when pgque.is_timeline_followed() then 'pgque.batch_id_seq'::pg_catalog.regclass
         else pgque.follow_timeline() end)
 $$;
 

@@ -73,7 +73,7 @@ unfinished_seqs find_origin count_between open_event_tables empty_event_table ca
 check_staging_role rotation_obstacle left_table_health log_health
 statement_end slot_of_key refuse_unpartitioned stop_slots move_failures carry_over
 slot_backlog narrow_to_count
-read_timeline current_timeline next_batch_id follow_timeline begin_life find_fingerprint
+read_timeline is_timeline_followed next_batch_id follow_timeline begin_life find_fingerprint
 check_fingerprint
 """
 

@@ -25,7 +25,7 @@ def store(client: Client, spark: SparkSession, folder: Path) -> tuple[int, int]:
     """Stores the next batch's payloads and acks it; returns its id and its last tick."""
     claimed = claim(client)
     batch = SparkBatch(spark, claimed, client.url)
-    ParquetSink(str(folder)).write(batch, batch.events.select("ev_data"))
+    ParquetSink(str(folder)).write(batch, batch.events().select("ev_data"))
     claimed.ack()
     return claimed.batch_id, claimed.lease.tick_id
 
