@@ -127,7 +127,7 @@ GROUPS = (
     ),
     Group(
         "Lifecycle",
-        "Schedule, stop, check and uninstall pgque, and continue after a restore: see"
+        "Schedule, stop, check and uninstall pgque, and continue after a failover or a restore: see"
         " [restore.md](restore.md).",
         (
             "ops/version.sql",

@@ -59,7 +59,8 @@ class Client(Session):
         """Returns which life of which database this is.
 
         A batch id means the same batch only within one lineage. An installation of its own, a copy
-        of the database and an adopted restore each have another one.
+        of the database, an adopted restore, a promoted standby and a recovery to a point in time
+        each have another one.
 
         Raises:
             NotAdopted: if the database was restored from a dump and is not adopted yet.

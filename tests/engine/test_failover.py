@@ -322,6 +322,25 @@ def test_a_restart_and_a_crash_keep_lineage_and_ids(servers: Replicas, to: Conne
         db.close()
 
 
+def test_a_copy_by_template_has_a_lineage_of_its_own_and_ids_when_asked(
+    servers: Replicas, to: Connect
+) -> None:
+    primary = servers.primary()
+    with connect(primary.url()) as original:
+        make_queue(original)
+        finish(original, open_batch(original, "a"))
+    with connect(primary.url("template1")) as db:
+        db.execute("create database copy template postgres")
+    original, copy = to(primary), to(primary, "copy")
+
+    assert lineage(copy) != (known := lineage(original))
+    assert open_batch(copy, "b") == open_batch(original, "b")
+    drain(copy)
+    value(copy, "select pgque.renew_lineage()")
+    assert open_batch(copy, "c") > open_batch(original, "c") + 1_000_000
+    assert lineage(original) == known
+
+
 def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:
     with owned_database(server) as owned, connect(owned.superuser_url) as superuser:
         superuser.execute("revoke execute on function pg_walfile_name(pg_lsn) from public")

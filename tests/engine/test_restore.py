@@ -20,6 +20,7 @@ from tests.support.queues import (
     finish,
     make_queue,
     next_batch,
+    open_batch,
     payloads,
     refused,
     rotate,
@@ -332,6 +333,21 @@ def test_an_adopted_database_has_a_lineage_of_its_own(db: Connection, restore: R
 
     assert value(new, "select pgque.lineage()") not in (None, old)
     assert value(db, "select pgque.lineage()") == old
+
+
+def test_an_old_dump_beside_the_original_gives_out_none_of_its_batch_ids(
+    db: Connection, restore: Restore
+) -> None:
+    make_queue(db)
+    new = restore()
+    originals = set()
+    for number in range(5):
+        originals.add(open_batch(db, str(number)))
+        finish(db, max(originals))
+
+    adopt(new)
+
+    assert open_batch(new, "a") > max(originals) + 999_000
 
 
 def test_refreshing_every_materialized_view_halts_nothing(db: Connection) -> None:

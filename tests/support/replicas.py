@@ -36,15 +36,16 @@ class Replica:
     def __init__(self, folder: Path, binary: Callable[[str], Path], user: dict[str, Any]) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self._binary = binary
+        self.binary = binary
         self._user = user
         self.is_running = False
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@/{database}?host={quote(str(self.folder), safe='')}"
 
-    def initialize(self) -> None:
-        self.run("initdb", "--pgdata=data", "--username=postgres", "--no-locale", "--encoding=UTF8")
+    def initialize(self, *options: str) -> None:
+        names = ("--username=postgres", "--no-locale", "--encoding=UTF8")
+        self.run("initdb", "--pgdata=data", *names, *options)
 
     def configure(self, text: str) -> None:
         with (self.data / "postgresql.conf").open("a") as conf:
@@ -69,7 +70,7 @@ class Replica:
     def run(self, program: str, *arguments: str) -> None:
         with (self.folder / "programs.log").open("ab") as log:
             subprocess.run(
-                [self._binary(program), *arguments],
+                [self.binary(program), *arguments],
                 check=True,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -99,19 +100,19 @@ class Replicas:
             self._user = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
         self._made: list[Replica] = []
 
-    def new(self) -> Replica:
-        """A server's place, with nothing in it."""
+    def new(self, binary: Callable[[str], Path] | None = None) -> Replica:
+        """A server's place, with nothing in it; of another version, if its programs are given."""
         folder = self._root / f"s{len(self._made)}"
         folder.mkdir()
         os.chown(folder, self._owner.st_uid, self._owner.st_gid)
-        self._made.append(Replica(folder, self._server.binary, self._user))
+        self._made.append(Replica(folder, binary or self._server.binary, self._user))
         return self._made[-1]
 
-    def primary(self, settings: str = "") -> Replica:
+    def primary(self, binary: Callable[[str], Path] | None = None) -> Replica:
         """A running server with the queue installed in the database postgres."""
-        primary = self.new()
+        primary = self.new(binary)
         primary.initialize()
-        primary.configure(_SETTINGS + settings)
+        primary.configure(_SETTINGS)
         primary.start()
         with connect(primary.url()) as db:
             db.execute(INSTALL_SQL.read_bytes())
@@ -119,7 +120,7 @@ class Replicas:
 
     def standby(self, primary: Replica) -> Replica:
         """A running standby."""
-        standby = self.new()
+        standby = self.new(primary.binary)
         standby.back_up(primary, "--write-recovery-conf", "--checkpoint=fast")
         standby.start()
         return standby

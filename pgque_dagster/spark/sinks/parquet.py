@@ -41,8 +41,8 @@ class ParquetSink:
     batch: if the batch becomes dead letters, if its consumer is unregistered, or if a subconsumer
     takes it over by a dead interval, under a new batch id.
 
-    A location belongs to one lineage. Another installation, a copy of the database and a restored
-    database number their batches independently, so their writes are refused.
+    A location belongs to one lineage. Another installation, a copy of the database, a restored
+    database and a promoted standby number their batches independently, so their writes are refused.
 
     Args:
         location: a directory that driver and executors share, on a file system that renames
