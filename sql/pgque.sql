@@ -2993,7 +2993,7 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_adopted();
-    perform pgque.follow_timeline();
+    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
 end;
 $$;
@@ -3010,7 +3010,7 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
     perform pgque.check_adopted();
-    perform pgque.follow_timeline();
+    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
         perform pgque.refuse_tick(v_queue);
     end if;
@@ -3219,7 +3219,7 @@ declare
 begin
     perform pgque.check_read_committed('an external tick');
     perform pgque.check_adopted();
-    perform pgque.follow_timeline();
+    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     loop
         v_queue := pgque.find_queue(i_queue_name);
         select q.* into v_queue

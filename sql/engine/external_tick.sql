@@ -15,7 +15,7 @@ declare
 begin
     perform pgque.check_read_committed('an external tick');
     perform pgque.check_adopted();
-    perform pgque.follow_timeline();
+    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     loop
         v_queue := pgque.find_queue(i_queue_name);
         select q.* into v_queue

@@ -149,6 +149,31 @@ def test_a_batch_that_is_opened_before_the_first_tick_has_a_new_id(
         assert lineage(db) != lineage(to(primary, name)), way
 
 
+def test_every_form_of_the_ticker_follows_the_promotion(servers: Replicas, to: Connect) -> None:
+    forms = {
+        "every_queue": "pgque.ticker()",
+        "one_queue": "pgque.ticker('q')",
+        "external": "pgque.ticker('external', 100, now(), 100)",
+    }
+    primary = servers.primary()
+    with connect(primary.url()) as template:
+        make_queue(template)
+        make_queue(template, "external", external_ticker="true")
+    with connect(primary.url("template1")) as db:
+        for name in forms:
+            db.execute(f"create database {name} template postgres".encode())
+    standby = servers.standby(primary)
+    cut_off(standby, primary)
+    standby.promote()
+
+    timeline = "select last_value >> 32 from pgque.lineage_seq"
+    for name, call in forms.items():
+        db = to(standby, name)
+        assert value(db, timeline) == 1
+        value(db, f"select {call}")
+        assert value(db, timeline) == 2, name
+
+
 def test_two_promotions_from_one_origin_are_two_lineages(servers: Replicas, to: Connect) -> None:
     primary = servers.primary()
     make_queue(to(primary))
