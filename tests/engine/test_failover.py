@@ -1,6 +1,8 @@
 """A server that goes on without the last transactions gives out no id of a lost batch again."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -233,6 +235,32 @@ def test_whoever_notices_the_promotion_in_a_long_transaction_holds_up_nobody(
         seen = lineage(second)
     assert lost + 1_000_000 < noticed < found
     assert (lineage(first), next_batch(first)) == (seen, found + 1)
+
+
+def test_many_that_notice_the_promotion_at_once_begin_one_life(
+    servers: Replicas, to: Connect
+) -> None:
+    consumers = [f"c{number}" for number in range(8)]
+    primary = servers.primary()
+    old = to(primary)
+    make_queue(old, consumers=consumers)
+    send(old, "a")
+    tick(old)
+    standby = servers.standby(primary)
+    cut_off(standby, primary)
+    standby.promote()
+    connections = {name: to(standby) for name in consumers}
+    begin = threading.Barrier(len(consumers))
+
+    def draw(consumer: str) -> int:
+        begin.wait()
+        drawn: int = next_batch(connections[consumer], consumer=consumer)
+        return drawn
+
+    with ThreadPoolExecutor(len(consumers)) as pool:
+        drawn = sorted(pool.map(draw, consumers))
+    assert drawn == list(range(drawn[0], drawn[0] + len(consumers)))
+    assert drawn[0] > 1_000_000
 
 
 def test_a_tick_that_was_lost_is_told_from_the_one_that_has_its_number(
