@@ -1,6 +1,5 @@
 """A server that goes on without the last transactions gives out no id of a lost batch again."""
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -250,15 +249,20 @@ def test_many_that_notice_the_promotion_at_once_begin_one_life(
     cut_off(standby, primary)
     standby.promote()
     connections = {name: to(standby) for name in consumers}
-    begin = threading.Barrier(len(consumers))
+    first, watcher = to(standby), to(standby)
+    active = "select count(*) = 8 from pg_stat_activity where state = 'active' and query like %s"
 
     def draw(consumer: str) -> int:
-        begin.wait()
         drawn: int = next_batch(connections[consumer], consumer=consumer)
         return drawn
 
     with ThreadPoolExecutor(len(consumers)) as pool:
-        drawn = sorted(pool.map(draw, consumers))
+        with first.transaction():
+            rows(first, "select from pgque.lineage_lock for update")
+            drawing = [pool.submit(draw, name) for name in consumers]
+            wait_for(watcher, active, "%next_batch%")
+            assert not any(each.done() for each in drawing)
+        drawn = sorted(each.result() for each in drawing)
     assert drawn == list(range(drawn[0], drawn[0] + len(consumers)))
     assert drawn[0] > 1_000_000
 

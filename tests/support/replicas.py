@@ -161,9 +161,9 @@ def cut_off(standby: Replica, primary: Replica) -> None:
         wait_for(db, "select count(*) = 0 from pg_stat_wal_receiver")
 
 
-def wait_for(db: Connection, question: str) -> None:
+def wait_for(db: Connection, question: str, *params: object) -> None:
     """Asks until the answer is true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while rows(db, question) != [(True,)]:
+    while rows(db, question, *params) != [(True,)]:
         assert time.monotonic() < deadline, f"still not: {question}"
         time.sleep(0.05)
