@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 PG ?= 18
+# For root, whose folders may be closed to the user who runs the embedded PostgreSQL.
+export PGQUE_OPEN_FOLDERS = 1
 
 .PHONY: help
 help:  ## Show this list

@@ -28,6 +28,9 @@ JDBC_JAR = Path("/usr/share/java/postgresql.jar")  # Debian's libpostgresql-jdbc
 # Sparks of tests are short: optimizing their code costs more than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# pytest closes its folders to the user who runs the server for root.
+os.environ.setdefault("PGQUE_OPEN_FOLDERS", "1")
+
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 4 * 2**30  # of temporary files, more than all tests need at a time
 

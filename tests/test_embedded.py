@@ -218,3 +218,19 @@ def test_the_error_of_a_projects_stopped_server_names_a_command(
         _ = EmbeddedPostgres().url
 
     assert f"`PGQUE_HOME='{folder}' pgque ticker` starts it" in str(told.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
+def test_roots_private_folders_stay_closed_unless_the_environment_opens_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = folder.parent
+    monkeypatch.delenv("PGQUE_OPEN_FOLDERS")
+    with pytest.raises(EmbeddedPostgresError, match="PGQUE_OPEN_FOLDERS=1") as refused:
+        EmbeddedPostgres(folder).start()
+    assert str(closed) in str(refused.value)
+    assert closed.stat().st_mode & 0o777 == 0o700
+
+    monkeypatch.setenv("PGQUE_OPEN_FOLDERS", "1")
+    with EmbeddedPostgres(folder):
+        assert closed.stat().st_mode & 0o777 == 0o701

