@@ -112,7 +112,7 @@ def _dead_tuples(url: str) -> dict[str, float]:
         value(connection, "select pg_stat_clear_snapshot()")
         rows = connection.execute(
             "select case when relname like 'event_%%' then 'event tables' "
-            "when relname like 'position_log' or relname like 'subscription%%' "
+            "when relname like 'position_log%%' or relname like 'subscription%%' "
             "then 'subscription side' when relname like 'tick%%' then 'tick side' end as side, "
             "sum(n_dead_tup) from pg_stat_user_tables where schemaname = 'pgque' group by 1"
         ).fetchall()

@@ -119,6 +119,7 @@ GROUPS = (
             "engine/maint_operations.sql",
             "engine/rotation.sql",
             "engine/compaction.sql",
+            "engine/log_halves.sql",
             "engine/counters.sql",
             "engine/history.sql",
             "engine/metadata_rotation.sql",

@@ -117,7 +117,7 @@ declare
                        else format('lock table only pgque.%I in access exclusive mode', c.relname) end
                    from pg_class c
                    where c.relnamespace = 'pgque'::regnamespace
-                     and c.relkind in ('r', 'v', 'm')
+                     and c.relkind in ('r', 'v', 'm', 'p')
                      and (i_with_events or c.relname !~ '^event_[0-9t]' or exists (
                          select from pg_inherits i
                          where i.inhrelid = c.oid
@@ -200,7 +200,7 @@ create table if not exists pgque.config (
 alter table pgque.config
     add column if not exists metadata_rotation_period interval not null default '2 minutes'
         check (metadata_rotation_period >= '0'),
-    add column if not exists metadata_rotated_at timestamptz;
+    drop column if exists metadata_rotated_at;
 
 -- ===== schema/version.sql ========================================================================
 
@@ -342,25 +342,119 @@ begin
 end;
 $$;
 
+-- ===== schema/log.sql ============================================================================
+
+-- The logs of positions and ticks have two halves each, 0 and 1. Everything is written to the
+-- current half. Maintenance copies what is still needed to the other one, makes that
+-- the current one, and truncates the half that it left when no snapshot needs it any more. So no
+-- row dies, and what a snapshot sees stays where it sees it.
+
+-- Which half of each log is the current one. Updated by a switch and by nothing else: whoever locks
+-- the row in REPEATABLE READ gets a serialization failure if there was a switch since its snapshot.
+-- Two rows that each poll reads: an index would only make that dearer.
+create table if not exists pgque.log (
+    log_name  text not null,
+    half      smallint not null check (half in (0, 1))
+);
+
+insert into pgque.log (log_name, half)
+select log_name, 0
+from unnest(array['tick', 'position']) log_name
+where not exists (select from pgque.log);
+
+-- What maintenance knows of each log: when it was rotated last; of one with halves, since when the
+-- other half waits to be emptied, which transaction switched, or a later one that a standby's
+-- snapshots have to be newer than (marked_at), and which transactions held a snapshot after the
+-- switch; or whether that half holds a copy for the next switch. Snapshots are waited for no longer
+-- than the patience.
+create table if not exists pgque.log_rotation (
+    log_name    text primary key,
+    rotated_at  timestamptz,
+    left_at     timestamptz,
+    left_by     xid8,
+    marked_at   timestamptz,
+    holders     text[],
+    is_copied   boolean not null default false,
+    patience    interval not null default '1 hour' check (patience >= '0')
+);
+
+insert into pgque.log_rotation (log_name)
+values ('tick'), ('position'), ('counter'), ('history')
+on conflict do nothing;
+
+-- Earlier versions had one table of ticks and one of positions. Their rows move to the first halves
+-- (schema/tick.sql, schema/partition.sql); the tables are dropped when no view reads them any more
+-- (ops/regenerate.sql). Functions that pass their rows are made anew.
+do $$
+declare
+    v_name        regprocedure;
+    v_constraint  name;
+begin
+    if (select c.relkind from pg_class c where c.oid = to_regclass('pgque.tick'))
+       is distinct from 'r' then
+        return;
+    end if;
+    drop view if exists pgque.tick_retention;
+    for v_name in
+        select p.oid::regprocedure
+        from pg_proc p
+        join pg_class c on c.oid in ('pgque.tick'::regclass, 'pgque.position_log'::regclass)
+        where p.prorettype = c.reltype or c.reltype = any (p.proargtypes::oid[])
+    loop
+        execute format('drop function %s', v_name);  -- quoted: by regprocedure
+    end loop;
+    alter table pgque.tick rename to tick_before;
+    alter table pgque.position_log rename to position_before;
+    for v_constraint in  -- whose names the new table takes
+        select c.conname from pg_constraint c where c.conrelid = 'pgque.position_before'::regclass
+    loop
+        execute format('alter table pgque.position_before rename constraint %I to %I',
+                       v_constraint, format('%s_before', v_constraint));
+    end loop;
+end;
+$$;
+
 -- ===== schema/tick.sql ===========================================================================
 
--- Append-only. The primary key is what serializes tickers: each computes last id + 1 in the
--- snapshot that it stores, so of two at once only one can insert, and snapshots of a queue only
--- grow with the id. Reclaimed by compaction (TRUNCATE), so a held xmin horizon costs nothing.
--- Without autovacuum: an analyze of the nearly empty table would leave sequential scans in
--- cached plans.
-create table if not exists pgque.tick (
+-- Append-only, in two halves (schema/log.sql). The primary key is what serializes tickers: each
+-- computes last id + 1 in the snapshot that it stores, so of two at once only one can insert, and
+-- snapshots of a queue only grow with the id. For some time a tick stands in both halves, so whoever
+-- reads this table rather than the view below wants one row of it.
+-- Without autovacuum: an analyze of a nearly empty half would leave sequential scans in cached plans.
+create table if not exists pgque.tick_log (
     tick_queue      integer not null,
     tick_id         bigint not null,
     tick_time       timestamptz not null,
     tick_snapshot   pg_snapshot not null,
     tick_event_seq  bigint not null,
-    primary key (tick_queue, tick_id)
-) with (autovacuum_enabled = false);
+    half            smallint not null,
+    primary key (tick_queue, tick_id, half)
+) partition by list (half);
+
+create table if not exists pgque.tick_log_0
+partition of pgque.tick_log for values in (0) with (autovacuum_enabled = false);
+create table if not exists pgque.tick_log_1
+partition of pgque.tick_log for values in (1) with (autovacuum_enabled = false);
 
 -- Finds the farthest tick within a maximum count of events without walking the backlog.
-create index if not exists tick_event_seq_idx
-    on pgque.tick (tick_queue, tick_event_seq, tick_id);
+create index if not exists tick_log_event_seq_idx
+    on pgque.tick_log (tick_queue, tick_event_seq, tick_id);
+
+-- Each tick once: those of the current half.
+create or replace view pgque.tick as
+select t.*
+from pgque.tick_log t
+where t.half = (select l.half from pgque.log l where l.log_name = 'tick');
+
+do $$
+begin
+    if to_regclass('pgque.tick_before') is not null then
+        insert into pgque.tick_log
+        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 0
+        from pgque.tick_before t;
+    end if;
+end;
+$$;
 
 -- Queues that tick at the next ticker run whatever their thresholds say. One row a request: a tick
 -- takes away those that its own snapshot sees, and none that came with events too late for it.
@@ -406,8 +500,10 @@ alter table pgque.subscription_base
 
 -- Where each subscription stands: append-only, the row with the highest pos_seq counts.
 -- The primary key makes two sessions that move one consumer at once meet: the second waits for
--- the first and then finds its number taken. Compaction (TRUNCATE and the newest rows again)
--- reclaims it, so a held xmin horizon slows no consumer. No autovacuum: see pgque.tick.
+-- the first and then finds its number taken. A log with two halves (schema/log.sql), so a held xmin
+-- horizon slows no consumer: two tables that inherit an empty one. They are no partitions, since the
+-- row of a switch stands in both; and none is the other's parent, since the planner takes an empty
+-- parent for one that stays empty. No autovacuum: see pgque.tick_log.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -417,27 +513,30 @@ create table if not exists pgque.position_log (
     sub_next_tick  bigint,
     lease_owner    text,
     lease_until    timestamptz,
-    lease_epoch    bigint not null,
-    primary key (sub_id, pos_seq)
-) with (autovacuum_enabled = false);
-
-create index if not exists position_log_batch_idx
-    on pgque.position_log (sub_batch, pos_seq) where sub_batch is not null;
-
--- A subconsumer without a batch stands nowhere. Earlier versions knew none.
-do $$
-begin
-    if exists (select from pg_attribute a
-               where a.attrelid = 'pgque.position_log'::regclass
-                 and a.attname = 'sub_last_tick' and a.attnotnull) then
-        alter table pgque.position_log alter column sub_last_tick drop not null;
-    end if;
-end;
-$$;
+    lease_epoch    bigint not null
+);
 
 -- Where the queue has an event_ttl: events of the open batch that are older are not in it. Decided
 -- when the batch is opened, so that it reads the same each time.
-alter table pgque.position_log add column if not exists event_cutoff timestamptz;
+-- A switch of the halves is a move, too: it writes the same position under the next number to both,
+-- and next_half says where the one after it goes; the default is for calls of an earlier version that
+-- an upgrade overtakes.
+alter table pgque.position_log
+    add column if not exists event_cutoff timestamptz,
+    add column if not exists next_half smallint not null default 0;
+
+create table if not exists pgque.position_log_0 (
+    primary key (sub_id, pos_seq)
+) inherits (pgque.position_log) with (autovacuum_enabled = false);
+
+create table if not exists pgque.position_log_1 (
+    primary key (sub_id, pos_seq)
+) inherits (pgque.position_log) with (autovacuum_enabled = false);
+
+create index if not exists position_log_0_batch_idx
+    on pgque.position_log_0 (sub_batch, pos_seq) where sub_batch is not null;
+create index if not exists position_log_1_batch_idx
+    on pgque.position_log_1 (sub_batch, pos_seq) where sub_batch is not null;
 
 create sequence if not exists pgque.batch_id_seq;
 
@@ -457,7 +556,8 @@ select s.sub_id,
        p.lease_epoch,
        p.pos_seq,
        s.sub_main,
-       p.event_cutoff
+       p.event_cutoff,
+       p.next_half
 from pgque.subscription_base s
 cross join lateral (
     select *
@@ -565,6 +665,22 @@ alter table pgque.position_log
     add column if not exists page_to bigint,
     add column if not exists held_at timestamptz;
 
+do $$
+declare
+    v_columns text;
+begin
+    if to_regclass('pgque.position_before') is not null then
+        select string_agg(format('%I', a.attname), ', ' order by a.attnum) into v_columns
+        from pg_attribute a
+        where a.attrelid = 'pgque.position_before'::regclass and a.attnum > 0
+          and not a.attisdropped;
+        execute format(  -- quoted: above
+            'insert into pgque.position_log_0 (%s) select %s from pgque.position_before', v_columns,
+            v_columns);
+    end if;
+end;
+$$;
+
 -- Earlier versions knew no slots.
 do $$
 begin
@@ -585,7 +701,7 @@ create or replace view pgque.slot_state as
 select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id,
        p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
        p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
-       p.page_from, p.page_to, p.held_at, p.event_cutoff
+       p.page_from, p.page_to, p.held_at, p.event_cutoff, p.next_half
 from pgque.partition_consumer c
 join pgque.queue q on q.queue_id = c.queue_id
 join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name
@@ -973,6 +1089,228 @@ begin
 end;
 $$;
 
+-- ===== engine/log_halves.sql =====================================================================
+
+-- What the logs with two halves (schema/log.sql) have in common.
+--
+-- Half 0 is the current one for most of the time: maintenance goes back to it as soon as it is empty.
+-- So the frequent statements look into half 0 alone, which is enough for them because, in READ
+-- COMMITTED,
+-- - a switch writes each position to both halves, and to half 0 nobody writes while next_half is 1:
+--   where the newest row of half 0 has next_half = 0, no newer one is in half 1;
+-- - a tick is the same in both halves, each half has all ticks between its first and its last, and the
+--   last one is the newest of all where pgque.log says that half 0 is current;
+-- - a statement takes its snapshot after its locks, so one that waited for TRUNCATE sees the switch.
+-- Whatever they do not find there, a second statement finds in both halves. In a stricter isolation
+-- they always look at both: the transaction's own moves may be in half 1 (follow_switch) while the
+-- switch that sent them there is none of what it sees.
+
+-- Lets this transaction commit without waiting for a standby. Maintenance holds locks that others
+-- wait for, and its commit promises nothing to anybody: a standby that lags, or never answers, would
+-- only make them wait for nothing.
+-- locks: none. writes: nothing.
+create or replace function pgque.commit_locally()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('synchronous_commit') <> 'off' then
+        perform set_config('synchronous_commit', 'local', true);
+    end if;
+end;
+$$;
+
+-- Refuses a name that no log has.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_log_name(i_log text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('there is no log "%s"', coalesce(i_log, 'null')),
+            hint = 'Name one of counter, history, position and tick.';
+    end if;
+end;
+$$;
+
+-- The table that is a half of a log.
+-- locks: none. writes: nothing.
+create or replace function pgque.half_table(i_log text, i_half integer)
+returns regclass
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return format('pgque.%s_log_%s', i_log, i_half)::regclass;
+end;
+$$;
+
+-- Which position a transaction in REPEATABLE READ or SERIALIZABLE comes after, when the log may have
+-- been switched since its snapshot: if the given position is the newest but for the switch, the
+-- switch's number and the half that is current now. The switch has written its number to that half
+-- as well, where nobody else writes it, and PostgreSQL tells of a row that the snapshot does not see
+-- by refusing the insert. Otherwise the consumer was moved: a serialization failure.
+-- locks: the row of log, shared, or nothing new. writes: nothing.
+create or replace function pgque.follow_switch(
+    i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_row       pgque.position_log;
+    v_is_moved  boolean;
+begin
+    if io_half <> (select l.half from pgque.log l where l.log_name = 'position') then
+        return;  -- written by this very transaction, after the switch
+    end if;
+    begin
+        perform from pgque.log l where l.log_name = 'position' for share;
+        return;
+    exception
+        when serialization_failure then
+            io_pos_seq := io_pos_seq + 1;
+            io_half := 1 - io_half;
+    end;
+    v_row.sub_id := i_sub_id;
+    v_row.pos_seq := io_pos_seq;
+    v_row.sub_active := clock_timestamp();
+    v_row.lease_epoch := 0;
+    v_row.next_half := io_half;
+    begin
+        perform pgque.write_position(v_row);
+        v_is_moved := true;
+    exception
+        when serialization_failure then
+            v_is_moved := false;
+    end;
+    if v_is_moved then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = 'another session moved the consumer since this transaction began',
+            hint = 'Roll back and try again.';
+    end if;
+end;
+$$;
+
+-- The transactions of this database that hold a snapshot now. One that begins later takes its
+-- snapshots later.
+-- locks: none. writes: nothing.
+create or replace function pgque.snapshot_holders()
+returns text[]
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select l.virtualtransaction
+        from pg_stat_activity a
+        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
+        where a.datname = current_database()
+          and a.backend_xmin is not null
+          and a.pid <> pg_backend_pid());
+end;
+$$;
+
+-- Whether a transaction may still read what was left by a switch: one of those that held a snapshot
+-- then, or one on a standby that reports its snapshots (hot_standby_feedback).
+-- locks: none. writes: nothing.
+create or replace function pgque.is_half_read(i_holders text[], i_left_by xid8)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pg_locks l
+                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
+        or exists (select
+                   from (select r.backend_xmin as xmin from pg_stat_replication r
+                         union all
+                         select s.xmin from pg_replication_slots s) standby
+                   where standby.xmin is not null
+                     and (standby.xmin = i_left_by::xid
+                          or not pgque.is_written_since(standby.xmin, i_left_by)));
+end;
+$$;
+
+-- Empties the half that the last switch of a log left: when no snapshot needs it any more or the
+-- patience with snapshots is over, and nobody uses it. The first call after the switch notes who holds
+-- a snapshot. While a standby is waited for, the transaction that its snapshots have to be newer than
+-- is set anew each minute: reports that began after the switch lock both halves, too, and whatever the
+-- standby replays would wait for them. Returns 1 when the half is empty.
+-- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
+create or replace function pgque.maint_empty_half(i_log text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '10ms'
+as $$
+declare
+    v_log   record;
+    v_half  regclass;
+begin
+    perform pgque.check_log_name(i_log);
+    perform pgque.check_read_committed('compaction');
+    select r.*, l.half into v_log
+    from pgque.log_rotation r
+    join pgque.log l on l.log_name = r.log_name
+    where r.log_name = i_log and r.left_at is not null
+    for update of r skip locked;
+    if not found then
+        return 0;
+    end if;
+    if v_log.left_by = pg_current_xact_id_if_assigned() then
+        return 0;
+    elsif v_log.holders is null then
+        v_log.holders := pgque.snapshot_holders();
+        update pgque.log_rotation r set holders = v_log.holders where r.log_name = i_log;
+    end if;
+    if clock_timestamp() < v_log.left_at + v_log.patience
+       and pgque.is_half_read(v_log.holders, v_log.left_by) then
+        update pgque.log_rotation r
+        set left_by = pg_current_xact_id(), marked_at = clock_timestamp()
+        where r.log_name = i_log and r.marked_at < clock_timestamp() - interval '1 minute';
+        return 0;
+    end if;
+
+    v_half := pgque.half_table(i_log, 1 - v_log.half);
+    perform pgque.commit_locally();
+    execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
+    if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
+        perform pgque.note_switch(i_log);  -- of a registration that did not see the last one
+        return 0;
+    end if;
+    execute format('truncate only %s', v_half);  -- quoted: by regclass
+    update pgque.log_rotation r
+    set left_at = null, left_by = null, marked_at = null, holders = null
+    where r.log_name = i_log;
+    return 1;
+exception
+    when lock_not_available then
+        return 0;
+end;
+$$;
+
+-- Notes that a log's other half was left just now.
+-- locks: the log's row in log_rotation. writes: log_rotation.
+create or replace function pgque.note_switch(i_log text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    update pgque.log_rotation r
+    set left_at = clock_timestamp(), left_by = pg_current_xact_id(),
+        marked_at = clock_timestamp(), holders = null, is_copied = false
+    where r.log_name = i_log;
+end;
+$$;
+
 -- ===== engine/counters.sql =======================================================================
 
 -- Notes that a consumer came from one tick to another without finishing what lies between; from null
@@ -1018,11 +1356,11 @@ begin
         order by l.pos_seq desc
         limit 1;
         exit when not found;
-        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
-        values (old.sub_id, v_last.pos_seq + 1, v_last.sub_last_tick, clock_timestamp(),
-                v_last.lease_epoch)
-        on conflict (sub_id, pos_seq) do nothing;
-        exit when found;
+        v_last.pos_seq := v_last.pos_seq + 1;
+        v_last.sub_active := clock_timestamp();
+        v_last.sub_batch := null;
+        v_last.sub_next_tick := null;
+        exit when pgque.write_position(v_last);
     end loop;
     insert into pgque.counter_log (queue_id, sub_id, acked)
     select old.sub_queue, old.sub_id, t.tick_event_seq
@@ -1622,8 +1960,12 @@ begin
     perform pgque.grant_perms(i_queue_name);
     perform pgque.build_queue_functions(v_id);
     perform pgque.build_insert_dispatch();
-    insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
-    values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
+    perform pgque.check_tick_half();
+    insert into pgque.tick_log (
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
+    select v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0, l.half
+    from pgque.log l
+    where l.log_name = 'tick';
     insert into pgque.tick_state (queue_id) values (v_id);
     return 1;
 end;
@@ -2843,6 +3185,23 @@ begin
 end;
 $$;
 
+-- Keeps a transaction whose snapshot is older than a switch of the ticks from adding one to the half
+-- that was left, or registering at one that is only there: it gets a serialization failure. In READ
+-- COMMITTED the statement that inserts ticks takes its snapshot after its lock, which the switch waits
+-- for, and so sees the current half.
+-- locks: in a stricter isolation the row of log, shared. writes: nothing.
+create or replace function pgque.check_tick_half()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform from pgque.log l where l.log_name = 'tick' for share;
+    end if;
+end;
+$$;
+
 -- What another session has locked, or waits to lock, against everybody: a queue that is being dropped,
 -- for one. Whoever reads its sequence would wait for that session's commit.
 create or replace view pgque.locked_relation as
@@ -2934,6 +3293,7 @@ create or replace function pgque.make_ticks(i_due pgque.tick_due[])
 returns table (ticked_queue integer, new_tick bigint)
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_unsure   constant boolean := pg_current_xact_id_if_assigned() is not null
@@ -2941,6 +3301,7 @@ declare
     v_written  oid[];
     v_touched  oid[];
 begin
+    perform pgque.check_tick_half();
     if i_due = '{}' then
         return;
     end if;
@@ -2954,11 +3315,13 @@ begin
         join unnest(i_due) d on d.queue_id = s.queue_id
         for update of s skip locked
     ), ticked as (
-        insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+        insert into pgque.tick_log (
+            tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
-               (select pgque.tick_snapshot()), d.last_event_id
+               (select pgque.tick_snapshot()), d.last_event_id,
+               (select l.half from pgque.log l where l.log_name = 'tick')
         from due d
-        on conflict (tick_queue, tick_id) do nothing
+        on conflict (tick_queue, tick_id, half) do nothing
         returning tick_queue, tick_id
     ), answered as (
         delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue
@@ -3251,8 +3614,11 @@ begin
                           v_last.tick_id, v_last.tick_event_seq);
     end if;
 
-    insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
-    select v_queue.queue_id, i_tick_id, i_orig_timestamp, pgque.tick_snapshot(), i_event_seq;
+    insert into pgque.tick_log (
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
+    select v_queue.queue_id, i_tick_id, i_orig_timestamp, pgque.tick_snapshot(), i_event_seq, l.half
+    from pgque.log l
+    where l.log_name = 'tick';
     delete from pgque.tick_request r where r.queue_id = v_queue.queue_id;
     perform pgque.seq_setval(v_queue.queue_event_seq, i_event_seq);
     perform pg_notify(format('pgque_%s', i_queue_name), i_tick_id::text);
@@ -3310,6 +3676,27 @@ begin
 end;
 $$;
 
+-- Sets how long the logs of positions and ticks keep what an old snapshot may still read; returns it.
+-- A transaction that reads them for the first time when its snapshot is older gets a serialization
+-- failure, and a dump lacks them.
+-- locks: the rows of log_rotation. writes: log_rotation.
+create or replace function pgque.set_snapshot_patience(p_patience interval)
+returns interval
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if p_patience is null or p_patience < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no patience of %s with snapshots', coalesce(p_patience::text, 'null')),
+            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+    end if;
+    update pgque.log_rotation set patience = p_patience;
+    return p_patience;
+end;
+$$;
+
 -- Sets how often ticker_loop ticks, in milliseconds; returns it.
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)
@@ -3355,7 +3742,7 @@ begin
             hint = 'Pass a name, one for each independent reader of the queue.';
     end if;
 
-    lock table pgque.tick in row share mode;
+    lock table pgque.tick_log in row share mode;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
     select t.tick_id into v_tick
     from pgque.tick t
@@ -3375,6 +3762,7 @@ begin
                           'and tick_id >= %s;', v_queue.queue_id, v_queue.queue_first_tick);
     end if;
 
+    perform pgque.check_tick_half();
     insert into pgque.consumer (co_name) values (x_consumer_name) on conflict do nothing;
     select c.co_id into v_consumer from pgque.consumer c where c.co_name = x_consumer_name;
     insert into pgque.subscription_base (sub_queue, sub_consumer)
@@ -3384,13 +3772,32 @@ begin
     v_new := found;
 
     if v_new then
-        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
-        values (v_sub_id, 1, v_tick, clock_timestamp(), 0);
+        perform pgque.begin_positions(v_sub_id, v_tick);
         perform pgque.count_move(v_queue.queue_id, v_sub_id, null, v_tick);
     elsif x_tick_pos is not null then
         perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
     end if;
     return v_new::integer;
+end;
+$$;
+
+-- Writes a new subscription's first position.
+-- locks: none. writes: position_log.
+create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_row pgque.position_log;
+begin
+    v_row.sub_id := i_sub_id;
+    v_row.pos_seq := 1;
+    v_row.sub_last_tick := i_tick;
+    v_row.sub_active := clock_timestamp();
+    v_row.lease_epoch := 0;
+    v_row.next_half := (select l.half from pgque.log l where l.log_name = 'position');
+    perform pgque.write_position(v_row);
 end;
 $$;
 
@@ -3545,8 +3952,7 @@ begin
         on conflict do nothing
         returning sub_id into v_sub_id;
         if found then
-            insert into pgque.position_log (sub_id, pos_seq, sub_active, lease_epoch)
-            values (v_sub_id, 1, clock_timestamp(), 0);
+            perform pgque.begin_positions(v_sub_id, null);
             exit;
         end if;
         -- Another session was faster, or the name is somebody else's.
@@ -3792,7 +4198,7 @@ begin
     end if;
 
     select t.* into v_near
-    from pgque.tick t
+    from pgque.tick_log t
     where t.tick_queue = i_queue_id
       and t.tick_id > i_last.tick_id
       and t.tick_time <= v_newest
@@ -3806,7 +4212,7 @@ begin
     end if;
 
     select t.* into v_far
-    from pgque.tick t
+    from pgque.tick_log t
     where t.tick_queue = i_queue_id
       and t.tick_event_seq <= i_last.tick_event_seq + i_max_count
       and t.tick_id > v_near.tick_id
@@ -3990,18 +4396,45 @@ returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_row pgque.position_log;
 begin
-    insert into pgque.position_log (
-        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick,
-        lease_owner, lease_until, lease_epoch, event_cutoff)
-    values (
-        i_sub.sub_id, i_sub.pos_seq + 1, i_sub.sub_last_tick, clock_timestamp(), i_sub.sub_batch,
-        i_sub.sub_next_tick,
-        case when i_sub.sub_batch is not null then i_sub.lease_owner end,
-        case when i_sub.sub_batch is not null then i_sub.lease_until end,
-        i_sub.lease_epoch,
-        case when i_sub.sub_batch is not null then i_sub.event_cutoff end)
-    on conflict (sub_id, pos_seq) do nothing;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        select f.io_pos_seq, f.io_half into i_sub.pos_seq, i_sub.next_half
+        from pgque.follow_switch(i_sub.sub_id, i_sub.pos_seq, i_sub.next_half) f;
+    end if;
+    v_row.sub_id := i_sub.sub_id;
+    v_row.pos_seq := i_sub.pos_seq + 1;
+    v_row.sub_last_tick := i_sub.sub_last_tick;
+    v_row.sub_active := clock_timestamp();
+    v_row.sub_batch := i_sub.sub_batch;
+    v_row.sub_next_tick := i_sub.sub_next_tick;
+    v_row.lease_epoch := i_sub.lease_epoch;
+    if i_sub.sub_batch is not null then
+        v_row.lease_owner := i_sub.lease_owner;
+        v_row.lease_until := i_sub.lease_until;
+        v_row.event_cutoff := i_sub.event_cutoff;
+    end if;
+    v_row.next_half := i_sub.next_half;
+    return pgque.write_position(v_row);
+end;
+$$;
+
+-- Writes a position to the half that it names; false when its number is taken.
+-- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
+create or replace function pgque.write_position(i_row pgque.position_log)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_row.next_half = 0 then
+        insert into pgque.position_log_0 values (i_row.*)
+        on conflict (sub_id, pos_seq) do nothing;
+    else
+        insert into pgque.position_log_1 values (i_row.*)
+        on conflict (sub_id, pos_seq) do nothing;
+    end if;
     return found;
 end;
 $$;
@@ -4018,8 +4451,9 @@ declare
     v_tick pgque.tick;
 begin
     select t.* into v_tick
-    from pgque.tick t
-    where t.tick_queue = i_queue_id and t.tick_id = i_tick_id;
+    from pgque.tick_log t
+    where t.tick_queue = i_queue_id and t.tick_id = i_tick_id
+    limit 1;
     if not found then
         raise exception using
             errcode = 'serialization_failure',
@@ -4089,7 +4523,8 @@ end;
 $$;
 
 -- Opens the next batch, or returns the open one; null when there is none. Each poll comes by here: a
--- poll without a new tick is one statement, and a new batch one more. What is left goes to open_batch.
+-- poll without a new batch is one statement, and a new batch one more, of the first half alone while
+-- that is current (see log_halves.sql). What is left goes to open_batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
@@ -4097,23 +4532,36 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_free   record;
-    v_batch  bigint;
+    v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
+    v_free       record;
+    v_batch      bigint;
 begin
-    select s.sub_id, s.pos_seq, s.sub_last_tick, s.lease_epoch, t.tick_id, q.queue_event_ttl
+    select s.sub_id, p.pos_seq, p.sub_last_tick, p.sub_batch, p.lease_epoch, t.tick_id, q.queue_event_ttl,
+           case when t.tick_id is null
+                then (select l.half from pgque.log l where l.log_name = 'tick') end as tick_half
     into v_free
-    from pgque.subscription s
-    join pgque.queue q on q.queue_id = s.sub_queue
+    from pgque.queue q
+    join pgque.subscription_base s on s.sub_queue = q.queue_id
     join pgque.consumer c on c.co_id = s.sub_consumer
+    cross join lateral (
+        select *
+        from pgque.position_log_0 l
+        where l.sub_id = s.sub_id
+        order by l.pos_seq desc
+        limit 1) p
     left join lateral (
-        select l.tick_id from pgque.tick l
-        where l.tick_queue = s.sub_queue and l.tick_id > s.sub_last_tick
+        select l.tick_id from pgque.tick_log_0 l
+        where l.tick_queue = s.sub_queue and l.tick_id > p.sub_last_tick
         order by l.tick_id
         limit 1) t on true
     where q.queue_name = i_queue_name and c.co_name = i_consumer_name
-      and s.sub_batch is null and s.sub_role = 'normal';
-    if v_free.tick_id is not null then
-        insert into pgque.position_log (
+      and p.next_half = 0 and p.lease_until is null and s.sub_role = 'normal';
+    if not v_committed then
+        null;
+    elsif v_free.sub_batch is not null then
+        return v_free.sub_batch;
+    elsif v_free.tick_id is not null then
+        insert into pgque.position_log_0 (
             sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
             event_cutoff)
         values (
@@ -4125,8 +4573,54 @@ begin
         if found then
             return v_batch;
         end if;
-    elsif v_free.sub_id is not null and current_setting('transaction_isolation') = 'read committed' then
+    elsif v_free.tick_half = 0 then
         return null;
+    end if;
+    return pgque.next_batch_of_both_halves(i_queue_name, i_consumer_name, v_committed);
+end;
+$$;
+
+-- The same, wherever position and ticks are.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.next_batch_of_both_halves(
+    i_queue_name text, i_consumer_name text, i_committed boolean)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_free  record;
+    v_row   pgque.position_log;
+begin
+    select s.sub_id, s.pos_seq, s.next_half, s.sub_last_tick, s.lease_epoch, t.tick_id,
+           q.queue_event_ttl
+    into v_free
+    from pgque.subscription s
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    left join lateral (
+        select l.tick_id from pgque.tick_log l
+        where l.tick_queue = s.sub_queue and l.tick_id > s.sub_last_tick
+        order by l.tick_id
+        limit 1) t on true
+    where i_committed
+      and q.queue_name = i_queue_name and c.co_name = i_consumer_name
+      and s.sub_batch is null and s.sub_role = 'normal';
+    if found and v_free.tick_id is null then
+        return null;
+    elsif found then
+        v_row.sub_id := v_free.sub_id;
+        v_row.pos_seq := v_free.pos_seq + 1;
+        v_row.sub_last_tick := v_free.sub_last_tick;
+        v_row.sub_active := clock_timestamp();
+        v_row.sub_batch := pgque.next_batch_id();
+        v_row.sub_next_tick := v_free.tick_id;
+        v_row.lease_epoch := v_free.lease_epoch;
+        v_row.event_cutoff := clock_timestamp() - v_free.queue_event_ttl;
+        v_row.next_half := v_free.next_half;
+        if pgque.write_position(v_row) then
+            return v_row.sub_batch;
+        end if;
     end if;
     return (pgque.open_batch(i_queue_name, i_consumer_name, null, null, null, null,
                              null, null, null)).sub_batch;
@@ -4158,9 +4652,10 @@ $$;
 -- ===== engine/finish_batch.sql ===================================================================
 
 -- Ends a batch: the consumer's position moves to its last tick. A batch under a live lease is
--- finished by its holder, with ack_batch. The common case is one statement, which takes the batch's
--- newest row for the position; when another row follows that one, it writes nothing, and find_batch
--- tells why or where the position is.
+-- finished by its holder, with ack_batch. The common case is one statement for each half, which takes
+-- the batch's newest row there for the position; when another row follows that one, it writes
+-- nothing, and find_batch tells why or where the position is. A stricter isolation goes there at
+-- once: see follow_switch.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -4168,22 +4663,42 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription;
+    v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
+    v_sub        pgque.subscription;
 begin
     loop
-        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
-        select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
-               clock_timestamp(), p.lease_epoch
-        from (select *
-              from pgque.position_log l
-              where l.sub_batch = x_batch_id
-              order by l.pos_seq desc
-              limit 1) p
-        join pgque.subscription_base s on s.sub_id = p.sub_id
-        where s.sub_role <> 'slot'
-          and coalesce(p.lease_until <= clock_timestamp(), true)
-        on conflict (sub_id, pos_seq) do nothing;
-        exit when found;
+        if v_committed then
+            insert into pgque.position_log_0 (
+                sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
+            select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
+                   clock_timestamp(), p.lease_epoch, 0
+            from (select *
+                  from pgque.position_log_0 l
+                  where l.sub_batch = x_batch_id
+                  order by l.pos_seq desc
+                  limit 1) p
+            join pgque.subscription_base s on s.sub_id = p.sub_id
+            where p.next_half = 0
+              and s.sub_role <> 'slot'
+              and coalesce(p.lease_until <= clock_timestamp(), true)
+            on conflict (sub_id, pos_seq) do nothing;
+            exit when found;
+            insert into pgque.position_log_1 (
+                sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
+            select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
+                   clock_timestamp(), p.lease_epoch, 1
+            from (select *
+                  from pgque.position_log_1 l
+                  where l.sub_batch = x_batch_id
+                  order by l.pos_seq desc
+                  limit 1) p
+            join pgque.subscription_base s on s.sub_id = p.sub_id
+            where p.next_half = 1
+              and s.sub_role <> 'slot'
+              and coalesce(p.lease_until <= clock_timestamp(), true)
+            on conflict (sub_id, pos_seq) do nothing;
+            exit when found;
+        end if;
 
         v_sub := pgque.find_batch(x_batch_id);
         perform pgque.refuse_slot(v_sub);
@@ -5094,6 +5609,50 @@ begin
 end;
 $$;
 
+-- What it takes to read a batch of less than 1000 events, wherever position and ticks are; nulls for
+-- any other.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_small_batch(
+    i_batch_id bigint,
+    out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
+    out list xid8[], out owner_id integer, out cutoff timestamptz)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select s.sub_queue,
+           pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
+           pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
+           case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
+                then cur.tick_snapshot end as running,
+           case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
+                then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
+                           where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
+           coalesce(s.sub_main, s.sub_id) as owner_id,
+           coalesce(p.event_cutoff, '-infinity') as cutoff
+    into sub_queue, from_txid, end_txid, running, list, owner_id, cutoff
+    from (select *
+          from pgque.position_log l
+          where l.sub_batch = i_batch_id
+          order by l.pos_seq desc
+          limit 1) p
+    join pgque.subscription_base s on s.sub_id = p.sub_id
+    cross join lateral (
+        select * from pgque.tick_log t
+        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
+        limit 1) prev
+    cross join lateral (
+        select * from pgque.tick_log t
+        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
+        limit 1) cur
+    where cur.tick_event_seq - prev.tick_event_seq < 1000
+      and not exists (select from pgque.position_log newer
+                      where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+      and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+end;
+$$;
+
 -- The events of an open batch, in order of ev_id. A small batch, which is one that spans few event
 -- ids, is found and read by two statements whose plans are kept. From 1000 events on, planning costs
 -- less than a plan for many rows saves. What is out of the ordinary goes that long way too, which
@@ -5111,38 +5670,44 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_b record;
+    v_b  record;
 begin
-    select s.sub_queue,
-           pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
-           pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
-           case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
-                then cur.tick_snapshot end as running,
-           case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
-                then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
-                           where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
-           coalesce(s.sub_main, s.sub_id) as owner_id,
-           coalesce(p.event_cutoff, '-infinity') as cutoff
-    into v_b
-    from (select *
-          from pgque.position_log l
-          where l.sub_batch = x_batch_id
-          order by l.pos_seq desc
-          limit 1) p
-    join pgque.subscription_base s on s.sub_id = p.sub_id
-    cross join lateral (
-        select * from pgque.tick t
-        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
-        limit 1) prev
-    cross join lateral (
-        select * from pgque.tick t
-        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
-        limit 1) cur
-    where cur.tick_event_seq - prev.tick_event_seq < 1000
-      and not exists (select from pgque.position_log newer
-                      where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
-      and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
-    if found then
+    if current_setting('transaction_isolation') = 'read committed' then
+        select s.sub_queue,
+               pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
+               pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
+               case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
+                    then cur.tick_snapshot end as running,
+               case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
+                    then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
+                               where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
+               coalesce(s.sub_main, s.sub_id) as owner_id,
+               coalesce(p.event_cutoff, '-infinity') as cutoff
+        into v_b
+        from (select *
+              from pgque.position_log_0 l
+              where l.sub_batch = x_batch_id
+              order by l.pos_seq desc
+              limit 1) p
+        join pgque.subscription_base s on s.sub_id = p.sub_id
+        cross join lateral (
+            select * from pgque.tick_log_0 t
+            where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
+            limit 1) prev
+        cross join lateral (
+            select * from pgque.tick_log_0 t
+            where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
+            limit 1) cur
+        where p.next_half = 0
+          and cur.tick_event_seq - prev.tick_event_seq < 1000
+          and not exists (select from pgque.position_log_0 newer
+                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+          and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+    end if;
+    if v_b is null then
+        select b.* into v_b from pgque.find_small_batch(x_batch_id) b;
+    end if;
+    if v_b.sub_queue is not null then
         return query execute format(  -- quoted: a number
             'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
         using v_b.from_txid, v_b.end_txid, v_b.running, v_b.list, v_b.owner_id, v_b.cutoff;
@@ -5887,6 +6452,7 @@ declare
 begin
     -- A lock that is taken and not used is given back with the inner block.
     begin
+        perform pgque.commit_locally();
         execute format('lock table %s in access exclusive mode nowait', i_table);  -- quoted: a number's
         execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
                        'and not pg_visible_in_snapshot(ev_txid, $2))', i_table)
@@ -5925,93 +6491,230 @@ $$;
 
 -- ===== engine/compaction.sql =====================================================================
 
--- Compaction of the two logs: the rows still needed are kept aside, the table is truncated and
--- they are written again. So a log leaves no dead tuple, whatever old snapshot is held. It waits at
--- most 100 ms for the exclusive lock, else the next maintenance tries again. A transaction whose
--- snapshot is older finds the log empty and is told to start again (find_tick, find_subscription).
+-- Compaction of the logs of positions and ticks (schema/log.sql): what is still needed is copied to
+-- the other half, which becomes the current one. No consumer waits for more than a few
+-- milliseconds, and a snapshot older than the switch finds everything where it was.
 
--- Drops positions that were superseded, and those of ended registrations. Returns how many rows
--- went.
--- locks: position_log, exclusively. writes: position_log.
+-- Writes the newest position of each subscription that goes on in the other half to both halves,
+-- under the next number: whoever read the position before finds that number taken. Returns how many
+-- it moved.
+-- locks: held by the caller. writes: position_log.
+create or replace function pgque.move_positions(i_half smallint)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_rows bigint;
+begin
+    with newest as materialized (
+        select p.*
+        from pgque.subscription_base s
+        cross join lateral (
+            select *
+            from pgque.position_log l
+            where l.sub_id = s.sub_id
+            order by l.pos_seq desc
+            limit 1
+        ) p
+        where p.next_half <> i_half
+    ), first_half as (
+        insert into pgque.position_log_0 (
+            sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
+            lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
+            next_half)
+        select n.sub_id, n.pos_seq + 1, n.sub_last_tick, n.sub_active, n.sub_batch, n.sub_next_tick,
+               n.lease_owner, n.lease_until, n.lease_epoch, n.event_cutoff, n.lease_ttl,
+               n.page_from, n.page_to, n.held_at, i_half
+        from newest n
+        returning sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
+                  lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
+                  next_half
+    )
+    insert into pgque.position_log_1 (
+        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
+        lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
+        next_half)
+    select * from first_half;
+    get diagnostics v_rows = row_count;
+    return v_rows;
+end;
+$$;
+
+-- Switches the log of positions to the other half, if that is empty: from the first half when it has
+-- outgrown its subscriptions, and back at once. Returns how many positions stay behind that nobody
+-- needs, 1 at least.
+-- locks: the log's row in log_rotation; position_log against writers, for which it waits 10 ms at
+-- most. writes: position_log, log, log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
-    v_keep    pgque.position_log[];
+    v_half    smallint;
     v_before  bigint;
 begin
     perform pgque.check_read_committed('compaction');
-    if pg_relation_size('pgque.position_log') < 65536 + 400 * (
+    perform from pgque.log_rotation r
+    where r.log_name = 'position' and r.left_at is null
+    for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    v_half := (select l.half from pgque.log l where l.log_name = 'position');
+    if v_half = 0 and pg_relation_size(pgque.half_table('position', v_half)) < 65536 + 400 * (
            select count(*) from pgque.subscription_base) then
         return 0;
     end if;
-    lock table pgque.position_log in access exclusive mode;
 
     select count(*) into v_before from pgque.position_log;
-    v_keep := array(
-        select l
-        from pgque.subscription s
-        join pgque.position_log l on l.sub_id = s.sub_id and l.pos_seq = s.pos_seq);
-    truncate pgque.position_log;
-    insert into pgque.position_log select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
+    perform pgque.commit_locally();
+    execute format(  -- quoted: by regclass
+        'lock table only %s in share row exclusive mode', pgque.half_table('position', v_half));
+    update pgque.log l set half = 1 - l.half where l.log_name = 'position';
+    perform pgque.note_switch('position');
+    return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
         return 0;
 end;
 $$;
 
--- Drops the ticks that every consumer has behind it. Runs when they are more than those that stay,
--- so that the copying costs each tick a constant, however far a consumer lags. Returns how many
--- went.
--- locks: tick, exclusively, so that no consumer registers meanwhile. writes: tick, history.
+-- The first tick of each queue that must stay: where its slowest consumer stands, and the last two
+-- in any case; the newest is where the next tick and the next registration start, both give the rate.
+create or replace view pgque.needed_tick as
+select q.queue_id,
+       least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
+             (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id))
+       as first_tick
+from pgque.queue q;
+
+-- Copies the ticks that are still needed to the other half, where nobody reads them before the
+-- switch; those that a consumer has not behind it may be a million. Runs when they are fewer than
+-- the others, so that each tick costs a constant, however far a consumer lags; and back to the first
+-- half at once. Returns 1 when there is a new copy.
+-- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
+create or replace function pgque.maint_copy_ticks()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '10ms'
+as $$
+declare
+    v_half    smallint;
+    v_all     bigint;
+    v_needed  bigint;
+begin
+    perform pgque.check_read_committed('compaction');
+    perform from pgque.log_rotation r
+    where r.log_name = 'tick' and r.left_at is null and not r.is_copied
+    for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    v_half := (select l.half from pgque.log l where l.log_name = 'tick');
+    select count(*), count(*) filter (where t.tick_id >= n.first_tick)
+    into v_all, v_needed
+    from pgque.tick t
+    left join pgque.needed_tick n on n.queue_id = t.tick_queue;
+    if v_half = 0 and v_all - v_needed <= greatest(v_needed, 1000) then
+        return 0;
+    end if;
+
+    if pg_relation_size(pgque.half_table('tick', 1 - v_half)) > 0 then
+        execute format(  -- quoted: by regclass. What is there comes from a copy that was rolled back.
+            'truncate %s', pgque.half_table('tick', 1 - v_half));
+    end if;
+    insert into pgque.tick_log
+    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
+    from pgque.needed_tick n
+    join pgque.tick t on t.tick_queue = n.queue_id and t.tick_id >= n.first_tick;
+    perform pgque.keep_tick_history((1 - v_half)::smallint);
+    update pgque.log_rotation r set is_copied = true where r.log_name = 'tick';
+    return 1;
+exception
+    when lock_not_available then
+        return 0;
+end;
+$$;
+
+-- Brings a copy of the ticks up to date: with those that came since, and those that a registration
+-- needs again.
+-- locks: held by the caller. writes: tick_log.
+create or replace function pgque.complete_tick_copy(i_half smallint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    with queue as materialized (
+        select n.queue_id, n.first_tick,
+               (select min(c.tick_id) from pgque.tick_log c
+                where c.half = i_half and c.tick_queue = n.queue_id) as first_copied,
+               (select max(c.tick_id) from pgque.tick_log c
+                where c.half = i_half and c.tick_queue = n.queue_id) as last_copied
+        from pgque.needed_tick n
+    ), span as (
+        select q.queue_id, coalesce(q.last_copied + 1, q.first_tick) as first_tick,
+               9223372036854775807 as end_tick
+        from queue q
+        union all
+        select q.queue_id, q.first_tick, q.first_copied
+        from queue q
+        where q.first_tick < q.first_copied
+    )
+    insert into pgque.tick_log
+    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, i_half
+    from span s
+    cross join lateral (
+        select *
+        from pgque.tick l
+        where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
+        order by l.tick_id
+    ) t;
+end;
+$$;
+
+-- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched; 0
+-- also when a copy waits for the next call, because the lock was not to be had.
+-- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
+-- 10 ms at most. writes: tick_log, history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
-    v_keep    pgque.tick[];
-    v_before  bigint;
-    v_kept    bigint;
+    v_half smallint;
 begin
-    perform pgque.check_read_committed('compaction');
-    select count(*), count(*) filter (where is_needed)
-    into v_before, v_kept
-    from pgque.tick_retention;
-    if v_before - v_kept <= greatest(v_kept, 1000) then
+    perform pgque.maint_copy_ticks();
+    perform from pgque.log_rotation r
+    where r.log_name = 'tick' and r.is_copied
+    for update skip locked;
+    if not found then
         return 0;
     end if;
-    lock table pgque.tick in access exclusive mode;
+    v_half := (select l.half from pgque.log l where l.log_name = 'tick');
 
-    perform pgque.keep_tick_history();
-    v_keep := array(select r.tick from pgque.tick_retention r where r.is_needed);
-    truncate pgque.tick;
-    insert into pgque.tick select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
+    begin
+        perform pgque.commit_locally();
+        lock table only pgque.tick_log in exclusive mode;
+        perform pgque.complete_tick_copy((1 - v_half)::smallint);
+        update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
+        perform pgque.note_switch('tick');
+    exception
+        when lock_not_available then
+            return 0;
+    end;
+    return 1;
 exception
-    when lock_not_available then
+    when lock_not_available then  -- for an upgrade, before the copy
         return 0;
 end;
 $$;
-
--- Each tick, and whether a consumer still needs it. A queue keeps its last two in any case: the
--- newest is where the next tick and the next registration start, both give the rate.
-create or replace view pgque.tick_retention as
-select t as tick,
-       coalesce(t.tick_id >= f.first_needed, false) as is_needed
-from pgque.tick t
-left join (
-    select q.queue_id,
-           least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
-                 (select max(l.tick_id) - 1 from pgque.tick l where l.tick_queue = q.queue_id))
-           as first_needed
-    from pgque.queue q
-) f on f.queue_id = t.tick_queue;
 
 -- ===== engine/history.sql ========================================================================
 
@@ -6028,19 +6731,23 @@ begin
 end;
 $$;
 
--- Keeps of the ticks that a compaction is about to drop the last one of each minute, where events
--- came since the one before; and a queue's very first, to count from.
+-- Keeps of the ticks that a compaction has not copied to a half, because nobody needs them, the last
+-- one of each minute, where events came since the one before; and a queue's very first, to count
+-- from.
 -- locks: held by the caller. writes: history.
-create or replace function pgque.keep_tick_history()
+create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     with dropped as materialized (
-        select (r.tick).tick_queue as queue_id, (r.tick).tick_time, (r.tick).tick_event_seq as event_seq
-        from pgque.tick_retention r
-        where not r.is_needed and (r.tick).tick_queue in (select q.queue_id from pgque.queue q)
+        select t.tick_queue as queue_id, t.tick_time, t.tick_event_seq as event_seq
+        from (select q.queue_id,
+                     (select min(c.tick_id) from pgque.tick_log c
+                      where c.half = i_half and c.tick_queue = q.queue_id) as first_copied
+              from pgque.queue q) q
+        join pgque.tick t on t.tick_queue = q.queue_id and t.tick_id < q.first_copied
     ), kept as (
         select d.queue_id, last_kept.event_seq
         from (select distinct queue_id from dropped) d
@@ -6081,7 +6788,7 @@ create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
     v_keep    pgque.counter_log[];
@@ -6092,6 +6799,7 @@ begin
            (select count(*) from pgque.subscription_base) + (select count(*) from pgque.queue)) then
         return 0;
     end if;
+    perform pgque.commit_locally();
     lock table pgque.counter_log in access exclusive mode;
 
     insert into pgque.history (queue_id, counted_at, retries, dead_letters)
@@ -6126,7 +6834,7 @@ create or replace function pgque.maint_compact_history()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
     v_since   constant timestamptz := clock_timestamp() - pgque.history_period();
@@ -6139,6 +6847,7 @@ begin
                      and h.counted_at < v_since - pgque.history_period()) then
         return 0;
     end if;
+    perform pgque.commit_locally();
     lock table pgque.history in access exclusive mode;
 
     select count(*) into v_before from pgque.history;
@@ -6159,34 +6868,68 @@ $$;
 
 -- ===== engine/metadata_rotation.sql ==============================================================
 
--- Rotates the logs of positions, ticks and counters when their period, metadata_rotation_period, is
--- over and they hold enough that is obsolete. Returns how many it rotated. Another maintenance that is
--- at it is left alone.
--- locks: the row of config; those of the compactions. writes: config, position_log, tick,
--- counter_log, history.
+-- The logs that may be rotated now: the period is over, or the other half is the current one.
+create or replace view pgque.rotation_due as
+select r.log_name
+from pgque.log_rotation r
+cross join pgque.config c
+left join pgque.log l on l.log_name = r.log_name
+where r.rotated_at is null
+   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
+   or l.half = 1;
+
+-- Rotates one log (position, tick, counter, history) when metadata_rotation_period is over since the
+-- last time and it holds enough that is obsolete, and goes back to the first half as soon as that is
+-- empty. Returns whether it did. Another maintenance that is at it is left alone.
+-- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
+create or replace function pgque.maint_rotate_metadata(i_log text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_dropped integer;
+begin
+    perform pgque.check_log_name(i_log);
+    if not exists (select from pgque.rotation_due d where d.log_name = i_log) then
+        return 0;
+    end if;
+    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    v_dropped := case i_log
+        when 'position' then pgque.maint_compact_positions()
+        when 'tick' then pgque.maint_compact_ticks()
+        when 'counter' then pgque.maint_compact_counters()
+        else pgque.maint_compact_history() end;
+    if v_dropped <= 0 then
+        return 0;
+    end if;
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = i_log;
+    return 1;
+end;
+$$;
+
+-- The same for all logs, and empties the halves that are needed no more; that of the ticks last, so
+-- that no copy is made under its lock. Returns how many it rotated.
+-- locks: those of maint_empty_half and of the form above. writes: the same.
 create or replace function pgque.maint_rotate_metadata()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_done integer;
+    v_log   text;
+    v_done  integer := 0;
 begin
-    perform from pgque.config c
-    where c.metadata_rotated_at is null
-       or c.metadata_rotated_at <= clock_timestamp() - c.metadata_rotation_period
-    for update skip locked;
-    if not found then
-        return 0;
-    end if;
-
-    v_done := (pgque.maint_compact_positions() > 0)::integer
-              + (pgque.maint_compact_ticks() > 0)::integer
-              + (pgque.maint_compact_counters() > 0)::integer
-              + (pgque.maint_compact_history() > 0)::integer;
-    if v_done > 0 then
-        update pgque.config set metadata_rotated_at = clock_timestamp();
-    end if;
+    perform pgque.maint_copy_ticks();
+    foreach v_log in array array['history', 'counter', 'tick'] loop
+        v_done := v_done + pgque.maint_rotate_metadata(v_log);
+    end loop;
+    perform pgque.maint_empty_half('position');
+    v_done := v_done + pgque.maint_rotate_metadata('position');
+    perform pgque.maint_empty_half('tick');
     return v_done;
 end;
 $$;
@@ -6231,7 +6974,7 @@ declare
 begin
     perform pgque.check_read_committed('adoption');
     lock table pgque.queue in share row exclusive mode;
-    lock table pgque.tick, pgque.position_log in access exclusive mode;
+    lock table pgque.tick_log, pgque.position_log in access exclusive mode;
     select o.* into v_origin
     from pgque.origin o
     join pgque.config c on c.origin_id <> o.origin_id;
@@ -6239,6 +6982,7 @@ begin
         return 0;
     end if;
 
+    perform pgque.check_logs_complete();
     for v_queue in select q.* from pgque.queue q order by q.queue_id loop
         v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
     end loop;
@@ -6246,6 +6990,41 @@ begin
     update pgque.config set origin_id = v_origin.origin_id;
     perform pgque.renew_lineage();
     return v_rows;
+end;
+$$;
+
+-- Refuses to adopt a dump that does not say where its consumers stand: it waited for a lock for longer
+-- than maintenance has patience with snapshots, and found a log emptied. To take such consumers for
+-- finished would drop their events.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_logs_complete()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_missing text;
+begin
+    select string_agg(format('"%s"', m.queue_name), ', ' order by m.queue_name) into v_missing
+    from (
+        select q.queue_name from pgque.queue q
+        where not exists (select from pgque.tick t where t.tick_queue = q.queue_id)
+        union
+        select q.queue_name
+        from pgque.subscription_base b
+        join pgque.queue q on q.queue_id = b.sub_queue
+        left join pgque.subscription s on s.sub_id = b.sub_id
+        left join pgque.tick t on t.tick_queue = b.sub_queue and t.tick_id = s.sub_last_tick
+        where s.sub_id is null or s.sub_last_tick is not null and t.tick_id is null
+    ) m;
+    if v_missing is not null then
+        raise exception using
+            errcode = 'PQ018',
+            message = format('this dump does not say where the consumers of these queues stand: %s',
+                             v_missing),
+            hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. Nothing was changed. '
+                   'Restore another dump.';
+    end if;
 end;
 $$;
 
@@ -6334,19 +7113,19 @@ end;
 $$;
 
 -- One tick a queue, with this transaction still in progress, and every consumer at it.
--- locks: held by the caller. writes: tick, tick_request, position_log, queue.
+-- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_ticks      pgque.tick[];
+    v_ticks      pgque.tick_log[];
     v_positions  pgque.position_log[];
 begin
     v_ticks := array(
         select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   t.tick_event_seq)::pgque.tick
+                   t.tick_event_seq, t.half)::pgque.tick_log
         from pgque.queue q
         cross join lateral (
             select * from pgque.tick l
@@ -6354,20 +7133,29 @@ begin
             order by l.tick_id desc
             limit 1
         ) t);
-    truncate pgque.tick;
-    insert into pgque.tick select (unnest(v_ticks)).*;
+    truncate pgque.tick_log;
+    insert into pgque.tick_log select (unnest(v_ticks)).*;
 
     v_positions := array(
         select p
-        from pgque.subscription s
-        join pgque.position_log p on p.sub_id = s.sub_id and p.pos_seq = s.pos_seq);
+        from pgque.subscription_base s
+        cross join lateral (
+            select * from pgque.position_log l
+            where l.sub_id = s.sub_id
+            order by l.pos_seq desc
+            limit 1
+        ) p);
     truncate pgque.position_log;
-    insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+    insert into pgque.position_log_0 (
+        sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
     select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then t.tick_id end,
-           clock_timestamp(), p.lease_epoch
+           clock_timestamp(), p.lease_epoch, 0
     from unnest(v_positions) p
     join pgque.subscription_base s on s.sub_id = p.sub_id
     join pgque.tick t on t.tick_queue = s.sub_queue;
+    update pgque.log l set half = 0 where l.log_name = 'position';
+    update pgque.log_rotation
+    set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
 
     update pgque.queue q
     set queue_first_tick = t.tick_id,
@@ -6383,9 +7171,11 @@ $$;
 -- ===== engine/maint.sql ==========================================================================
 
 -- All maintenance in one call, for any scheduler: rotation of events, retries, events whose time has
--- come, expired idempotency keys, what dead writers left, rotation of the logs. Returns how many things it did. What it
--- cannot lock it leaves for the next call. The logs come last, since their locks are kept until
--- commit.
+-- come, expired idempotency keys, what dead writers left, rotation of the logs. Returns how many
+-- things it did. What it cannot lock it leaves for the next call. A step that fails stops no other
+-- and is told of in a warning; when nothing else was done, with the error. Ticks are copied first, so
+-- that no lock is held meanwhile; the logs are switched last, since their locks are kept until commit,
+-- and the half with the old ticks is emptied after that, since readers wait for its lock.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -6393,16 +7183,60 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_done   integer;
-    v_queue  text;
+    v_step     record;
+    v_count    bigint;
+    v_done     bigint := 0;
+    v_state    text;
+    v_message  text;
+    v_hint     text;
 begin
-    v_done := pgque.maint_rotate_tables_step2();
-    for v_queue in select q.queue_name from pgque.queue q order by q.queue_id loop
-        v_done := v_done + pgque.maint_rotate_tables_step1(v_queue);
+    perform pgque.check_read_committed('maintenance');
+    perform pgque.check_adopted();
+    for v_step in select s.func_name, s.func_arg from pgque.maint_steps() s loop
+        begin
+            if v_step.func_arg is null then
+                execute format('select pgque.%I()', v_step.func_name) into v_count;
+            else
+                execute format('select pgque.%I(%L)', v_step.func_name, v_step.func_arg)
+                into v_count;
+            end if;
+            v_done := v_done + v_count;
+        exception
+            when others then
+                get stacked diagnostics v_state = returned_sqlstate,
+                    v_message = message_text, v_hint = pg_exception_hint;
+                v_message := format('%s: %s', v_step.func_name, v_message);
+                raise warning using errcode = v_state, message = v_message, hint = v_hint;
+        end;
     end loop;
-    v_done := v_done + pgque.maint_retry_events() + pgque.maint_deliver_delayed()
-              + pgque.maint_idem() + pgque.maint_staging();
-    return v_done + pgque.maint_rotate_metadata();
+    if v_done = 0 and v_state is not null then
+        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+    end if;
+    return v_done;
+end;
+$$;
+
+-- The steps of maint, in their order.
+-- locks: none. writes: nothing.
+create or replace function pgque.maint_steps(out func_name text, out func_arg text)
+returns setof record
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select 'maint_copy_ticks', null::text
+    where exists (select from pgque.rotation_due d where d.log_name = 'tick')
+    union all
+    values ('maint_rotate_tables_step2', null);
+    return query
+    select 'maint_rotate_tables_step1', q.queue_name from pgque.queue q order by q.queue_id;
+    return query
+    values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
+           ('maint_idem', null), ('maint_staging', null),
+           ('maint_rotate_metadata', 'history'), ('maint_rotate_metadata', 'counter'),
+           ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
+           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick');
 end;
 $$;
 
@@ -6445,11 +7279,12 @@ begin
     if exists (select from pgque.removable_stagings()) then
         return query values ('pgque.maint_staging', null::text);
     end if;
-    if exists (select from pgque.config c
-               where c.metadata_rotated_at is null
-                  or c.metadata_rotated_at <= clock_timestamp() - c.metadata_rotation_period) then
-        return query values ('pgque.maint_rotate_metadata', null::text);
-    end if;
+    return query
+    select 'pgque.maint_empty_half', r.log_name
+    from pgque.log_rotation r
+    where r.left_at is not null
+    union all
+    select 'pgque.maint_rotate_metadata', d.log_name from pgque.rotation_due d;
     if exists (select from pgque.config c where c.scheduler = 'pg_cron')
        and date_part('minute', v_now) = 0 then
         return query values ('pgque.maint_cron_log', null::text);
@@ -6505,9 +7340,22 @@ begin
 end;
 $$;
 
+-- How long maint_loop waits until it comes again: less while a log is on its other half, where reading
+-- costs more.
+-- locks: none. writes: nothing.
+create or replace function pgque.maint_pause()
+returns interval
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return case when exists (select from pgque.log l where l.half = 1) then interval '1 second'
+                else interval '10 seconds' end;
+end;
+$$;
+
 -- Maintains every 10 seconds for one slot of a scheduler, in READ COMMITTED, whatever the session's
--- default. The slot goes on after an error, and fails
--- at its end with the last one.
+-- default. The slot goes on after an error, and fails at its end with the last one.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
 language plpgsql
@@ -6540,7 +7388,7 @@ begin
             end loop;
         end loop;
         commit and chain;
-        v_due := pgque.next_beat(v_due, '10 seconds', v_slot.ends, v_slot.job_id);
+        v_due := pgque.next_beat(v_due, pgque.maint_pause(), v_slot.ends, v_slot.job_id);
         exit when v_due is null;
         perform pg_catalog.pg_sleep_until(v_due);
     end loop;
@@ -8035,18 +8883,31 @@ returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_row pgque.position_log;
 begin
-    insert into pgque.position_log (
-        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick,
-        lease_owner, lease_until, lease_epoch, lease_ttl, page_from, page_to, held_at,
-        event_cutoff)
-    values (
-        i_slot.sub_id, i_slot.pos_seq + 1, i_slot.sub_last_tick, clock_timestamp(),
-        i_slot.sub_batch, i_slot.sub_next_tick, i_slot.lease_owner, i_slot.lease_until,
-        i_slot.lease_epoch, i_slot.lease_ttl, i_slot.page_from, i_slot.page_to, i_slot.held_at,
-        case when i_slot.sub_batch is not null then i_slot.event_cutoff end)
-    on conflict (sub_id, pos_seq) do nothing;
-    return found;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        select f.io_pos_seq, f.io_half into i_slot.pos_seq, i_slot.next_half
+        from pgque.follow_switch(i_slot.sub_id, i_slot.pos_seq, i_slot.next_half) f;
+    end if;
+    v_row.sub_id := i_slot.sub_id;
+    v_row.pos_seq := i_slot.pos_seq + 1;
+    v_row.sub_last_tick := i_slot.sub_last_tick;
+    v_row.sub_active := clock_timestamp();
+    v_row.sub_batch := i_slot.sub_batch;
+    v_row.sub_next_tick := i_slot.sub_next_tick;
+    v_row.lease_owner := i_slot.lease_owner;
+    v_row.lease_until := i_slot.lease_until;
+    v_row.lease_epoch := i_slot.lease_epoch;
+    v_row.lease_ttl := i_slot.lease_ttl;
+    v_row.page_from := i_slot.page_from;
+    v_row.page_to := i_slot.page_to;
+    v_row.held_at := i_slot.held_at;
+    if i_slot.sub_batch is not null then
+        v_row.event_cutoff := i_slot.event_cutoff;
+    end if;
+    v_row.next_half := i_slot.next_half;
+    return pgque.write_position(v_row);
 end;
 $$;
 
@@ -9772,8 +10633,8 @@ begin
 end;
 $$;
 
--- Checks the logs of positions, ticks and counters: whether they grow because they are not rotated,
--- and who locks them. They are ok below 16 MB.
+-- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
+-- which session locks it or may still read the half that was left. A log below 16 MB is ok.
 -- locks: none. writes: nothing.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
@@ -9781,38 +10642,50 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_bytes   bigint;
-    v_last    timestamptz;
-    v_period  interval;
+    v_log     record;
     v_holder  text;
 begin
-    select sum(pg_total_relation_size(c.oid)) into v_bytes
-    from pg_class c
-    where c.relnamespace = 'pgque'::regnamespace
-      and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)';
-    select coalesce(c.metadata_rotated_at, c.installed_at), c.metadata_rotation_period
-    into v_last, v_period
-    from pgque.config c;
-    if v_bytes < 16 * 1024 * 1024 or v_last > clock_timestamp() - 5 * v_period - interval '1 minute' then
+    select r.log_name, r.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
+           size.bytes >= 16 * 1024 * 1024
+           and coalesce(r.rotated_at, c.installed_at)
+               <= clock_timestamp() - 5 * c.metadata_rotation_period - interval '1 minute' as is_left
+    into v_log
+    from pgque.log_rotation r
+    cross join pgque.config c
+    cross join lateral (
+        select sum(pg_total_relation_size(t.oid)) as bytes
+        from pg_class t
+        where t.relnamespace = 'pgque'::regnamespace
+          and t.relkind = 'r' and t.relname ~ format('^%s(_log|$)', r.log_name)
+    ) size
+    order by is_left desc, size.bytes desc
+    limit 1;
+    if not v_log.is_left then
         status := 'ok';
-        detail := format('%s, last rotated %s ago', pg_size_pretty(v_bytes),
-                         date_trunc('seconds', clock_timestamp() - v_last));
+        detail := format('%s log: %s, last rotated %s ago', v_log.log_name,
+                         pg_size_pretty(v_log.bytes),
+                         date_trunc('seconds', clock_timestamp() - v_log.last_time));
         return;
     end if;
 
     select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
     into v_holder
     from pg_locks l
-    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+         and c.relkind in ('r', 'p') and c.relname ~ format('^%s(_log|$)', v_log.log_name)
+         and l.database = (select d.oid from pg_database d where d.datname = current_database())
     left join pg_stat_activity a on a.pid = l.pid
-    where l.granted and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)'
-      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    where l.granted
+      and (c.oid is not null
+           or l.locktype = 'virtualxid' and l.virtualtransaction = any (v_log.holders))
       and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
       and l.pid is distinct from pg_backend_pid();
-    status := case when v_bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
-    detail := format('the logs of positions and ticks have grown to %s, last rotated %s ago: %s',
-                     pg_size_pretty(v_bytes), date_trunc('seconds', clock_timestamp() - v_last),
-                     coalesce(v_holder || ' keeps them locked: let it end its transaction',
+    status := case when v_log.bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
+    detail := format('the %s log has grown to %s, last rotated %s ago: %s', v_log.log_name,
+                     pg_size_pretty(v_log.bytes),
+                     date_trunc('seconds', clock_timestamp() - v_log.last_time),
+                     coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
+                              'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
 end;
 $$;
@@ -10596,6 +11469,9 @@ begin
 end;
 $$;
 
+-- No view reads the logs of earlier versions any more (schema/log.sql).
+drop table if exists pgque.tick_before, pgque.position_before;
+
 -- ===== ops/grants.sql ============================================================================
 
 -- The last file: revokes everything that the earlier files created from PUBLIC, and grants each
@@ -10794,6 +11670,7 @@ grant execute on function
     pgque.force_next_tick(text),
     pgque.set_tick_period_ms(integer),
     pgque.set_metadata_rotation_period(interval),
+    pgque.set_snapshot_patience(interval),
     pgque.grant_perms(text),
     pgque.tune_storage(text),
     pgque.quote_fqname(text),
@@ -10812,6 +11689,9 @@ grant execute on function
     pgque.maint_operations(),
     pgque.maint_tables_to_vacuum(),
     pgque.maint_rotate_metadata(),
+    pgque.maint_rotate_metadata(text),
+    pgque.maint_empty_half(text),
+    pgque.maint_copy_ticks(),
     pgque.maint_compact_positions(),
     pgque.maint_compact_ticks(),
     pgque.maint_compact_counters(),
@@ -10830,6 +11710,7 @@ to pgque_admin;
 grant execute on function
     pgque.begin_slot(interval),
     pgque.check_slot_end(timestamptz, interval),
+    pgque.maint_pause(),
     pgque.next_beat(timestamptz, interval, timestamptz, bigint),
     pgque.run_maintenance(text, text),
     pgque.maint_cron_log(),

@@ -313,17 +313,30 @@ returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_row pgque.position_log;
 begin
-    insert into pgque.position_log (
-        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick,
-        lease_owner, lease_until, lease_epoch, lease_ttl, page_from, page_to, held_at,
-        event_cutoff)
-    values (
-        i_slot.sub_id, i_slot.pos_seq + 1, i_slot.sub_last_tick, clock_timestamp(),
-        i_slot.sub_batch, i_slot.sub_next_tick, i_slot.lease_owner, i_slot.lease_until,
-        i_slot.lease_epoch, i_slot.lease_ttl, i_slot.page_from, i_slot.page_to, i_slot.held_at,
-        case when i_slot.sub_batch is not null then i_slot.event_cutoff end)
-    on conflict (sub_id, pos_seq) do nothing;
-    return found;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        select f.io_pos_seq, f.io_half into i_slot.pos_seq, i_slot.next_half
+        from pgque.follow_switch(i_slot.sub_id, i_slot.pos_seq, i_slot.next_half) f;
+    end if;
+    v_row.sub_id := i_slot.sub_id;
+    v_row.pos_seq := i_slot.pos_seq + 1;
+    v_row.sub_last_tick := i_slot.sub_last_tick;
+    v_row.sub_active := clock_timestamp();
+    v_row.sub_batch := i_slot.sub_batch;
+    v_row.sub_next_tick := i_slot.sub_next_tick;
+    v_row.lease_owner := i_slot.lease_owner;
+    v_row.lease_until := i_slot.lease_until;
+    v_row.lease_epoch := i_slot.lease_epoch;
+    v_row.lease_ttl := i_slot.lease_ttl;
+    v_row.page_from := i_slot.page_from;
+    v_row.page_to := i_slot.page_to;
+    v_row.held_at := i_slot.held_at;
+    if i_slot.sub_batch is not null then
+        v_row.event_cutoff := i_slot.event_cutoff;
+    end if;
+    v_row.next_half := i_slot.next_half;
+    return pgque.write_position(v_row);
 end;
 $$;

@@ -115,6 +115,50 @@ begin
 end;
 $$;
 
+-- What it takes to read a batch of less than 1000 events, wherever position and ticks are; nulls for
+-- any other.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_small_batch(
+    i_batch_id bigint,
+    out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
+    out list xid8[], out owner_id integer, out cutoff timestamptz)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select s.sub_queue,
+           pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
+           pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
+           case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
+                then cur.tick_snapshot end as running,
+           case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
+                then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
+                           where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
+           coalesce(s.sub_main, s.sub_id) as owner_id,
+           coalesce(p.event_cutoff, '-infinity') as cutoff
+    into sub_queue, from_txid, end_txid, running, list, owner_id, cutoff
+    from (select *
+          from pgque.position_log l
+          where l.sub_batch = i_batch_id
+          order by l.pos_seq desc
+          limit 1) p
+    join pgque.subscription_base s on s.sub_id = p.sub_id
+    cross join lateral (
+        select * from pgque.tick_log t
+        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
+        limit 1) prev
+    cross join lateral (
+        select * from pgque.tick_log t
+        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
+        limit 1) cur
+    where cur.tick_event_seq - prev.tick_event_seq < 1000
+      and not exists (select from pgque.position_log newer
+                      where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+      and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+end;
+$$;
+
 -- The events of an open batch, in order of ev_id. A small batch, which is one that spans few event
 -- ids, is found and read by two statements whose plans are kept. From 1000 events on, planning costs
 -- less than a plan for many rows saves. What is out of the ordinary goes that long way too, which
@@ -132,38 +176,44 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_b record;
+    v_b  record;
 begin
-    select s.sub_queue,
-           pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
-           pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
-           case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
-                then cur.tick_snapshot end as running,
-           case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
-                then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
-                           where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
-           coalesce(s.sub_main, s.sub_id) as owner_id,
-           coalesce(p.event_cutoff, '-infinity') as cutoff
-    into v_b
-    from (select *
-          from pgque.position_log l
-          where l.sub_batch = x_batch_id
-          order by l.pos_seq desc
-          limit 1) p
-    join pgque.subscription_base s on s.sub_id = p.sub_id
-    cross join lateral (
-        select * from pgque.tick t
-        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
-        limit 1) prev
-    cross join lateral (
-        select * from pgque.tick t
-        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
-        limit 1) cur
-    where cur.tick_event_seq - prev.tick_event_seq < 1000
-      and not exists (select from pgque.position_log newer
-                      where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
-      and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
-    if found then
+    if current_setting('transaction_isolation') = 'read committed' then
+        select s.sub_queue,
+               pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
+               pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
+               case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
+                    then cur.tick_snapshot end as running,
+               case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
+                    then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
+                               where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
+               coalesce(s.sub_main, s.sub_id) as owner_id,
+               coalesce(p.event_cutoff, '-infinity') as cutoff
+        into v_b
+        from (select *
+              from pgque.position_log_0 l
+              where l.sub_batch = x_batch_id
+              order by l.pos_seq desc
+              limit 1) p
+        join pgque.subscription_base s on s.sub_id = p.sub_id
+        cross join lateral (
+            select * from pgque.tick_log_0 t
+            where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
+            limit 1) prev
+        cross join lateral (
+            select * from pgque.tick_log_0 t
+            where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
+            limit 1) cur
+        where p.next_half = 0
+          and cur.tick_event_seq - prev.tick_event_seq < 1000
+          and not exists (select from pgque.position_log_0 newer
+                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+          and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+    end if;
+    if v_b is null then
+        select b.* into v_b from pgque.find_small_batch(x_batch_id) b;
+    end if;
+    if v_b.sub_queue is not null then
         return query execute format(  -- quoted: a number
             'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
         using v_b.from_txid, v_b.end_txid, v_b.running, v_b.list, v_b.owner_id, v_b.cutoff;

@@ -1,87 +1,224 @@
--- Compaction of the two logs: the rows still needed are kept aside, the table is truncated and
--- they are written again. So a log leaves no dead tuple, whatever old snapshot is held. It waits at
--- most 100 ms for the exclusive lock, else the next maintenance tries again. A transaction whose
--- snapshot is older finds the log empty and is told to start again (find_tick, find_subscription).
+-- Compaction of the logs of positions and ticks (schema/log.sql): what is still needed is copied to
+-- the other half, which becomes the current one. No consumer waits for more than a few
+-- milliseconds, and a snapshot older than the switch finds everything where it was.
 
--- Drops positions that were superseded, and those of ended registrations. Returns how many rows
--- went.
--- locks: position_log, exclusively. writes: position_log.
+-- Writes the newest position of each subscription that goes on in the other half to both halves,
+-- under the next number: whoever read the position before finds that number taken. Returns how many
+-- it moved.
+-- locks: held by the caller. writes: position_log.
+create or replace function pgque.move_positions(i_half smallint)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_rows bigint;
+begin
+    with newest as materialized (
+        select p.*
+        from pgque.subscription_base s
+        cross join lateral (
+            select *
+            from pgque.position_log l
+            where l.sub_id = s.sub_id
+            order by l.pos_seq desc
+            limit 1
+        ) p
+        where p.next_half <> i_half
+    ), first_half as (
+        insert into pgque.position_log_0 (
+            sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
+            lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
+            next_half)
+        select n.sub_id, n.pos_seq + 1, n.sub_last_tick, n.sub_active, n.sub_batch, n.sub_next_tick,
+               n.lease_owner, n.lease_until, n.lease_epoch, n.event_cutoff, n.lease_ttl,
+               n.page_from, n.page_to, n.held_at, i_half
+        from newest n
+        returning sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
+                  lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
+                  next_half
+    )
+    insert into pgque.position_log_1 (
+        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
+        lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
+        next_half)
+    select * from first_half;
+    get diagnostics v_rows = row_count;
+    return v_rows;
+end;
+$$;
+
+-- Switches the log of positions to the other half, if that is empty: from the first half when it has
+-- outgrown its subscriptions, and back at once. Returns how many positions stay behind that nobody
+-- needs, 1 at least.
+-- locks: the log's row in log_rotation; position_log against writers, for which it waits 10 ms at
+-- most. writes: position_log, log, log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
-    v_keep    pgque.position_log[];
+    v_half    smallint;
     v_before  bigint;
 begin
     perform pgque.check_read_committed('compaction');
-    if pg_relation_size('pgque.position_log') < 65536 + 400 * (
+    perform from pgque.log_rotation r
+    where r.log_name = 'position' and r.left_at is null
+    for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    v_half := (select l.half from pgque.log l where l.log_name = 'position');
+    if v_half = 0 and pg_relation_size(pgque.half_table('position', v_half)) < 65536 + 400 * (
            select count(*) from pgque.subscription_base) then
         return 0;
     end if;
-    lock table pgque.position_log in access exclusive mode;
 
     select count(*) into v_before from pgque.position_log;
-    v_keep := array(
-        select l
-        from pgque.subscription s
-        join pgque.position_log l on l.sub_id = s.sub_id and l.pos_seq = s.pos_seq);
-    truncate pgque.position_log;
-    insert into pgque.position_log select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
+    perform pgque.commit_locally();
+    execute format(  -- quoted: by regclass
+        'lock table only %s in share row exclusive mode', pgque.half_table('position', v_half));
+    update pgque.log l set half = 1 - l.half where l.log_name = 'position';
+    perform pgque.note_switch('position');
+    return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
         return 0;
 end;
 $$;
 
--- Drops the ticks that every consumer has behind it. Runs when they are more than those that stay,
--- so that the copying costs each tick a constant, however far a consumer lags. Returns how many
--- went.
--- locks: tick, exclusively, so that no consumer registers meanwhile. writes: tick, history.
+-- The first tick of each queue that must stay: where its slowest consumer stands, and the last two
+-- in any case; the newest is where the next tick and the next registration start, both give the rate.
+create or replace view pgque.needed_tick as
+select q.queue_id,
+       least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
+             (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id))
+       as first_tick
+from pgque.queue q;
+
+-- Copies the ticks that are still needed to the other half, where nobody reads them before the
+-- switch; those that a consumer has not behind it may be a million. Runs when they are fewer than
+-- the others, so that each tick costs a constant, however far a consumer lags; and back to the first
+-- half at once. Returns 1 when there is a new copy.
+-- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
+create or replace function pgque.maint_copy_ticks()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '10ms'
+as $$
+declare
+    v_half    smallint;
+    v_all     bigint;
+    v_needed  bigint;
+begin
+    perform pgque.check_read_committed('compaction');
+    perform from pgque.log_rotation r
+    where r.log_name = 'tick' and r.left_at is null and not r.is_copied
+    for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    v_half := (select l.half from pgque.log l where l.log_name = 'tick');
+    select count(*), count(*) filter (where t.tick_id >= n.first_tick)
+    into v_all, v_needed
+    from pgque.tick t
+    left join pgque.needed_tick n on n.queue_id = t.tick_queue;
+    if v_half = 0 and v_all - v_needed <= greatest(v_needed, 1000) then
+        return 0;
+    end if;
+
+    if pg_relation_size(pgque.half_table('tick', 1 - v_half)) > 0 then
+        execute format(  -- quoted: by regclass. What is there comes from a copy that was rolled back.
+            'truncate %s', pgque.half_table('tick', 1 - v_half));
+    end if;
+    insert into pgque.tick_log
+    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
+    from pgque.needed_tick n
+    join pgque.tick t on t.tick_queue = n.queue_id and t.tick_id >= n.first_tick;
+    perform pgque.keep_tick_history((1 - v_half)::smallint);
+    update pgque.log_rotation r set is_copied = true where r.log_name = 'tick';
+    return 1;
+exception
+    when lock_not_available then
+        return 0;
+end;
+$$;
+
+-- Brings a copy of the ticks up to date: with those that came since, and those that a registration
+-- needs again.
+-- locks: held by the caller. writes: tick_log.
+create or replace function pgque.complete_tick_copy(i_half smallint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    with queue as materialized (
+        select n.queue_id, n.first_tick,
+               (select min(c.tick_id) from pgque.tick_log c
+                where c.half = i_half and c.tick_queue = n.queue_id) as first_copied,
+               (select max(c.tick_id) from pgque.tick_log c
+                where c.half = i_half and c.tick_queue = n.queue_id) as last_copied
+        from pgque.needed_tick n
+    ), span as (
+        select q.queue_id, coalesce(q.last_copied + 1, q.first_tick) as first_tick,
+               9223372036854775807 as end_tick
+        from queue q
+        union all
+        select q.queue_id, q.first_tick, q.first_copied
+        from queue q
+        where q.first_tick < q.first_copied
+    )
+    insert into pgque.tick_log
+    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, i_half
+    from span s
+    cross join lateral (
+        select *
+        from pgque.tick l
+        where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
+        order by l.tick_id
+    ) t;
+end;
+$$;
+
+-- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched; 0
+-- also when a copy waits for the next call, because the lock was not to be had.
+-- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
+-- 10 ms at most. writes: tick_log, history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
-    v_keep    pgque.tick[];
-    v_before  bigint;
-    v_kept    bigint;
+    v_half smallint;
 begin
-    perform pgque.check_read_committed('compaction');
-    select count(*), count(*) filter (where is_needed)
-    into v_before, v_kept
-    from pgque.tick_retention;
-    if v_before - v_kept <= greatest(v_kept, 1000) then
+    perform pgque.maint_copy_ticks();
+    perform from pgque.log_rotation r
+    where r.log_name = 'tick' and r.is_copied
+    for update skip locked;
+    if not found then
         return 0;
     end if;
-    lock table pgque.tick in access exclusive mode;
+    v_half := (select l.half from pgque.log l where l.log_name = 'tick');
 
-    perform pgque.keep_tick_history();
-    v_keep := array(select r.tick from pgque.tick_retention r where r.is_needed);
-    truncate pgque.tick;
-    insert into pgque.tick select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
+    begin
+        perform pgque.commit_locally();
+        lock table only pgque.tick_log in exclusive mode;
+        perform pgque.complete_tick_copy((1 - v_half)::smallint);
+        update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
+        perform pgque.note_switch('tick');
+    exception
+        when lock_not_available then
+            return 0;
+    end;
+    return 1;
 exception
-    when lock_not_available then
+    when lock_not_available then  -- for an upgrade, before the copy
         return 0;
 end;
 $$;
-
--- Each tick, and whether a consumer still needs it. A queue keeps its last two in any case: the
--- newest is where the next tick and the next registration start, both give the rate.
-create or replace view pgque.tick_retention as
-select t as tick,
-       coalesce(t.tick_id >= f.first_needed, false) as is_needed
-from pgque.tick t
-left join (
-    select q.queue_id,
-           least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
-                 (select max(l.tick_id) - 1 from pgque.tick l where l.tick_queue = q.queue_id))
-           as first_needed
-    from pgque.queue q
-) f on f.queue_id = t.tick_queue;

@@ -41,11 +41,11 @@ begin
         order by l.pos_seq desc
         limit 1;
         exit when not found;
-        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
-        values (old.sub_id, v_last.pos_seq + 1, v_last.sub_last_tick, clock_timestamp(),
-                v_last.lease_epoch)
-        on conflict (sub_id, pos_seq) do nothing;
-        exit when found;
+        v_last.pos_seq := v_last.pos_seq + 1;
+        v_last.sub_active := clock_timestamp();
+        v_last.sub_batch := null;
+        v_last.sub_next_tick := null;
+        exit when pgque.write_position(v_last);
     end loop;
     insert into pgque.counter_log (queue_id, sub_id, acked)
     select old.sub_queue, old.sub_id, t.tick_event_seq

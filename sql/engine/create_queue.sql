@@ -35,8 +35,12 @@ begin
     perform pgque.grant_perms(i_queue_name);
     perform pgque.build_queue_functions(v_id);
     perform pgque.build_insert_dispatch();
-    insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
-    values (v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0);
+    perform pgque.check_tick_half();
+    insert into pgque.tick_log (
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
+    select v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0, l.half
+    from pgque.log l
+    where l.log_name = 'tick';
     insert into pgque.tick_state (queue_id) values (v_id);
     return 1;
 end;

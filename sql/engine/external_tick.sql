@@ -47,8 +47,11 @@ begin
                           v_last.tick_id, v_last.tick_event_seq);
     end if;
 
-    insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
-    select v_queue.queue_id, i_tick_id, i_orig_timestamp, pgque.tick_snapshot(), i_event_seq;
+    insert into pgque.tick_log (
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
+    select v_queue.queue_id, i_tick_id, i_orig_timestamp, pgque.tick_snapshot(), i_event_seq, l.half
+    from pgque.log l
+    where l.log_name = 'tick';
     delete from pgque.tick_request r where r.queue_id = v_queue.queue_id;
     perform pgque.seq_setval(v_queue.queue_event_seq, i_event_seq);
     perform pg_notify(format('pgque_%s', i_queue_name), i_tick_id::text);

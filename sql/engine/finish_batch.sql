@@ -1,7 +1,8 @@
 -- Ends a batch: the consumer's position moves to its last tick. A batch under a live lease is
--- finished by its holder, with ack_batch. The common case is one statement, which takes the batch's
--- newest row for the position; when another row follows that one, it writes nothing, and find_batch
--- tells why or where the position is.
+-- finished by its holder, with ack_batch. The common case is one statement for each half, which takes
+-- the batch's newest row there for the position; when another row follows that one, it writes
+-- nothing, and find_batch tells why or where the position is. A stricter isolation goes there at
+-- once: see follow_switch.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -9,22 +10,42 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription;
+    v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
+    v_sub        pgque.subscription;
 begin
     loop
-        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
-        select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
-               clock_timestamp(), p.lease_epoch
-        from (select *
-              from pgque.position_log l
-              where l.sub_batch = x_batch_id
-              order by l.pos_seq desc
-              limit 1) p
-        join pgque.subscription_base s on s.sub_id = p.sub_id
-        where s.sub_role <> 'slot'
-          and coalesce(p.lease_until <= clock_timestamp(), true)
-        on conflict (sub_id, pos_seq) do nothing;
-        exit when found;
+        if v_committed then
+            insert into pgque.position_log_0 (
+                sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
+            select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
+                   clock_timestamp(), p.lease_epoch, 0
+            from (select *
+                  from pgque.position_log_0 l
+                  where l.sub_batch = x_batch_id
+                  order by l.pos_seq desc
+                  limit 1) p
+            join pgque.subscription_base s on s.sub_id = p.sub_id
+            where p.next_half = 0
+              and s.sub_role <> 'slot'
+              and coalesce(p.lease_until <= clock_timestamp(), true)
+            on conflict (sub_id, pos_seq) do nothing;
+            exit when found;
+            insert into pgque.position_log_1 (
+                sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
+            select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
+                   clock_timestamp(), p.lease_epoch, 1
+            from (select *
+                  from pgque.position_log_1 l
+                  where l.sub_batch = x_batch_id
+                  order by l.pos_seq desc
+                  limit 1) p
+            join pgque.subscription_base s on s.sub_id = p.sub_id
+            where p.next_half = 1
+              and s.sub_role <> 'slot'
+              and coalesce(p.lease_until <= clock_timestamp(), true)
+            on conflict (sub_id, pos_seq) do nothing;
+            exit when found;
+        end if;
 
         v_sub := pgque.find_batch(x_batch_id);
         perform pgque.refuse_slot(v_sub);

@@ -11,19 +11,23 @@ begin
 end;
 $$;
 
--- Keeps of the ticks that a compaction is about to drop the last one of each minute, where events
--- came since the one before; and a queue's very first, to count from.
+-- Keeps of the ticks that a compaction has not copied to a half, because nobody needs them, the last
+-- one of each minute, where events came since the one before; and a queue's very first, to count
+-- from.
 -- locks: held by the caller. writes: history.
-create or replace function pgque.keep_tick_history()
+create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     with dropped as materialized (
-        select (r.tick).tick_queue as queue_id, (r.tick).tick_time, (r.tick).tick_event_seq as event_seq
-        from pgque.tick_retention r
-        where not r.is_needed and (r.tick).tick_queue in (select q.queue_id from pgque.queue q)
+        select t.tick_queue as queue_id, t.tick_time, t.tick_event_seq as event_seq
+        from (select q.queue_id,
+                     (select min(c.tick_id) from pgque.tick_log c
+                      where c.half = i_half and c.tick_queue = q.queue_id) as first_copied
+              from pgque.queue q) q
+        join pgque.tick t on t.tick_queue = q.queue_id and t.tick_id < q.first_copied
     ), kept as (
         select d.queue_id, last_kept.event_seq
         from (select distinct queue_id from dropped) d
@@ -64,7 +68,7 @@ create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
     v_keep    pgque.counter_log[];
@@ -75,6 +79,7 @@ begin
            (select count(*) from pgque.subscription_base) + (select count(*) from pgque.queue)) then
         return 0;
     end if;
+    perform pgque.commit_locally();
     lock table pgque.counter_log in access exclusive mode;
 
     insert into pgque.history (queue_id, counted_at, retries, dead_letters)
@@ -109,7 +114,7 @@ create or replace function pgque.maint_compact_history()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '10ms'
 as $$
 declare
     v_since   constant timestamptz := clock_timestamp() - pgque.history_period();
@@ -122,6 +127,7 @@ begin
                      and h.counted_at < v_since - pgque.history_period()) then
         return 0;
     end if;
+    perform pgque.commit_locally();
     lock table pgque.history in access exclusive mode;
 
     select count(*) into v_before from pgque.history;

@@ -1,7 +1,9 @@
 -- All maintenance in one call, for any scheduler: rotation of events, retries, events whose time has
--- come, expired idempotency keys, what dead writers left, rotation of the logs. Returns how many things it did. What it
--- cannot lock it leaves for the next call. The logs come last, since their locks are kept until
--- commit.
+-- come, expired idempotency keys, what dead writers left, rotation of the logs. Returns how many
+-- things it did. What it cannot lock it leaves for the next call. A step that fails stops no other
+-- and is told of in a warning; when nothing else was done, with the error. Ticks are copied first, so
+-- that no lock is held meanwhile; the logs are switched last, since their locks are kept until commit,
+-- and the half with the old ticks is emptied after that, since readers wait for its lock.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -9,15 +11,59 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_done   integer;
-    v_queue  text;
+    v_step     record;
+    v_count    bigint;
+    v_done     bigint := 0;
+    v_state    text;
+    v_message  text;
+    v_hint     text;
 begin
-    v_done := pgque.maint_rotate_tables_step2();
-    for v_queue in select q.queue_name from pgque.queue q order by q.queue_id loop
-        v_done := v_done + pgque.maint_rotate_tables_step1(v_queue);
+    perform pgque.check_read_committed('maintenance');
+    perform pgque.check_adopted();
+    for v_step in select s.func_name, s.func_arg from pgque.maint_steps() s loop
+        begin
+            if v_step.func_arg is null then
+                execute format('select pgque.%I()', v_step.func_name) into v_count;
+            else
+                execute format('select pgque.%I(%L)', v_step.func_name, v_step.func_arg)
+                into v_count;
+            end if;
+            v_done := v_done + v_count;
+        exception
+            when others then
+                get stacked diagnostics v_state = returned_sqlstate,
+                    v_message = message_text, v_hint = pg_exception_hint;
+                v_message := format('%s: %s', v_step.func_name, v_message);
+                raise warning using errcode = v_state, message = v_message, hint = v_hint;
+        end;
     end loop;
-    v_done := v_done + pgque.maint_retry_events() + pgque.maint_deliver_delayed()
-              + pgque.maint_idem() + pgque.maint_staging();
-    return v_done + pgque.maint_rotate_metadata();
+    if v_done = 0 and v_state is not null then
+        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+    end if;
+    return v_done;
+end;
+$$;
+
+-- The steps of maint, in their order.
+-- locks: none. writes: nothing.
+create or replace function pgque.maint_steps(out func_name text, out func_arg text)
+returns setof record
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select 'maint_copy_ticks', null::text
+    where exists (select from pgque.rotation_due d where d.log_name = 'tick')
+    union all
+    values ('maint_rotate_tables_step2', null);
+    return query
+    select 'maint_rotate_tables_step1', q.queue_name from pgque.queue q order by q.queue_id;
+    return query
+    values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
+           ('maint_idem', null), ('maint_staging', null),
+           ('maint_rotate_metadata', 'history'), ('maint_rotate_metadata', 'counter'),
+           ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
+           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick');
 end;
 $$;

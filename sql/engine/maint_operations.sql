@@ -35,11 +35,12 @@ begin
     if exists (select from pgque.removable_stagings()) then
         return query values ('pgque.maint_staging', null::text);
     end if;
-    if exists (select from pgque.config c
-               where c.metadata_rotated_at is null
-                  or c.metadata_rotated_at <= clock_timestamp() - c.metadata_rotation_period) then
-        return query values ('pgque.maint_rotate_metadata', null::text);
-    end if;
+    return query
+    select 'pgque.maint_empty_half', r.log_name
+    from pgque.log_rotation r
+    where r.left_at is not null
+    union all
+    select 'pgque.maint_rotate_metadata', d.log_name from pgque.rotation_due d;
     if exists (select from pgque.config c where c.scheduler = 'pg_cron')
        and date_part('minute', v_now) = 0 then
         return query values ('pgque.maint_cron_log', null::text);

@@ -26,7 +26,7 @@ begin
     end if;
 
     select t.* into v_near
-    from pgque.tick t
+    from pgque.tick_log t
     where t.tick_queue = i_queue_id
       and t.tick_id > i_last.tick_id
       and t.tick_time <= v_newest
@@ -40,7 +40,7 @@ begin
     end if;
 
     select t.* into v_far
-    from pgque.tick t
+    from pgque.tick_log t
     where t.tick_queue = i_queue_id
       and t.tick_event_seq <= i_last.tick_event_seq + i_max_count
       and t.tick_id > v_near.tick_id
@@ -224,18 +224,45 @@ returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_row pgque.position_log;
 begin
-    insert into pgque.position_log (
-        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick,
-        lease_owner, lease_until, lease_epoch, event_cutoff)
-    values (
-        i_sub.sub_id, i_sub.pos_seq + 1, i_sub.sub_last_tick, clock_timestamp(), i_sub.sub_batch,
-        i_sub.sub_next_tick,
-        case when i_sub.sub_batch is not null then i_sub.lease_owner end,
-        case when i_sub.sub_batch is not null then i_sub.lease_until end,
-        i_sub.lease_epoch,
-        case when i_sub.sub_batch is not null then i_sub.event_cutoff end)
-    on conflict (sub_id, pos_seq) do nothing;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        select f.io_pos_seq, f.io_half into i_sub.pos_seq, i_sub.next_half
+        from pgque.follow_switch(i_sub.sub_id, i_sub.pos_seq, i_sub.next_half) f;
+    end if;
+    v_row.sub_id := i_sub.sub_id;
+    v_row.pos_seq := i_sub.pos_seq + 1;
+    v_row.sub_last_tick := i_sub.sub_last_tick;
+    v_row.sub_active := clock_timestamp();
+    v_row.sub_batch := i_sub.sub_batch;
+    v_row.sub_next_tick := i_sub.sub_next_tick;
+    v_row.lease_epoch := i_sub.lease_epoch;
+    if i_sub.sub_batch is not null then
+        v_row.lease_owner := i_sub.lease_owner;
+        v_row.lease_until := i_sub.lease_until;
+        v_row.event_cutoff := i_sub.event_cutoff;
+    end if;
+    v_row.next_half := i_sub.next_half;
+    return pgque.write_position(v_row);
+end;
+$$;
+
+-- Writes a position to the half that it names; false when its number is taken.
+-- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
+create or replace function pgque.write_position(i_row pgque.position_log)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_row.next_half = 0 then
+        insert into pgque.position_log_0 values (i_row.*)
+        on conflict (sub_id, pos_seq) do nothing;
+    else
+        insert into pgque.position_log_1 values (i_row.*)
+        on conflict (sub_id, pos_seq) do nothing;
+    end if;
     return found;
 end;
 $$;
@@ -252,8 +279,9 @@ declare
     v_tick pgque.tick;
 begin
     select t.* into v_tick
-    from pgque.tick t
-    where t.tick_queue = i_queue_id and t.tick_id = i_tick_id;
+    from pgque.tick_log t
+    where t.tick_queue = i_queue_id and t.tick_id = i_tick_id
+    limit 1;
     if not found then
         raise exception using
             errcode = 'serialization_failure',
@@ -323,7 +351,8 @@ end;
 $$;
 
 -- Opens the next batch, or returns the open one; null when there is none. Each poll comes by here: a
--- poll without a new tick is one statement, and a new batch one more. What is left goes to open_batch.
+-- poll without a new batch is one statement, and a new batch one more, of the first half alone while
+-- that is current (see log_halves.sql). What is left goes to open_batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
@@ -331,23 +360,36 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_free   record;
-    v_batch  bigint;
+    v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
+    v_free       record;
+    v_batch      bigint;
 begin
-    select s.sub_id, s.pos_seq, s.sub_last_tick, s.lease_epoch, t.tick_id, q.queue_event_ttl
+    select s.sub_id, p.pos_seq, p.sub_last_tick, p.sub_batch, p.lease_epoch, t.tick_id, q.queue_event_ttl,
+           case when t.tick_id is null
+                then (select l.half from pgque.log l where l.log_name = 'tick') end as tick_half
     into v_free
-    from pgque.subscription s
-    join pgque.queue q on q.queue_id = s.sub_queue
+    from pgque.queue q
+    join pgque.subscription_base s on s.sub_queue = q.queue_id
     join pgque.consumer c on c.co_id = s.sub_consumer
+    cross join lateral (
+        select *
+        from pgque.position_log_0 l
+        where l.sub_id = s.sub_id
+        order by l.pos_seq desc
+        limit 1) p
     left join lateral (
-        select l.tick_id from pgque.tick l
-        where l.tick_queue = s.sub_queue and l.tick_id > s.sub_last_tick
+        select l.tick_id from pgque.tick_log_0 l
+        where l.tick_queue = s.sub_queue and l.tick_id > p.sub_last_tick
         order by l.tick_id
         limit 1) t on true
     where q.queue_name = i_queue_name and c.co_name = i_consumer_name
-      and s.sub_batch is null and s.sub_role = 'normal';
-    if v_free.tick_id is not null then
-        insert into pgque.position_log (
+      and p.next_half = 0 and p.lease_until is null and s.sub_role = 'normal';
+    if not v_committed then
+        null;
+    elsif v_free.sub_batch is not null then
+        return v_free.sub_batch;
+    elsif v_free.tick_id is not null then
+        insert into pgque.position_log_0 (
             sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
             event_cutoff)
         values (
@@ -359,8 +401,54 @@ begin
         if found then
             return v_batch;
         end if;
-    elsif v_free.sub_id is not null and current_setting('transaction_isolation') = 'read committed' then
+    elsif v_free.tick_half = 0 then
         return null;
+    end if;
+    return pgque.next_batch_of_both_halves(i_queue_name, i_consumer_name, v_committed);
+end;
+$$;
+
+-- The same, wherever position and ticks are.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.next_batch_of_both_halves(
+    i_queue_name text, i_consumer_name text, i_committed boolean)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_free  record;
+    v_row   pgque.position_log;
+begin
+    select s.sub_id, s.pos_seq, s.next_half, s.sub_last_tick, s.lease_epoch, t.tick_id,
+           q.queue_event_ttl
+    into v_free
+    from pgque.subscription s
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    left join lateral (
+        select l.tick_id from pgque.tick_log l
+        where l.tick_queue = s.sub_queue and l.tick_id > s.sub_last_tick
+        order by l.tick_id
+        limit 1) t on true
+    where i_committed
+      and q.queue_name = i_queue_name and c.co_name = i_consumer_name
+      and s.sub_batch is null and s.sub_role = 'normal';
+    if found and v_free.tick_id is null then
+        return null;
+    elsif found then
+        v_row.sub_id := v_free.sub_id;
+        v_row.pos_seq := v_free.pos_seq + 1;
+        v_row.sub_last_tick := v_free.sub_last_tick;
+        v_row.sub_active := clock_timestamp();
+        v_row.sub_batch := pgque.next_batch_id();
+        v_row.sub_next_tick := v_free.tick_id;
+        v_row.lease_epoch := v_free.lease_epoch;
+        v_row.event_cutoff := clock_timestamp() - v_free.queue_event_ttl;
+        v_row.next_half := v_free.next_half;
+        if pgque.write_position(v_row) then
+            return v_row.sub_batch;
+        end if;
     end if;
     return (pgque.open_batch(i_queue_name, i_consumer_name, null, null, null, null,
                              null, null, null)).sub_batch;

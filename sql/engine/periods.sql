@@ -17,6 +17,27 @@ begin
 end;
 $$;
 
+-- Sets how long the logs of positions and ticks keep what an old snapshot may still read; returns it.
+-- A transaction that reads them for the first time when its snapshot is older gets a serialization
+-- failure, and a dump lacks them.
+-- locks: the rows of log_rotation. writes: log_rotation.
+create or replace function pgque.set_snapshot_patience(p_patience interval)
+returns interval
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if p_patience is null or p_patience < '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no patience of %s with snapshots', coalesce(p_patience::text, 'null')),
+            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+    end if;
+    update pgque.log_rotation set patience = p_patience;
+    return p_patience;
+end;
+$$;
+
 -- Sets how often ticker_loop ticks, in milliseconds; returns it.
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)

@@ -22,7 +22,7 @@ begin
             hint = 'Pass a name, one for each independent reader of the queue.';
     end if;
 
-    lock table pgque.tick in row share mode;
+    lock table pgque.tick_log in row share mode;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
     select t.tick_id into v_tick
     from pgque.tick t
@@ -42,6 +42,7 @@ begin
                           'and tick_id >= %s;', v_queue.queue_id, v_queue.queue_first_tick);
     end if;
 
+    perform pgque.check_tick_half();
     insert into pgque.consumer (co_name) values (x_consumer_name) on conflict do nothing;
     select c.co_id into v_consumer from pgque.consumer c where c.co_name = x_consumer_name;
     insert into pgque.subscription_base (sub_queue, sub_consumer)
@@ -51,13 +52,32 @@ begin
     v_new := found;
 
     if v_new then
-        insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
-        values (v_sub_id, 1, v_tick, clock_timestamp(), 0);
+        perform pgque.begin_positions(v_sub_id, v_tick);
         perform pgque.count_move(v_queue.queue_id, v_sub_id, null, v_tick);
     elsif x_tick_pos is not null then
         perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
     end if;
     return v_new::integer;
+end;
+$$;
+
+-- Writes a new subscription's first position.
+-- locks: none. writes: position_log.
+create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_row pgque.position_log;
+begin
+    v_row.sub_id := i_sub_id;
+    v_row.pos_seq := 1;
+    v_row.sub_last_tick := i_tick;
+    v_row.sub_active := clock_timestamp();
+    v_row.lease_epoch := 0;
+    v_row.next_half := (select l.half from pgque.log l where l.log_name = 'position');
+    perform pgque.write_position(v_row);
 end;
 $$;
 

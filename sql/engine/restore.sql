@@ -36,7 +36,7 @@ declare
 begin
     perform pgque.check_read_committed('adoption');
     lock table pgque.queue in share row exclusive mode;
-    lock table pgque.tick, pgque.position_log in access exclusive mode;
+    lock table pgque.tick_log, pgque.position_log in access exclusive mode;
     select o.* into v_origin
     from pgque.origin o
     join pgque.config c on c.origin_id <> o.origin_id;
@@ -44,6 +44,7 @@ begin
         return 0;
     end if;
 
+    perform pgque.check_logs_complete();
     for v_queue in select q.* from pgque.queue q order by q.queue_id loop
         v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
     end loop;
@@ -51,6 +52,41 @@ begin
     update pgque.config set origin_id = v_origin.origin_id;
     perform pgque.renew_lineage();
     return v_rows;
+end;
+$$;
+
+-- Refuses to adopt a dump that does not say where its consumers stand: it waited for a lock for longer
+-- than maintenance has patience with snapshots, and found a log emptied. To take such consumers for
+-- finished would drop their events.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_logs_complete()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_missing text;
+begin
+    select string_agg(format('"%s"', m.queue_name), ', ' order by m.queue_name) into v_missing
+    from (
+        select q.queue_name from pgque.queue q
+        where not exists (select from pgque.tick t where t.tick_queue = q.queue_id)
+        union
+        select q.queue_name
+        from pgque.subscription_base b
+        join pgque.queue q on q.queue_id = b.sub_queue
+        left join pgque.subscription s on s.sub_id = b.sub_id
+        left join pgque.tick t on t.tick_queue = b.sub_queue and t.tick_id = s.sub_last_tick
+        where s.sub_id is null or s.sub_last_tick is not null and t.tick_id is null
+    ) m;
+    if v_missing is not null then
+        raise exception using
+            errcode = 'PQ018',
+            message = format('this dump does not say where the consumers of these queues stand: %s',
+                             v_missing),
+            hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. Nothing was changed. '
+                   'Restore another dump.';
+    end if;
 end;
 $$;
 
@@ -139,19 +175,19 @@ end;
 $$;
 
 -- One tick a queue, with this transaction still in progress, and every consumer at it.
--- locks: held by the caller. writes: tick, tick_request, position_log, queue.
+-- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_ticks      pgque.tick[];
+    v_ticks      pgque.tick_log[];
     v_positions  pgque.position_log[];
 begin
     v_ticks := array(
         select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   t.tick_event_seq)::pgque.tick
+                   t.tick_event_seq, t.half)::pgque.tick_log
         from pgque.queue q
         cross join lateral (
             select * from pgque.tick l
@@ -159,20 +195,29 @@ begin
             order by l.tick_id desc
             limit 1
         ) t);
-    truncate pgque.tick;
-    insert into pgque.tick select (unnest(v_ticks)).*;
+    truncate pgque.tick_log;
+    insert into pgque.tick_log select (unnest(v_ticks)).*;
 
     v_positions := array(
         select p
-        from pgque.subscription s
-        join pgque.position_log p on p.sub_id = s.sub_id and p.pos_seq = s.pos_seq);
+        from pgque.subscription_base s
+        cross join lateral (
+            select * from pgque.position_log l
+            where l.sub_id = s.sub_id
+            order by l.pos_seq desc
+            limit 1
+        ) p);
     truncate pgque.position_log;
-    insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)
+    insert into pgque.position_log_0 (
+        sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
     select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then t.tick_id end,
-           clock_timestamp(), p.lease_epoch
+           clock_timestamp(), p.lease_epoch, 0
     from unnest(v_positions) p
     join pgque.subscription_base s on s.sub_id = p.sub_id
     join pgque.tick t on t.tick_queue = s.sub_queue;
+    update pgque.log l set half = 0 where l.log_name = 'position';
+    update pgque.log_rotation
+    set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
 
     update pgque.queue q
     set queue_first_tick = t.tick_id,

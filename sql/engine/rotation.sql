@@ -83,6 +83,7 @@ declare
 begin
     -- A lock that is taken and not used is given back with the inner block.
     begin
+        perform pgque.commit_locally();
         execute format('lock table %s in access exclusive mode nowait', i_table);  -- quoted: a number's
         execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
                        'and not pg_visible_in_snapshot(ev_txid, $2))', i_table)

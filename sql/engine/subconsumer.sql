@@ -47,8 +47,7 @@ begin
         on conflict do nothing
         returning sub_id into v_sub_id;
         if found then
-            insert into pgque.position_log (sub_id, pos_seq, sub_active, lease_epoch)
-            values (v_sub_id, 1, clock_timestamp(), 0);
+            perform pgque.begin_positions(v_sub_id, null);
             exit;
         end if;
         -- Another session was faster, or the name is somebody else's.

@@ -23,6 +23,23 @@ begin
 end;
 $$;
 
+-- Keeps a transaction whose snapshot is older than a switch of the ticks from adding one to the half
+-- that was left, or registering at one that is only there: it gets a serialization failure. In READ
+-- COMMITTED the statement that inserts ticks takes its snapshot after its lock, which the switch waits
+-- for, and so sees the current half.
+-- locks: in a stricter isolation the row of log, shared. writes: nothing.
+create or replace function pgque.check_tick_half()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform from pgque.log l where l.log_name = 'tick' for share;
+    end if;
+end;
+$$;
+
 -- What another session has locked, or waits to lock, against everybody: a queue that is being dropped,
 -- for one. Whoever reads its sequence would wait for that session's commit.
 create or replace view pgque.locked_relation as
@@ -114,6 +131,7 @@ create or replace function pgque.make_ticks(i_due pgque.tick_due[])
 returns table (ticked_queue integer, new_tick bigint)
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_unsure   constant boolean := pg_current_xact_id_if_assigned() is not null
@@ -121,6 +139,7 @@ declare
     v_written  oid[];
     v_touched  oid[];
 begin
+    perform pgque.check_tick_half();
     if i_due = '{}' then
         return;
     end if;
@@ -134,11 +153,13 @@ begin
         join unnest(i_due) d on d.queue_id = s.queue_id
         for update of s skip locked
     ), ticked as (
-        insert into pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+        insert into pgque.tick_log (
+            tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
-               (select pgque.tick_snapshot()), d.last_event_id
+               (select pgque.tick_snapshot()), d.last_event_id,
+               (select l.half from pgque.log l where l.log_name = 'tick')
         from due d
-        on conflict (tick_queue, tick_id) do nothing
+        on conflict (tick_queue, tick_id, half) do nothing
         returning tick_queue, tick_id
     ), answered as (
         delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue

@@ -47,8 +47,8 @@ begin
 end;
 $$;
 
--- Checks the logs of positions, ticks and counters: whether they grow because they are not rotated,
--- and who locks them. They are ok below 16 MB.
+-- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
+-- which session locks it or may still read the half that was left. A log below 16 MB is ok.
 -- locks: none. writes: nothing.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
@@ -56,38 +56,50 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_bytes   bigint;
-    v_last    timestamptz;
-    v_period  interval;
+    v_log     record;
     v_holder  text;
 begin
-    select sum(pg_total_relation_size(c.oid)) into v_bytes
-    from pg_class c
-    where c.relnamespace = 'pgque'::regnamespace
-      and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)';
-    select coalesce(c.metadata_rotated_at, c.installed_at), c.metadata_rotation_period
-    into v_last, v_period
-    from pgque.config c;
-    if v_bytes < 16 * 1024 * 1024 or v_last > clock_timestamp() - 5 * v_period - interval '1 minute' then
+    select r.log_name, r.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
+           size.bytes >= 16 * 1024 * 1024
+           and coalesce(r.rotated_at, c.installed_at)
+               <= clock_timestamp() - 5 * c.metadata_rotation_period - interval '1 minute' as is_left
+    into v_log
+    from pgque.log_rotation r
+    cross join pgque.config c
+    cross join lateral (
+        select sum(pg_total_relation_size(t.oid)) as bytes
+        from pg_class t
+        where t.relnamespace = 'pgque'::regnamespace
+          and t.relkind = 'r' and t.relname ~ format('^%s(_log|$)', r.log_name)
+    ) size
+    order by is_left desc, size.bytes desc
+    limit 1;
+    if not v_log.is_left then
         status := 'ok';
-        detail := format('%s, last rotated %s ago', pg_size_pretty(v_bytes),
-                         date_trunc('seconds', clock_timestamp() - v_last));
+        detail := format('%s log: %s, last rotated %s ago', v_log.log_name,
+                         pg_size_pretty(v_log.bytes),
+                         date_trunc('seconds', clock_timestamp() - v_log.last_time));
         return;
     end if;
 
     select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
     into v_holder
     from pg_locks l
-    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+         and c.relkind in ('r', 'p') and c.relname ~ format('^%s(_log|$)', v_log.log_name)
+         and l.database = (select d.oid from pg_database d where d.datname = current_database())
     left join pg_stat_activity a on a.pid = l.pid
-    where l.granted and c.relkind = 'r' and c.relname ~ '^(tick|position_log|counter_log|history)'
-      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    where l.granted
+      and (c.oid is not null
+           or l.locktype = 'virtualxid' and l.virtualtransaction = any (v_log.holders))
       and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
       and l.pid is distinct from pg_backend_pid();
-    status := case when v_bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
-    detail := format('the logs of positions and ticks have grown to %s, last rotated %s ago: %s',
-                     pg_size_pretty(v_bytes), date_trunc('seconds', clock_timestamp() - v_last),
-                     coalesce(v_holder || ' keeps them locked: let it end its transaction',
+    status := case when v_log.bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
+    detail := format('the %s log has grown to %s, last rotated %s ago: %s', v_log.log_name,
+                     pg_size_pretty(v_log.bytes),
+                     date_trunc('seconds', clock_timestamp() - v_log.last_time),
+                     coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
+                              'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
 end;
 $$;

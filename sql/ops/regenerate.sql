@@ -31,3 +31,6 @@ begin
     perform pgque.upgrade_schema();
 end;
 $$;
+
+-- No view reads the logs of earlier versions any more (schema/log.sql).
+drop table if exists pgque.tick_before, pgque.position_before;

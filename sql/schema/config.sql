@@ -15,4 +15,4 @@ create table if not exists pgque.config (
 alter table pgque.config
     add column if not exists metadata_rotation_period interval not null default '2 minutes'
         check (metadata_rotation_period >= '0'),
-    add column if not exists metadata_rotated_at timestamptz;
+    drop column if exists metadata_rotated_at;

@@ -49,6 +49,22 @@ alter table pgque.position_log
     add column if not exists page_to bigint,
     add column if not exists held_at timestamptz;
 
+do $$
+declare
+    v_columns text;
+begin
+    if to_regclass('pgque.position_before') is not null then
+        select string_agg(format('%I', a.attname), ', ' order by a.attnum) into v_columns
+        from pg_attribute a
+        where a.attrelid = 'pgque.position_before'::regclass and a.attnum > 0
+          and not a.attisdropped;
+        execute format(  -- quoted: above
+            'insert into pgque.position_log_0 (%s) select %s from pgque.position_before', v_columns,
+            v_columns);
+    end if;
+end;
+$$;
+
 -- Earlier versions knew no slots.
 do $$
 begin
@@ -69,7 +85,7 @@ create or replace view pgque.slot_state as
 select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id,
        p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
        p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
-       p.page_from, p.page_to, p.held_at, p.event_cutoff
+       p.page_from, p.page_to, p.held_at, p.event_cutoff, p.next_half
 from pgque.partition_consumer c
 join pgque.queue q on q.queue_id = c.queue_id
 join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name

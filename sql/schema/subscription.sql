@@ -20,8 +20,10 @@ alter table pgque.subscription_base
 
 -- Where each subscription stands: append-only, the row with the highest pos_seq counts.
 -- The primary key makes two sessions that move one consumer at once meet: the second waits for
--- the first and then finds its number taken. Compaction (TRUNCATE and the newest rows again)
--- reclaims it, so a held xmin horizon slows no consumer. No autovacuum: see pgque.tick.
+-- the first and then finds its number taken. A log with two halves (schema/log.sql), so a held xmin
+-- horizon slows no consumer: two tables that inherit an empty one. They are no partitions, since the
+-- row of a switch stands in both; and none is the other's parent, since the planner takes an empty
+-- parent for one that stays empty. No autovacuum: see pgque.tick_log.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -31,27 +33,30 @@ create table if not exists pgque.position_log (
     sub_next_tick  bigint,
     lease_owner    text,
     lease_until    timestamptz,
-    lease_epoch    bigint not null,
-    primary key (sub_id, pos_seq)
-) with (autovacuum_enabled = false);
-
-create index if not exists position_log_batch_idx
-    on pgque.position_log (sub_batch, pos_seq) where sub_batch is not null;
-
--- A subconsumer without a batch stands nowhere. Earlier versions knew none.
-do $$
-begin
-    if exists (select from pg_attribute a
-               where a.attrelid = 'pgque.position_log'::regclass
-                 and a.attname = 'sub_last_tick' and a.attnotnull) then
-        alter table pgque.position_log alter column sub_last_tick drop not null;
-    end if;
-end;
-$$;
+    lease_epoch    bigint not null
+);
 
 -- Where the queue has an event_ttl: events of the open batch that are older are not in it. Decided
 -- when the batch is opened, so that it reads the same each time.
-alter table pgque.position_log add column if not exists event_cutoff timestamptz;
+-- A switch of the halves is a move, too: it writes the same position under the next number to both,
+-- and next_half says where the one after it goes; the default is for calls of an earlier version that
+-- an upgrade overtakes.
+alter table pgque.position_log
+    add column if not exists event_cutoff timestamptz,
+    add column if not exists next_half smallint not null default 0;
+
+create table if not exists pgque.position_log_0 (
+    primary key (sub_id, pos_seq)
+) inherits (pgque.position_log) with (autovacuum_enabled = false);
+
+create table if not exists pgque.position_log_1 (
+    primary key (sub_id, pos_seq)
+) inherits (pgque.position_log) with (autovacuum_enabled = false);
+
+create index if not exists position_log_0_batch_idx
+    on pgque.position_log_0 (sub_batch, pos_seq) where sub_batch is not null;
+create index if not exists position_log_1_batch_idx
+    on pgque.position_log_1 (sub_batch, pos_seq) where sub_batch is not null;
 
 create sequence if not exists pgque.batch_id_seq;
 
@@ -71,7 +76,8 @@ select s.sub_id,
        p.lease_epoch,
        p.pos_seq,
        s.sub_main,
-       p.event_cutoff
+       p.event_cutoff,
+       p.next_half
 from pgque.subscription_base s
 cross join lateral (
     select *

@@ -45,7 +45,7 @@ declare
                        else format('lock table only pgque.%I in access exclusive mode', c.relname) end
                    from pg_class c
                    where c.relnamespace = 'pgque'::regnamespace
-                     and c.relkind in ('r', 'v', 'm')
+                     and c.relkind in ('r', 'v', 'm', 'p')
                      and (i_with_events or c.relname !~ '^event_[0-9t]' or exists (
                          select from pg_inherits i
                          where i.inhrelid = c.oid

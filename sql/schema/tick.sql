@@ -1,20 +1,42 @@
--- Append-only. The primary key is what serializes tickers: each computes last id + 1 in the
--- snapshot that it stores, so of two at once only one can insert, and snapshots of a queue only
--- grow with the id. Reclaimed by compaction (TRUNCATE), so a held xmin horizon costs nothing.
--- Without autovacuum: an analyze of the nearly empty table would leave sequential scans in
--- cached plans.
-create table if not exists pgque.tick (
+-- Append-only, in two halves (schema/log.sql). The primary key is what serializes tickers: each
+-- computes last id + 1 in the snapshot that it stores, so of two at once only one can insert, and
+-- snapshots of a queue only grow with the id. For some time a tick stands in both halves, so whoever
+-- reads this table rather than the view below wants one row of it.
+-- Without autovacuum: an analyze of a nearly empty half would leave sequential scans in cached plans.
+create table if not exists pgque.tick_log (
     tick_queue      integer not null,
     tick_id         bigint not null,
     tick_time       timestamptz not null,
     tick_snapshot   pg_snapshot not null,
     tick_event_seq  bigint not null,
-    primary key (tick_queue, tick_id)
-) with (autovacuum_enabled = false);
+    half            smallint not null,
+    primary key (tick_queue, tick_id, half)
+) partition by list (half);
+
+create table if not exists pgque.tick_log_0
+partition of pgque.tick_log for values in (0) with (autovacuum_enabled = false);
+create table if not exists pgque.tick_log_1
+partition of pgque.tick_log for values in (1) with (autovacuum_enabled = false);
 
 -- Finds the farthest tick within a maximum count of events without walking the backlog.
-create index if not exists tick_event_seq_idx
-    on pgque.tick (tick_queue, tick_event_seq, tick_id);
+create index if not exists tick_log_event_seq_idx
+    on pgque.tick_log (tick_queue, tick_event_seq, tick_id);
+
+-- Each tick once: those of the current half.
+create or replace view pgque.tick as
+select t.*
+from pgque.tick_log t
+where t.half = (select l.half from pgque.log l where l.log_name = 'tick');
+
+do $$
+begin
+    if to_regclass('pgque.tick_before') is not null then
+        insert into pgque.tick_log
+        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 0
+        from pgque.tick_before t;
+    end if;
+end;
+$$;
 
 -- Queues that tick at the next ticker run whatever their thresholds say. One row a request: a tick
 -- takes away those that its own snapshot sees, and none that came with events too late for it.

@@ -42,7 +42,7 @@ def test_health_fails_when_something_is_critical(
     pgque: Pgque, client: Client, age: str, code: int
 ) -> None:
     with client.transaction() as connection:
-        connection.execute("update pgque.tick set tick_time = now() - %s::interval", [age])
+        connection.execute("update pgque.tick_log set tick_time = now() - %s::interval", [age])
 
     result = pgque("health")
 

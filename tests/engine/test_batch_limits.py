@@ -50,7 +50,8 @@ def age_ticks(db: Connection, *ages: str) -> None:
     """Sets how long ago each tick was, the first one first."""
     for number, age in enumerate(ages, 1):
         db.execute(
-            "update pgque.tick set tick_time = clock_timestamp() - %s::interval where tick_id = %s",
+            "update pgque.tick_log set tick_time = clock_timestamp() - %s::interval"
+            " where tick_id = %s",
             [age, number],
         )
 

@@ -10,6 +10,7 @@ import psycopg
 
 from tests.support.queues import (
     Connection,
+    compact_positions,
     drain,
     finish,
     make_queue,
@@ -74,11 +75,7 @@ def run_queue(db: Connection) -> None:
 
 def compact(db: Connection) -> None:
     """Compacts the logs whatever their length."""
-    db.execute(
-        "insert into pgque.position_log select s.sub_id, -nr, 1, now(), null, null, null, null, 0"
-        " from pgque.subscription_base s, generate_series(1, 3000) nr on conflict do nothing"
-    )
-    value(db, "select pgque.maint_compact_positions()")
+    compact_positions(db)
 
 
 def test_consumers_get_everything_once_while_everything_else_runs(

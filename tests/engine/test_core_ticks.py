@@ -239,7 +239,7 @@ class TestFindingATick:
             send(db, text)
             tick(db)
         db.execute(
-            "update pgque.tick"
+            "update pgque.tick_log"
             " set tick_time = timestamptz '2020-01-01' + tick_id * '1 hour'::interval"
         )
         return db

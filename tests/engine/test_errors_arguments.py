@@ -61,7 +61,7 @@ NEW_CONSUMERS = {
     "claim_coop",
 }  # fmt: skip
 # Called by the procedures that tick and maintain, which have checked their arguments.
-OF_PROCEDURES = {"begin_slot", "check_slot_end", "next_beat", "run_maintenance"}
+OF_PROCEDURES = {"begin_slot", "check_slot_end", "maint_pause", "next_beat", "run_maintenance"}
 # Besides ids: what callers pass on as it is, with the sign that it has.
 ANY_NUMBER = {"i_filenode", "i_new_value", "i_prev_tick_seq", "i_ev_retry", "ev_retry", "ev_owner"}
 NEGATIVE = {

@@ -233,8 +233,10 @@ def test_compaction_keeps_the_cutoff(db: Connection) -> None:
     batch = next_batch(db)
     cutoff: Any = value(db, "select event_cutoff from pgque.subscription")
     db.execute(
-        "insert into pgque.position_log (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch)"
-        " select sub_id, -nr, 1, now(), 0 from pgque.subscription_base, generate_series(1, 3000) nr"
+        "insert into pgque.position_log_0"
+        " (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)"
+        " select sub_id, -nr, 1, now(), 0, 0"
+        " from pgque.subscription_base, generate_series(1, 3000) nr"
     )
     assert value(db, "select pgque.maint_compact_positions()") > 2000
     assert value(db, "select event_cutoff from pgque.subscription") == cutoff

@@ -99,7 +99,7 @@ class TestTicker:
 
     def test_a_queue_without_any_tick_is_critical(self, db: Connection) -> None:
         make_queue(db)
-        db.execute("delete from pgque.tick")
+        db.execute("delete from pgque.tick_log")
         assert health(db)["ticker_running"][0] == "critical"
 
 

@@ -175,7 +175,7 @@ class TestGrowth:
         make_queue(db)
         bloat_ticks(db, 200_000)
         before = health(db, None)["log_rotation"][0]
-        db.execute("update pgque.config set metadata_rotated_at = now() - interval '1 hour'")
+        db.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
         status, detail = health(db, None)["log_rotation"]
         assert (before, status) == ("ok", "warning")
         assert "pgque.maint()" in detail
@@ -185,7 +185,7 @@ class TestGrowth:
     ) -> None:
         make_queue(db)
         bloat_ticks(db, 200_000)
-        db.execute("update pgque.config set metadata_rotated_at = now() - interval '1 hour'")
+        db.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
         holder = another()
         holder.execute("begin")
         rows(holder, "select from pgque.tick limit 1")

@@ -326,10 +326,10 @@ class TestABatchWithThousandsOfRenewals:
     """Each renewal is a row of the log; what ends the batch reads a few of them."""
 
     READ = """
-        select pg_stat_get_xact_tuples_fetched('pgque.position_log'::regclass)
-             + pg_stat_get_xact_tuples_returned('pgque.position_log'::regclass)
+        select pg_stat_get_xact_tuples_fetched('pgque.position_log_0'::regclass)
+             + pg_stat_get_xact_tuples_returned('pgque.position_log_0'::regclass)
              + (select sum(pg_stat_get_xact_tuples_returned(indexrelid)) from pg_index
-                where indrelid = 'pgque.position_log'::regclass)
+                where indrelid = 'pgque.position_log_0'::regclass)
     """
 
     def renewed(self, db: Connection, ttl: str) -> Claim:

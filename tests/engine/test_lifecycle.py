@@ -90,7 +90,7 @@ class TestWithoutPgCron:
         for queue in ("stuck", "paused", "ticked"):
             make_queue(db, queue, ticker_idle_period="1 minute")
         value(db, "select pgque.set_queue_config('paused', 'ticker_paused', 'true')")
-        db.execute("update pgque.tick set tick_time = tick_time - interval '2 minutes'")
+        db.execute("update pgque.tick_log set tick_time = tick_time - interval '2 minutes'")
         tick(db, "ticked")
         assert status(db)["ticks"] == ("late", 'no tick for too long: "stuck"')
 
@@ -166,7 +166,8 @@ class TestSlots:
         # What rolls back leaves the sequence as it is, so the third try succeeds.
         db.execute("create sequence tries")
         db.execute(
-            "alter table pgque.tick add constraint no_ticks check (nextval('tries') > 2) not valid"
+            "alter table pgque.tick_log add constraint no_ticks"
+            " check (nextval('tries') > 2) not valid"
         )
         with refused("23514", "no_ticks"):
             db.execute("call pgque.ticker_loop('3 seconds')")

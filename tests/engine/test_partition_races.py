@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.queues import Connection, connect, empty_halves, rows, value
 from tests.support.slots import Message, ack, nack, queue_with_slots, receive, send_keyed
 
 SLOTS = 4
@@ -106,6 +106,7 @@ class Race:
 
     def maintain(self, db: Connection, random: Random) -> None:
         value(db, "select pgque.maint_retry_events()")
+        empty_halves(db)
         value(db, "select pgque.maint_compact_positions()")
         value(db, "select pgque.maint_compact_ticks()")
         value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")

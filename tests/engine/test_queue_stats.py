@@ -312,7 +312,7 @@ def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> Non
 def test_positions_of_a_queue_whose_ticks_are_gone_are_unknown(db: Connection) -> None:
     make_queue(db)
     last = last_tick(db)
-    db.execute("delete from pgque.tick")
+    db.execute("delete from pgque.tick_log")
     stats = queue_stats(db)
     assert last == 1 and (stats["depth"], stats["last_tick_id"]) == (0, None)
     assert consumer_stats(db)["lag"] is None

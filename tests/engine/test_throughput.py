@@ -168,7 +168,7 @@ class TestThroughput:
         before = throughput(db)
         bloat_ticks(db, 2100)
         value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
-        assert compact_ticks(db) > 2000
+        assert compact_ticks(db) == 1
         assert throughput(db) == before == [20, 10, 5]
 
     def test_dropped_ticks_without_events_leave_nothing_behind(self, db: Connection) -> None:
@@ -190,7 +190,7 @@ class TestThroughput:
         tick(db)
         finish(db, value(db, "select pgque.next_batch('q', 'c')"))
         tick(db)
-        db.execute("delete from pgque.tick where tick_event_seq = 0")
+        db.execute("delete from pgque.tick_log where tick_event_seq = 0")
         assert len(rows(db, "select * from pgque.throughput('q', '1 hour', '30 minutes')")) == 1
 
     def test_history_goes_when_it_is_twice_as_old_as_it_needs_to_be(self, db: Connection) -> None:
@@ -268,7 +268,7 @@ class TestLatency:
             send(db, "a")
             tick(db)
             db.execute(
-                "update pgque.tick set tick_time = clock_timestamp() - %s * interval '1 minute'"
+                "update pgque.tick_log set tick_time = clock_timestamp() - %s * interval '1 minute'"
                 " where tick_id = %s",
                 [minutes, last_tick(db)],
             )

@@ -173,7 +173,7 @@ def test_ticker_loop_commits_each_tick_by_itself(db: Connection) -> None:
     db.execute("update pgque.config set tick_period_ms = 1, ticker_slot = '200 ms'")
     db.execute("call pgque.ticker_loop()")
     ticks, transactions = rows(
-        db, "select count(*), count(distinct xmin::text) from pgque.tick where tick_id > 1"
+        db, "select count(*), count(distinct xmin::text) from pgque.tick_log where tick_id > 1"
     )[0]
     assert ticks == transactions
 

@@ -127,7 +127,7 @@ def batch_with_list(db: Connection, count: int) -> Any:
     db.execute(
         f"""
         with seen as (select array_agg(ev_txid order by ev_txid) as ids from {event_table})
-        update pgque.tick set tick_snapshot = format('%s:%s:%s', ids[1],
+        update pgque.tick_log set tick_snapshot = format('%s:%s:%s', ids[1],
             ids[cardinality(ids)]::text::bigint + 1, array_to_string(ids, ','))::pg_snapshot
         from seen where tick_queue = {queue_id(db)}
         """.encode()

@@ -42,7 +42,8 @@ Open = Callable[[str], Connection]
 # What the catalog says of the schema, apart from ids.
 CATALOG = {
     "tables": "select relname, relkind::text, reloptions, relacl::text from pg_class",
-    "columns": "select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),"
+    "columns": "select c.relname, row_number() over (partition by a.attrelid order by a.attnum),"
+    " a.attname, format_type(a.atttypid, a.atttypmod),"
     " a.attnotnull, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid)"
     " from pg_attribute a join pg_class c on c.oid = a.attrelid"
     " left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum",
@@ -55,7 +56,7 @@ CATALOG = {
     "triggers": "select tgname, pg_get_triggerdef(t.oid) from pg_trigger t"
     " join pg_class c on c.oid = tgrelid",
     "views": "select relname, pg_get_viewdef(oid) from pg_class",
-    "inheritance": "select inhrelid::regclass::text, inhparent::regclass::text, a.attname,"
+    "inheritance": "select inhrelid::regclass::text, a.attname, inhparent::regclass::text,"
     " a.attislocal, a.attinhcount from pg_inherits join pg_class c on c.oid = inhrelid"
     " join pg_attribute a on a.attrelid = c.oid",
     "types": "select typname, typtype::text, typacl::text from pg_type",
@@ -135,20 +136,29 @@ def fill(db: Connection) -> None:
 
 def contents(db: Connection, columns: dict[str, str]) -> dict[str, list[tuple[Any, ...]]]:
     return {
-        table: rows(db, f"select {names} from only pgque.{table} t order by ({names})::text")
+        table: rows(
+            db,
+            f"select {names} from {only(table)} pgque.{table} t order by ({names})::text",
+        )
         for table, names in columns.items()
     }
 
 
+def only(table: str) -> str:
+    """The halves of a log are partitions of it, the tables of a queue's events are read by name."""
+    return "only" if table.startswith("event_") else ""
+
+
 def columns_of(db: Connection) -> dict[str, str]:
-    """The columns of each table, but for the version itself."""
+    """The columns of each table, but for the version and what this version keeps elsewhere."""
     return dict(
         rows(
             db,
             "select c.relname, string_agg('t.' || a.attname, ', ' order by a.attnum)"
             " from pg_class c join pg_attribute a on a.attrelid = c.oid"
             " where c.relnamespace = 'pgque'::regnamespace and c.relkind = 'r' and a.attnum > 0"
-            " and not a.attisdropped and a.attname <> 'schema_version' group by 1",
+            " and not a.attisdropped"
+            " and a.attname not in ('schema_version', 'metadata_rotated_at') group by 1",
         )
     )
 
@@ -280,13 +290,13 @@ class TestLocks:
         make_queue(old)
         taken_at_once = (
             "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
-            " and c.relkind in ('r', 'v', 'm') and (c.relname !~ '^event_[0-9t]' or exists ("
+            " and c.relkind in ('r', 'v', 'm', 'p') and (c.relname !~ '^event_[0-9t]' or exists ("
             "   select from pg_inherits where inhrelid = c.oid"
             "   and inhparent = 'pgque.event_template'::regclass))"
         )
         shared = (
             "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
-            " and c.relkind in ('r', 'v', 'm', 'S')"
+            " and c.relkind in ('r', 'v', 'p', 'm', 'S')"
         )
         before = {name for (name,) in rows(old, shared)}
         free = before - {name for (name,) in rows(old, taken_at_once)}

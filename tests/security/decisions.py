@@ -36,16 +36,21 @@ begin_slot check_slot_end create_queue dlq_purge drop_queue event_dead event_ret
 find_tick_helper
 force_next_tick force_tick get_batch_cursor grant_perms insert_event_raw maint
 maint_compact_counters maint_compact_history maint_compact_positions maint_compact_ticks
-maint_cron_log maint_deliver_delayed maint_idem maint_loop maint_operations maint_retry_events
+maint_copy_ticks maint_cron_log maint_deliver_delayed maint_empty_half maint_idem
+maint_loop maint_operations maint_pause maint_retry_events
 maint_rotate_metadata maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging
 maint_tables_to_vacuum next_beat pause_queue quote_fqname resume_queue run_maintenance seq_getval
-renew_lineage seq_setval set_metadata_rotation_period set_queue_config set_tick_period_ms start
-status stop test_consume test_send ticker ticker_loop ticker_pace tune_storage upgrade_schema
+renew_lineage seq_setval set_metadata_rotation_period set_queue_config set_snapshot_patience
+set_tick_period_ms start status stop test_consume test_send ticker ticker_loop ticker_pace
+tune_storage upgrade_schema
 """
 # For the owner of the schema alone: no role may remove all queues.
 OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
+begin_positions check_log_name check_logs_complete check_tick_half commit_locally complete_tick_copy
+find_small_batch follow_switch next_batch_of_both_halves
+half_table is_half_read maint_steps move_positions note_switch snapshot_holders write_position
 append_position append_slot apply_disable_insert
 batch_metrics batch_select build_dispatch build_insert_dispatch
 build_insert_function build_insert_functions build_queue_functions build_read_function

@@ -135,9 +135,13 @@ ROLES: dict[str, Work] = {
 
 
 def is_disturbance(error: psycopg.Error) -> bool:
-    """Whether the cause was a lost connection, a stopped server, or a compaction in between."""
+    """Whether the cause was a lost connection, a stopped server, or a compaction in between.
+
+    Or an upgrade: a call of 0.1.0 that it overtook finds no table of ticks, but a view.
+    """
     state = error.sqlstate
-    return state is None or state.startswith(("08", "57P")) or state == "40001"
+    overtaken = state == "42P10" or "cache lookup failed for type" in str(error)
+    return state is None or state.startswith(("08", "57P")) or state == "40001" or overtaken
 
 
 def work(role: str, url: str, seed: int) -> None:

@@ -27,7 +27,7 @@ def give_up(client: Client, *payloads: str, reason: str = "no good", queue: str 
 
 def make_older(sql: Callable[[str], None]) -> None:
     """As if all ticks so far had been made an hour ago."""
-    sql("update pgque.tick set tick_time = tick_time - interval '1 hour'")
+    sql("update pgque.tick_log set tick_time = tick_time - interval '1 hour'")
 
 
 def run(

@@ -17,7 +17,15 @@ from hypothesis.stateful import rule
 from tests.support.interleaving_model import BUSY, MAX_RETRIES, QUEUES, Consumer, Holder, Stage, now
 from tests.support.interleaving_producers import few, pick, which
 from tests.support.interleaving_slots import Partitioned
-from tests.support.queues import bloat_positions, bloat_ticks, make_queue, refused, rows, value
+from tests.support.queues import (
+    bloat_positions,
+    bloat_ticks,
+    empty_halves,
+    make_queue,
+    refused,
+    rows,
+    value,
+)
 from tests.support.readings import EVENTS, Event, check_received, read_every_way
 
 NACK = "select pgque.nack_batch(%s, %s::bigint[], '0')"
@@ -93,6 +101,10 @@ class Interleaving(Partitioned):
 
     @rule(ticks=st.booleans(), queue=st.sampled_from(QUEUES))
     def compact(self, ticks: bool, queue: str) -> None:
+        if self.stage.is_old:  # its logs have no halves to look into
+            value(self.db, "select pgque.maint_compact_positions()")
+            value(self.db, "select pgque.maint_compact_ticks()")
+            return
         bloat_positions(self.db)
         # A producer that ticked would hold the next tick's number until it ends.
         if ticks and not any(producer.has_ticked for producer in self.producers):
@@ -100,6 +112,7 @@ class Interleaving(Partitioned):
             value(self.db, "select pgque.force_next_tick(%s)", queue)
             if value(self.db, "select pgque.ticker(%s)", queue) is not None:
                 bloat_ticks(self.db, 1100, queue)
+        empty_halves(self.db)
         value(self.db, "select pgque.maint_compact_positions()")
         value(self.db, "select pgque.maint_compact_ticks()")
 

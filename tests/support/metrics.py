@@ -44,7 +44,7 @@ def work(db: Connection, queue: str = "q", consumer: str = "c") -> None:
 def age_ticks(db: Connection, age: str, queue: str = "q") -> None:
     """Makes all ticks of a queue older, and what stands on them."""
     db.execute(
-        "update pgque.tick set tick_time = tick_time - %s::interval where tick_queue ="
+        "update pgque.tick_log set tick_time = tick_time - %s::interval where tick_queue ="
         " (select queue_id from pgque.queue where queue_name = %s)",
         [age, queue],
     )

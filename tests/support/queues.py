@@ -124,22 +124,32 @@ def event_tables(db: Connection) -> str:
 
 def bloat_positions(db: Connection) -> None:
     """Adds superseded positions, until there are enough for a compaction."""
+    current = "select half, pgque.half_table(log_name, half)::text from pgque.log"
+    ((half, table),) = rows(db, f"{current} where log_name = 'position'")
     db.execute(
-        "insert into pgque.position_log"
-        " select sub_id, nr, 1, now(), null, null, null, null, 0"
+        f"insert into {table} (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)"
+        f" select sub_id, nr, 1, now(), 0, {half}"
         " from pgque.subscription_base, generate_series("
         "   (select min(pos_seq) from pgque.position_log) - 3000,"
-        "   (select min(pos_seq) from pgque.position_log) - 1) nr"
+        "   (select min(pos_seq) from pgque.position_log) - 1) nr".encode()
     )
 
 
+def empty_halves(db: Connection) -> None:
+    """Empties what earlier compactions left, so that the next ones can begin."""
+    for log in ("position", "tick"):
+        value(db, "select pgque.maint_empty_half(%s)", log)
+
+
 def compact_positions(db: Connection) -> int:
+    empty_halves(db)
     bloat_positions(db)
     dropped: int = value(db, "select pgque.maint_compact_positions()")
     return dropped
 
 
 def compact_ticks(db: Connection) -> int:
+    empty_halves(db)
     dropped: int = value(db, "select pgque.maint_compact_ticks()")
     return dropped
 
@@ -147,9 +157,9 @@ def compact_ticks(db: Connection) -> int:
 def bloat_ticks(db: Connection, count: int = 1200, queue: str = "q") -> None:
     """Many ticks at once, as of an idle time."""
     db.execute(
-        "insert into pgque.tick"
+        "insert into pgque.tick_log"
         " select t.tick_queue, t.tick_id + nr, clock_timestamp(), pgque.tick_snapshot(),"
-        "   t.tick_event_seq"
+        "   t.tick_event_seq, t.half"
         " from (select * from pgque.tick where tick_queue = %s order by tick_id desc limit 1) t,"
         "   generate_series(1, %s) nr",
         [queue_id(db, queue), count],

@@ -108,11 +108,11 @@ class Replicas:
         self._made.append(Replica(folder, binary or self._server.binary, self._user))
         return self._made[-1]
 
-    def primary(self, binary: Callable[[str], Path] | None = None) -> Replica:
+    def primary(self, binary: Callable[[str], Path] | None = None, settings: str = "") -> Replica:
         """A running server with the queue installed in the database postgres."""
         primary = self.new(binary)
         primary.initialize()
-        primary.configure(_SETTINGS)
+        primary.configure(_SETTINGS + settings)
         primary.start()
         with connect(primary.url()) as db:
             db.execute(INSTALL_SQL.read_bytes())

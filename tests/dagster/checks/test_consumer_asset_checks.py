@@ -39,7 +39,7 @@ def let_time_pass(sql: Callable[[str], None]) -> Callable[[str], None]:
     """Moves the last tick and the last call of every consumer into the past by an interval."""
 
     def let_time_pass(time: str) -> None:
-        sql(f"update pgque.tick set tick_time = tick_time - interval '{time}'")
+        sql(f"update pgque.tick_log set tick_time = tick_time - interval '{time}'")
         sql(f"update pgque.position_log set sub_active = sub_active - interval '{time}'")
 
     return let_time_pass

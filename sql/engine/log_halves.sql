@@ -1,0 +1,219 @@
+-- What the logs with two halves (schema/log.sql) have in common.
+--
+-- Half 0 is the current one for most of the time: maintenance goes back to it as soon as it is empty.
+-- So the frequent statements look into half 0 alone, which is enough for them because, in READ
+-- COMMITTED,
+-- - a switch writes each position to both halves, and to half 0 nobody writes while next_half is 1:
+--   where the newest row of half 0 has next_half = 0, no newer one is in half 1;
+-- - a tick is the same in both halves, each half has all ticks between its first and its last, and the
+--   last one is the newest of all where pgque.log says that half 0 is current;
+-- - a statement takes its snapshot after its locks, so one that waited for TRUNCATE sees the switch.
+-- Whatever they do not find there, a second statement finds in both halves. In a stricter isolation
+-- they always look at both: the transaction's own moves may be in half 1 (follow_switch) while the
+-- switch that sent them there is none of what it sees.
+
+-- Lets this transaction commit without waiting for a standby. Maintenance holds locks that others
+-- wait for, and its commit promises nothing to anybody: a standby that lags, or never answers, would
+-- only make them wait for nothing.
+-- locks: none. writes: nothing.
+create or replace function pgque.commit_locally()
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('synchronous_commit') <> 'off' then
+        perform set_config('synchronous_commit', 'local', true);
+    end if;
+end;
+$$;
+
+-- Refuses a name that no log has.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_log_name(i_log text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('there is no log "%s"', coalesce(i_log, 'null')),
+            hint = 'Name one of counter, history, position and tick.';
+    end if;
+end;
+$$;
+
+-- The table that is a half of a log.
+-- locks: none. writes: nothing.
+create or replace function pgque.half_table(i_log text, i_half integer)
+returns regclass
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return format('pgque.%s_log_%s', i_log, i_half)::regclass;
+end;
+$$;
+
+-- Which position a transaction in REPEATABLE READ or SERIALIZABLE comes after, when the log may have
+-- been switched since its snapshot: if the given position is the newest but for the switch, the
+-- switch's number and the half that is current now. The switch has written its number to that half
+-- as well, where nobody else writes it, and PostgreSQL tells of a row that the snapshot does not see
+-- by refusing the insert. Otherwise the consumer was moved: a serialization failure.
+-- locks: the row of log, shared, or nothing new. writes: nothing.
+create or replace function pgque.follow_switch(
+    i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
+returns record
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_row       pgque.position_log;
+    v_is_moved  boolean;
+begin
+    if io_half <> (select l.half from pgque.log l where l.log_name = 'position') then
+        return;  -- written by this very transaction, after the switch
+    end if;
+    begin
+        perform from pgque.log l where l.log_name = 'position' for share;
+        return;
+    exception
+        when serialization_failure then
+            io_pos_seq := io_pos_seq + 1;
+            io_half := 1 - io_half;
+    end;
+    v_row.sub_id := i_sub_id;
+    v_row.pos_seq := io_pos_seq;
+    v_row.sub_active := clock_timestamp();
+    v_row.lease_epoch := 0;
+    v_row.next_half := io_half;
+    begin
+        perform pgque.write_position(v_row);
+        v_is_moved := true;
+    exception
+        when serialization_failure then
+            v_is_moved := false;
+    end;
+    if v_is_moved then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = 'another session moved the consumer since this transaction began',
+            hint = 'Roll back and try again.';
+    end if;
+end;
+$$;
+
+-- The transactions of this database that hold a snapshot now. One that begins later takes its
+-- snapshots later.
+-- locks: none. writes: nothing.
+create or replace function pgque.snapshot_holders()
+returns text[]
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select l.virtualtransaction
+        from pg_stat_activity a
+        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
+        where a.datname = current_database()
+          and a.backend_xmin is not null
+          and a.pid <> pg_backend_pid());
+end;
+$$;
+
+-- Whether a transaction may still read what was left by a switch: one of those that held a snapshot
+-- then, or one on a standby that reports its snapshots (hot_standby_feedback).
+-- locks: none. writes: nothing.
+create or replace function pgque.is_half_read(i_holders text[], i_left_by xid8)
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pg_locks l
+                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
+        or exists (select
+                   from (select r.backend_xmin as xmin from pg_stat_replication r
+                         union all
+                         select s.xmin from pg_replication_slots s) standby
+                   where standby.xmin is not null
+                     and (standby.xmin = i_left_by::xid
+                          or not pgque.is_written_since(standby.xmin, i_left_by)));
+end;
+$$;
+
+-- Empties the half that the last switch of a log left: when no snapshot needs it any more or the
+-- patience with snapshots is over, and nobody uses it. The first call after the switch notes who holds
+-- a snapshot. While a standby is waited for, the transaction that its snapshots have to be newer than
+-- is set anew each minute: reports that began after the switch lock both halves, too, and whatever the
+-- standby replays would wait for them. Returns 1 when the half is empty.
+-- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
+create or replace function pgque.maint_empty_half(i_log text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '10ms'
+as $$
+declare
+    v_log   record;
+    v_half  regclass;
+begin
+    perform pgque.check_log_name(i_log);
+    perform pgque.check_read_committed('compaction');
+    select r.*, l.half into v_log
+    from pgque.log_rotation r
+    join pgque.log l on l.log_name = r.log_name
+    where r.log_name = i_log and r.left_at is not null
+    for update of r skip locked;
+    if not found then
+        return 0;
+    end if;
+    if v_log.left_by = pg_current_xact_id_if_assigned() then
+        return 0;
+    elsif v_log.holders is null then
+        v_log.holders := pgque.snapshot_holders();
+        update pgque.log_rotation r set holders = v_log.holders where r.log_name = i_log;
+    end if;
+    if clock_timestamp() < v_log.left_at + v_log.patience
+       and pgque.is_half_read(v_log.holders, v_log.left_by) then
+        update pgque.log_rotation r
+        set left_by = pg_current_xact_id(), marked_at = clock_timestamp()
+        where r.log_name = i_log and r.marked_at < clock_timestamp() - interval '1 minute';
+        return 0;
+    end if;
+
+    v_half := pgque.half_table(i_log, 1 - v_log.half);
+    perform pgque.commit_locally();
+    execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
+    if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
+        perform pgque.note_switch(i_log);  -- of a registration that did not see the last one
+        return 0;
+    end if;
+    execute format('truncate only %s', v_half);  -- quoted: by regclass
+    update pgque.log_rotation r
+    set left_at = null, left_by = null, marked_at = null, holders = null
+    where r.log_name = i_log;
+    return 1;
+exception
+    when lock_not_available then
+        return 0;
+end;
+$$;
+
+-- Notes that a log's other half was left just now.
+-- locks: the log's row in log_rotation. writes: log_rotation.
+create or replace function pgque.note_switch(i_log text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    update pgque.log_rotation r
+    set left_at = clock_timestamp(), left_by = pg_current_xact_id(),
+        marked_at = clock_timestamp(), holders = null, is_copied = false
+    where r.log_name = i_log;
+end;
+$$;

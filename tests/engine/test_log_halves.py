@@ -1,0 +1,470 @@
+"""Snapshots older than a compaction, and everybody else: nobody loses a row, nobody waits."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import INSTALL_SQL, administer
+from tests.support.databases import empty_database
+from tests.support.queues import (
+    PATIENCE_SECONDS,
+    Connection,
+    bloat_positions,
+    bloat_ticks,
+    compact_positions,
+    compact_ticks,
+    connect,
+    drain,
+    empty_halves,
+    finish,
+    last_tick,
+    make_queue,
+    next_batch,
+    open_batch,
+    payloads,
+    refused,
+    rows,
+    send,
+    tick,
+    value,
+    wait_until_blocked,
+)
+
+Another = Callable[[], Connection]
+_numbers = count(1)
+
+SIZES = """
+    select pg_relation_size(pgque.half_table(%s, 0)), pg_relation_size(pgque.half_table(%s, 1))
+"""
+
+
+@pytest.fixture
+def old(another: Another) -> Callable[[], Connection]:
+    """Opens a transaction that has a snapshot and has read nothing yet."""
+
+    def begin(level: str = "repeatable read") -> Connection:
+        holder = another()
+        holder.execute(f"begin isolation level {level}".encode())
+        value(holder, "select pg_current_snapshot()::text")
+        return holder
+
+    return begin
+
+
+def catch_up(db: Connection, *consumers: str) -> None:
+    """Moves consumers to the last tick."""
+    for consumer in consumers:
+        value(db, "select pgque.register_consumer_at('q', %s, %s)", consumer, last_tick(db))
+
+
+def compact(db: Connection) -> None:
+    """Switches both logs, with more in them than is needed."""
+    bloat_ticks(db, 2100)
+    catch_up(db, "c")
+    bloat_positions(db)
+    assert value(db, "select pgque.maint_compact_positions()") > 0
+    assert value(db, "select pgque.maint_compact_ticks()") > 0
+
+
+def is_one_half_empty(db: Connection, log: str) -> bool:
+    ((first, second),) = rows(db, SIZES, log, log)
+    return 0 in (first, second)
+
+
+class TestADumpThatWaitsForALock:
+    @pytest.fixture
+    def database_url(self, server: Any) -> Iterator[str]:
+        """A database whose application is older than the queue: pg_dump locks its tables first."""
+        with empty_database(server) as url:
+            with connect(url) as owner:
+                owner.execute("create table app (id integer)")
+                owner.execute(INSTALL_SQL.read_bytes())
+            yield url
+
+    @pytest.fixture
+    def dump(
+        self,
+        server: Any,
+        db: Connection,
+        another: Another,
+        database_url: str,
+        tmp_path: Path,
+        background: ThreadPoolExecutor,
+    ) -> Iterator[Callable[..., Connection]]:
+        """Dumps while an application's table is locked and something happens; restores."""
+        names = []
+
+        def run(meanwhile: Callable[[], None]) -> Connection:
+            names.append(f"overlapped_{next(_numbers)}")
+            locker = another()
+            locker.execute("begin")
+            locker.execute("alter table app add column name text")
+            path = tmp_path / f"{names[-1]}.dump"
+            command = [server.binary("pg_dump"), "--format=custom", f"--file={path}", database_url]
+            dumping = background.submit(subprocess.run, command, check=True)
+            waiting = "select exists (select from pg_locks where not granted)"
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not value(db, waiting):
+                assert time.monotonic() < deadline, "pg_dump waits for no lock"
+                value(db, "select pg_sleep(0.01)::text")
+            meanwhile()
+            locker.execute("commit")
+            dumping.result()
+            administer(server, f"create database {names[-1]}")
+            url = server.database_url(names[-1])
+            subprocess.run(
+                [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", path],
+                check=True,
+            )
+            return connect(url)
+
+        yield run
+        for name in names:
+            administer(server, f"drop database {name} with (force)")
+
+    def filled(self, db: Connection) -> None:
+        """Has one event that was consumed, and one that was not."""
+        make_queue(db, consumers=("c", "slow"))
+        send(db, "done")
+        tick(db)
+        drain(db)
+        drain(db, consumer="slow")
+        send(db, "unread")
+        tick(db)
+        bloat_ticks(db, 2100)
+        bloat_positions(db)
+
+    def test_loses_no_event_to_a_maintenance_meanwhile(
+        self, db: Connection, dump: Callable[..., Connection]
+    ) -> None:
+        self.filled(db)
+
+        def maintain() -> None:
+            catch_up(db, "c", "slow")
+            value(db, "select pgque.set_metadata_rotation_period('0')")
+            for _ in range(5):
+                value(db, "select pgque.maint()")
+                bloat_positions(db)
+
+        with dump(maintain) as new:
+            assert value(new, "select pgque.adopt_restored_database()") == 1
+            tick(new)
+            batches = [next_batch(new, consumer=name) for name in ("c", "slow")]
+            assert [payloads(new, batch) for batch in batches] == [["unread"], ["unread"]]
+
+    def test_is_refused_when_it_waited_for_longer_than_there_is_patience(
+        self, db: Connection, dump: Callable[..., Connection]
+    ) -> None:
+        self.filled(db)
+
+        def maintain() -> None:
+            catch_up(db, "c", "slow")
+            value(db, "select pgque.set_snapshot_patience('0')")
+            compact_positions(db)
+            compact_ticks(db)
+            empty_halves(db)
+
+        with dump(maintain) as new, refused("PQ018", '"q"', "Restore another dump"):
+            value(new, "select pgque.adopt_restored_database()")
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+class TestASinkInAnOlderTransaction:
+    """It works on its batch in a transaction that is older than a compaction."""
+
+    @pytest.fixture
+    def claimed(self, db: Connection) -> tuple[int, int]:
+        make_queue(db)
+        send(db, "a", "b")
+        tick(db)
+        ((batch, epoch),) = rows(
+            db, "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"
+        )
+        return batch, epoch
+
+    def compact(self, db: Connection) -> None:
+        make_queue(db, "other", consumers=())
+        bloat_ticks(db, 2100, "other")
+        assert compact_positions(db) > 0
+        assert compact_ticks(db) > 0
+
+    def test_reads_and_acks_its_batch(
+        self, db: Connection, old: Callable[..., Connection], claimed: tuple[int, int], level: str
+    ) -> None:
+        sink = old(level)
+        self.compact(db)
+        read = payloads(sink, claimed[0])
+        value(sink, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+        with refused("PQ003"):
+            finish(sink, claimed[0])
+        sink.execute("rollback")
+        sink = old(level)
+        value(sink, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+        sink.execute("commit")
+        assert (read, next_batch(db)) == (["a", "b"], None)
+
+    def test_takes_the_next_batch_after_its_ack(
+        self, db: Connection, old: Callable[..., Connection], claimed: tuple[int, int], level: str
+    ) -> None:
+        send(db, "c")
+        tick(db)
+        sink = old(level)
+        self.compact(db)
+        value(sink, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+        batch = next_batch(sink)
+        read = payloads(sink, batch)
+        finish(sink, batch)
+        sink.execute("commit")
+        assert (read, next_batch(db)) == (["c"], None)
+
+    def test_cannot_ack_what_was_finished_before_the_compaction(
+        self, db: Connection, old: Callable[..., Connection], claimed: tuple[int, int], level: str
+    ) -> None:
+        sink = old(level)
+        value(db, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+        self.compact(db)
+        with refused("40001"):
+            value(sink, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+
+    def test_cannot_ack_what_was_finished_after_the_compaction(
+        self, db: Connection, old: Callable[..., Connection], claimed: tuple[int, int], level: str
+    ) -> None:
+        sink = old(level)
+        self.compact(db)
+        value(db, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+        with refused("40001"):
+            value(sink, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+
+    def test_finishes_a_batch_without_a_lease(
+        self, db: Connection, old: Callable[..., Connection], level: str
+    ) -> None:
+        make_queue(db)
+        batch = open_batch(db, "a")
+        sink = old(level)
+        self.compact(db)
+        finish(sink, batch)
+        sink.execute("commit")
+        assert next_batch(db) is None
+
+    def test_acks_a_page_of_a_slot(
+        self, db: Connection, old: Callable[..., Connection], level: str
+    ) -> None:
+        make_queue(db, consumers=())
+        value(db, "select pgque.subscribe_slot('q', 'p', 0, 1)::text")
+        value(db, "select pgque.send('q', 't', 'a', 'key')")
+        tick(db)
+        value(db, "select epoch from pgque.claim_slot('q', 'p', 0, 'me', '1 hour') epoch")
+        receive = "select payload from pgque.receive_partitioned('q', 'p', 0, 1, 'me', 10)"
+        assert rows(db, receive) == [("a",)]
+        sink = old(level)
+        self.compact(db)
+        value(sink, "select pgque.ack_partitioned('q', 'p', 0, 1, 'me')::text")
+        sink.execute("commit")
+        assert rows(db, receive) == []
+
+
+class TestNobodyWaits:
+    def test_a_consumer_works_while_a_compaction_of_ticks_is_not_committed(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db)
+        batch = open_batch(db, "a")
+        make_queue(db, "other", consumers=())
+        bloat_ticks(db, 2100, "other")
+        compaction = another()
+        compaction.execute("begin")
+        assert compact_ticks(compaction) > 0
+        db.execute("set lock_timeout = '1s'")
+        assert payloads(db, batch) == ["a"]
+        finish(db, batch)
+        assert next_batch(db) is None
+        compaction.execute("commit")
+
+    @pytest.mark.parametrize("log", ["tick", "position"])
+    def test_a_compaction_does_not_wait_for_a_standby(
+        self, db: Connection, another: Another, log: str, standby_that_never_answers: None
+    ) -> None:
+        """A statement that waited for it could only be cancelled."""
+        make_queue(db)
+        bloat_ticks(db, 2100)
+        bloat_positions(db)
+        catch_up(db, "c")
+        maintenance = another()
+        assert value(maintenance, "show synchronous_commit") == "remote_apply"
+        assert value(maintenance, f"select pgque.maint_compact_{log}s()") > 0
+        assert value(maintenance, "select pgque.maint_empty_half(%s)", log) == 1
+
+    @pytest.fixture
+    def standby_that_never_answers(self, server: Any, db: Connection) -> Iterator[None]:
+        """What another session commits waits for ever; this one's commits do not ask."""
+        db.execute("set synchronous_commit = local")
+        make = "alter system set synchronous_standby_names = 'nobody'"
+        with connect(server.url) as admin:
+            admin.execute("alter system set synchronous_commit = local")
+            admin.execute(make.encode())
+            value(admin, "select pg_reload_conf()")
+            while value(db, "show synchronous_standby_names") != "nobody":
+                value(db, "select pg_sleep(0.01)::text")
+            admin.execute(
+                f"alter database {db.info.dbname} set synchronous_commit = remote_apply".encode()
+            )
+            yield
+            admin.execute("alter system reset synchronous_standby_names")
+            admin.execute("alter system reset synchronous_commit")
+            value(admin, "select pg_reload_conf()")
+
+
+class TestTheHalfThatWasLeft:
+    @pytest.mark.parametrize("log", ["tick", "position"])
+    def test_is_emptied_by_the_next_maintenance(self, db: Connection, log: str) -> None:
+        make_queue(db)
+        with db.transaction():
+            compact(db)
+            assert value(db, "select pgque.maint_empty_half(%s)", log) == 0
+        assert not is_one_half_empty(db, log)
+        assert value(db, "select pgque.maint_empty_half(%s)", log) == 1
+        assert is_one_half_empty(db, log)
+
+    @pytest.mark.parametrize("log", ["tick", "position"])
+    def test_waits_for_a_snapshot_that_may_read_it(
+        self, db: Connection, old: Callable[..., Connection], log: str
+    ) -> None:
+        make_queue(db)
+        holder = old()
+        compact(db)
+        empty = value(db, "select pgque.maint_empty_half(%s)", log)
+        assert (empty, is_one_half_empty(db, log)) == (0, False)
+        holder.execute("commit")
+        assert value(db, "select pgque.maint_empty_half(%s)", log) == 1
+
+    def test_does_not_wait_for_a_snapshot_that_came_later(
+        self, db: Connection, old: Callable[..., Connection]
+    ) -> None:
+        make_queue(db)
+        earlier = old()
+        compact(db)
+        assert value(db, "select pgque.maint_empty_half('tick')") == 0
+        old()
+        earlier.execute("commit")
+        assert value(db, "select pgque.maint_empty_half('tick')") == 1
+
+    @pytest.mark.parametrize("log", ["tick", "position"])
+    def test_is_the_current_one_again_as_soon_as_it_is_empty(
+        self, db: Connection, log: str
+    ) -> None:
+        """Frequent statements look into the first half alone while that is current."""
+        make_queue(db)
+        compact(db)
+        half = "select half from pgque.log where log_name = %s"
+        current = [value(db, half, log)]
+        value(db, "select pgque.maint_rotate_metadata(%s)", log)
+        current.append(value(db, half, log))
+        value(db, "select pgque.maint_empty_half(%s)", log)
+        value(db, "select pgque.maint_rotate_metadata(%s)", log)
+        current.append(value(db, half, log))
+        assert current == [1, 1, 0]
+        assert drain(db) == []
+        send(db, "a")
+        tick(db)
+        assert drain(db) == ["a"]
+
+    def test_goes_all_the_same_when_the_patience_is_over(
+        self, db: Connection, old: Callable[..., Connection]
+    ) -> None:
+        make_queue(db)
+        holder = old()
+        compact(db)
+        value(db, "select pgque.set_snapshot_patience('0')::text")
+        assert value(db, "select pgque.maint_empty_half('position')") == 1
+        with refused("40001", "roll back and try again"):
+            next_batch(holder)
+
+    @pytest.mark.parametrize("patience", ["-1 s", None])
+    def test_refuses_an_impossible_patience(self, db: Connection, patience: str | None) -> None:
+        with refused("PQ005", "1 hour"):
+            value(db, "select pgque.set_snapshot_patience(%s)", patience)
+
+    def test_keeps_a_consumer_who_registered_with_an_older_snapshot(
+        self, db: Connection, old: Callable[..., Connection]
+    ) -> None:
+        make_queue(db)
+        late = old()
+        compact_positions(db)
+        value(late, "select pgque.register_consumer('q', 'late')")
+        late.execute("commit")
+        send(db, "a")
+        tick(db)
+        for _ in range(3):
+            value(db, "select pgque.maint_empty_half('position')")
+        assert is_one_half_empty(db, "position")
+        assert drain(db, consumer="late") == ["a"]
+
+    def test_a_copy_that_was_rolled_back_is_made_again(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db)
+        bloat_ticks(db, 2100)
+        catch_up(db, "c")
+        with db.transaction(force_rollback=True):
+            assert value(db, "select pgque.maint_copy_ticks()") == 1
+        assert compact_ticks(db) > 0
+        assert open_batch(db, "a") is not None
+
+    def test_a_copy_that_waits_is_completed(self, db: Connection) -> None:
+        make_queue(db)
+        bloat_ticks(db, 2100)
+        catch_up(db, "c")
+        assert value(db, "select pgque.maint_copy_ticks()") == 1
+        value(db, "select pgque.register_consumer_at('q', 'early', 1000)")
+        send(db, "a")
+        newest = tick(db)
+        assert compact_ticks(db) > 0
+        assert rows(db, "select min(tick_id), max(tick_id), count(*) from pgque.tick") == [
+            (1000, newest, newest - 999)
+        ]
+        assert (drain(db), drain(db, consumer="early")) == (["a"], ["a"])
+
+
+def test_a_consumer_who_waited_for_a_switch_goes_on_behind_it(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db)
+    batch = open_batch(db, "a")
+    compaction = another()
+    compaction.execute("begin")
+    assert compact_positions(compaction) > 0
+    watch = another()
+    waiting = background.submit(finish, db, batch)
+    wait_until_blocked(watch, db)
+    compaction.execute("commit")
+    waiting.result()
+    assert next_batch(watch) is None
+    empty_halves(watch)
+    assert next_batch(watch) is None
+
+
+def test_a_step_of_maintenance_that_fails_stops_no_other(db: Connection) -> None:
+    make_queue(db, rotation_period="1 microsecond")
+    db.execute("alter table pgque.tick_log_1 add constraint full_disk check (tick_id < 0)")
+    bloat_ticks(db, 2100)
+    catch_up(db, "c")
+    warnings: list[str] = []
+    db.add_notice_handler(lambda notice: warnings.append(notice.message_primary or ""))
+    assert value(db, "select pgque.maint()") > 0
+    assert value(db, "select queue_cur_table from pgque.queue") == 1
+    assert any("full_disk" in text for text in warnings)
+
+
+def test_maintenance_that_can_do_nothing_fails_with_the_reason(db: Connection) -> None:
+    make_queue(db)
+    db.execute("alter table pgque.tick_log_1 add constraint full_disk check (tick_id < 0)")
+    bloat_ticks(db, 2100)
+    catch_up(db, "c")
+    with refused("23514", "full_disk"):
+        value(db, "select pgque.maint()")
