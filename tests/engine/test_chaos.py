@@ -1,40 +1,63 @@
-"""Many processes at once, connections cut and the server killed: the books balance all the same."""
+"""Many processes at once, while sessions are ended, cancelled and paused, the server is killed and
+dumps are taken: the books balance all the same, in what is restored from the dumps, too.
+"""
 
 import os
 import secrets
 import signal
+import subprocess
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from random import Random
 
 import psycopg
 import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.conftest import INSTALL_SQL, new_server, server_version
-from tests.support import crowd
+from tests.conftest import INSTALL_SQL, administer, new_server, server_version
+from tests.support import chaos, crowd
 from tests.support.debian import DebianPostgres
-from tests.support.queues import PATIENCE_SECONDS, connect, rows, value
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, value
+
+Server = EmbeddedPostgres | DebianPostgres
 
 EVENTS_A_CUT = 15
+PAUSE_SECONDS = 3 * chaos.LEASE_SECONDS
 
 
 def disturb(url: str, random: Random, cuts: int) -> int:
-    """Cuts so many connections, one after the other, while events are sent; returns how many."""
-    cut = 0
-    deadline = time.monotonic() + PATIENCE_SECONDS + cuts
+    """Disturbs so many sessions, one after the other, while events are sent; returns how many."""
+    disturbed = 0
+    deadline = time.monotonic() + PATIENCE_SECONDS + 3 * cuts
     with connect(url) as db:
         enough = value(db, "select count(*) from ledger") + cuts * EVENTS_A_CUT
-        while cut < cuts or value(db, "select count(*) from ledger") < enough:
-            assert time.monotonic() < deadline, f"{cut} connections cut"
+        while disturbed < cuts or value(db, "select count(*) from ledger") < enough:
+            assert time.monotonic() < deadline, f"{disturbed} sessions disturbed"
             victims = rows(db, "select pid from pg_stat_activity where application_name ~ '^chaos'")
             if victims:
-                cut += value(db, "select pg_terminate_backend(%s)::int", *random.choice(victims))
+                disturbed += disturb_one(db, random, *random.choice(victims))
             time.sleep(random.uniform(0, 0.4))
-    return cut
+    return disturbed
 
 
-def crash(server: EmbeddedPostgres | DebianPostgres, stack: ExitStack) -> None:
+def disturb_one(db: Connection, random: Random, pid: int) -> int:
+    """Ends a session, cancels its statement, or stops its process for longer than its lease."""
+    what = random.random()
+    if what < 0.6:
+        return int(value(db, "select pg_terminate_backend(%s)", pid))
+    if what < 0.9:
+        return int(value(db, "select pg_cancel_backend(%s)", pid))
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(PAUSE_SECONDS)
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        return 0
+    return 1
+
+
+def crash(server: Server, stack: ExitStack) -> None:
     """The server dies without a word, and comes back."""
     if isinstance(server, DebianPostgres):
         return server.crash()
@@ -44,31 +67,65 @@ def crash(server: EmbeddedPostgres | DebianPostgres, stack: ExitStack) -> None:
     return None
 
 
-def run(cuts: int) -> None:
+def install(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(INSTALL_SQL.read_bytes())
+
+
+def dump(server: Server, file: Path) -> Path:
+    """A dump of the database while all work. It waits for a lock, so its snapshot gets old."""
+    command = [server.binary("pg_dump"), "--format=custom", f"--file={file}", server.url]
+    with connect(server.url) as db, db.transaction():
+        db.execute("lock table in_the_way")
+        dumping = subprocess.Popen(command)
+        time.sleep(2)
+    assert dumping.wait(timeout=PATIENCE_SECONDS) == 0
+    return file
+
+
+def restored(cluster: Server, dump: Path) -> str:
+    """The URL of a new database of another cluster, restored from a dump and adopted."""
+    administer(cluster, f"create database {dump.stem}")
+    url = cluster.database_url(dump.stem)
+    restoring = [cluster.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump]
+    subprocess.run(restoring, check=True)
+    with connect(url) as db:
+        value(db, "select pgque.adopt_restored_database()")
+    return url
+
+
+def run(folder: Path, cuts: int, dumps: int) -> None:
     seed = secrets.randbelow(2**31)
     random = Random(seed)
-    with new_server() as server, ExitStack() as stack:
+    files = []
+    with new_server() as server, new_server() as cluster, ExitStack() as stack:
         url = server.url
-        with psycopg.connect(url, autocommit=True) as db:
-            db.execute(INSTALL_SQL.read_bytes())
-            crowd.prepare(db)
-        with crowd.workers(url, seed) as running:
-            cut = disturb(url, random, cuts // 2)
-            crash(server, stack)
-            cut += disturb(url, random, cuts // 2)
-            codes = crowd.send_home(url, running)
-        crowd.drain(url)
+        install(cluster.url)  # for the roles
         with connect(url) as db:
-            sent = value(db, "select count(*) from ledger")
-            print(f"seed {seed}: {sent} events, {cut} connections cut, one crash")
-            assert codes == [0] * len(codes)
-            assert crowd.books(db) == crowd.BALANCED
+            db.execute("create table in_the_way ()")
+            install(url)
+            crowd.prepare_all(db)
+        with crowd.workers(url, seed, crowd.FULL_CAST) as running:
+            disturbed = 0
+            for number in range(dumps):
+                disturbed += disturb(url, random, cuts // (2 * dumps))
+                files.append(dump(server, folder / f"dump_{number}"))
+            crash(server, stack)
+            disturbed += disturb(url, random, cuts // 2)
+            codes = crowd.send_home(url, running)
+        for copy in [url, *(restored(cluster, file) for file in files)]:
+            crowd.drain(copy)
+            with connect(copy) as db:
+                sent = value(db, "select count(*) from ledger")
+                print(f"seed {seed}, {copy}: {sent} events, {disturbed} sessions disturbed")
+                assert crowd.books(db) == crowd.FULL_BALANCED
+        assert codes == [0] * len(codes)
 
 
-def test_each_committed_event_is_processed_once() -> None:
-    run(cuts=60)
+def test_each_committed_event_is_processed_once(tmp_path: Path) -> None:
+    run(tmp_path, cuts=60, dumps=2)
 
 
 @pytest.mark.slow
-def test_each_committed_event_is_processed_once_for_minutes() -> None:
-    run(cuts=1000)
+def test_each_committed_event_is_processed_once_for_minutes(tmp_path: Path) -> None:
+    run(tmp_path, cuts=1000, dumps=20)

@@ -27,6 +27,16 @@ select to_regprocedure('pgque.nack_batch(bigint,bigint[],interval,text,text,bigi
 PLAIN_BATCH = """
 select batch_id from pgque.next_batch_custom('q', 'plain', null, null, null, 200)
 """
+# Not open any more, leased by another, lease lost.
+BEATEN = ("PQ003", "PQ004", "PQ012")
+# Another number of slots, no such slot, and a deadlock with a worker: see docs/partitions.md.
+REPARTITIONED = (*BEATEN, "PQ005", "PQ002", "40P01")
+PREPARED = """
+select gid from pg_prepared_xacts
+where database = current_database() and split_part(gid, '/', 1) = %s
+"""
+SLOTS = "select n from pgque.partition_consumer where co_name = 'parted'"
+PAGE = "select payload from pgque.receive_partitioned('q', 'parted', %s, %s, %s, 100)"
 
 
 Work = Callable[[Connection, Random, str], None]
@@ -55,6 +65,57 @@ def produce(db: Connection, random: Random, name: str) -> None:
             pause(random, 2)  # open across ticks and rotations
         if random.random() < 0.02:
             db.close()
+
+
+def prepare(db: Connection, random: Random, name: str) -> None:
+    """A transaction that ends long after its session left it: PREPARE, ticks, COMMIT PREPARED."""
+    for (left,) in rows(db, PREPARED, name):  # by a connection that was lost in between
+        db.execute(f"commit prepared '{left}'".encode())
+    transaction = f"{name}/{random.getrandbits(64)}"
+    payloads = [f"{transaction}/{number}" for number in range(random.randint(1, 5))]
+    with db.pipeline():
+        db.execute("begin")
+        db.execute("select pgque.send_batch('q', 't', %s::text[])", [payloads])
+        db.execute("insert into ledger select unnest(%s::text[])", [payloads])
+        db.execute(f"prepare transaction '{transaction}'".encode())
+    pause(random, 0.5)
+    ending = "rollback" if random.random() < 0.2 else "commit"
+    db.execute(f"{ending} prepared '{transaction}'".encode())
+
+
+def send_elsewhere(db: Connection, random: Random, name: str) -> None:
+    """Events of another queue, which no ledger knows: a consumer of q that gets one shows it."""
+    value(db, "select pgque.send('other', 't', %s::text)", f"other/{random.getrandbits(64)}")
+    rows(db, "select * from pgque.receive('other', 'c', 50)")
+    batch = value(db, "select pgque.next_batch('other', 'c')")
+    if batch is not None:
+        with losing_quietly():
+            value(db, "select pgque.finish_batch(%s)", batch)
+    pause(random, 0.02)
+
+
+def work_a_slot(db: Connection, random: Random, name: str) -> None:
+    """Takes any slot, keeps its page and acks it, in one transaction."""
+    slots = value(db, SLOTS)
+    slot = random.randrange(slots)
+    worker = (slot, name, f"{LEASE_SECONDS} seconds")
+    if value(db, "select pgque.claim_slot('q', 'parted', %s, %s, %s::interval)", *worker) is None:
+        return pause(random, 0.02)
+    pause(random, LEASE_SECONDS * 2 if random.random() < 0.05 else 0.02)
+    with db.transaction(force_rollback=random.random() < 0.05):
+        page = rows(db, PAGE, slot, slots, name)
+        payloads = [payload for (payload,) in page]
+        db.execute("insert into sink select 'parted', 0, unnest(%s::text[])", [payloads])
+        if page:
+            value(db, "select pgque.ack_partitioned('q', 'parted', %s, %s, %s)", slot, slots, name)
+    value(db, "select pgque.release_slot('q', 'parted', %s, %s)", slot, name)
+    return None
+
+
+def repartition(db: Connection, random: Random, name: str) -> None:
+    """Another number of slots, while workers are busy with those of before."""
+    pause(random, 2)
+    value(db, "select pgque.repartition('q', 'parted', %s)", random.randint(1, 5))
 
 
 def tick(db: Connection, random: Random, name: str) -> None:
@@ -111,13 +172,12 @@ def settle(
 
 
 @contextmanager
-def losing_quietly() -> Iterator[None]:
+def losing_quietly(states: tuple[str, ...] = BEATEN) -> Iterator[None]:
     """Lets an attempt end that another one has beaten."""
     try:
         yield
     except psycopg.Error as error:
-        # Not open any more, leased by another, lease lost.
-        if error.sqlstate not in ("PQ003", "PQ004", "PQ012"):
+        if error.sqlstate not in states:
             raise
 
 
@@ -129,19 +189,25 @@ ROLES: dict[str, Work] = {
     "producer": produce,
     "ticker": tick,
     "maintainer": maintain,
+    "preparer": prepare,
+    "elsewhere": send_elsewhere,
+    "slot": work_a_slot,
+    "repartitioner": repartition,
     "leased": consume_leased,
     "plain": consume_plain,
 }
+ON_SLOTS = ("slot", "repartitioner")
 
 
 def is_disturbance(error: psycopg.Error) -> bool:
-    """Whether the cause was a lost connection, a stopped server, or a compaction in between.
+    """Whether the cause was a lost connection, a stopped server, a cancelled statement, or a
+    compaction in between.
 
     Or an upgrade: a call of 0.1.0 that it overtook finds no table of ticks, but a view.
     """
     state = error.sqlstate
     overtaken = state == "42P10" or "cache lookup failed for type" in str(error)
-    return state is None or state.startswith(("08", "57P")) or state == "40001" or overtaken
+    return state is None or state.startswith(("08", "57")) or state == "40001" or overtaken
 
 
 def work(role: str, url: str, seed: int) -> None:
@@ -152,7 +218,7 @@ def work(role: str, url: str, seed: int) -> None:
         try:
             with connect(f"{url}&application_name=chaos-{name}") as db:
                 while not value(db, "select count(*) from stop"):
-                    with losing_quietly():
+                    with losing_quietly(REPARTITIONED if role in ON_SLOTS else BEATEN):
                         ROLES[role](db, random, name)
                     if db.closed:
                         break

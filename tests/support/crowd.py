@@ -14,6 +14,12 @@ ROOT = Path(__file__).parents[2]
 CAST = ["producer"] * 3 + ["ticker"] * 2 + ["maintainer"] + ["leased"] * 2 + ["plain"] * 2
 CONSUMERS = ("leased", "plain")
 BALANCED = dict.fromkeys(CONSUMERS, (0, 0, 0))
+# What a released version lacks: slots, and transactions that are prepared.
+FULL_CAST = [*CAST, "preparer", "elsewhere", "slot", "slot", "repartitioner"]
+FULL_BALANCED = {**BALANCED, "parted": (0, 0, 0)}
+SLOTS = """
+select coalesce((select max(n) from pgque.partition_consumer where co_name = 'parted'), 0)
+"""
 
 
 def prepare(db: Connection) -> None:
@@ -28,15 +34,25 @@ def prepare(db: Connection) -> None:
     )
 
 
+def prepare_all(db: Connection) -> None:
+    """The same for the full cast: a consumer with slots, and a queue beside."""
+    prepare(db)
+    for slot in range(3):
+        value(db, "select pgque.subscribe_slot('q', 'parted', %s, 3)", slot)
+    make_queue(db, "other")
+
+
 @contextmanager
-def workers(url: str, seed: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+def workers(
+    url: str, seed: int, cast: Sequence[str] = CAST
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.chaos", role, url, str(seed + number)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
         )
-        for number, role in enumerate(CAST)
+        for number, role in enumerate(cast)
     ]
     try:
         yield running
@@ -54,9 +70,14 @@ def send_home(url: str, running: Sequence[subprocess.Popen[bytes]]) -> list[int]
 
 
 def drain(url: str) -> None:
-    """Consumes what is left, retries included."""
+    """Consumes what is left, retries included, after the transactions that are prepared ended."""
     random = chaos.Calm()
     with connect(url) as db:
+        for (left,) in rows(
+            db, "select gid from pg_prepared_xacts where database = current_database()"
+        ):
+            db.execute(f"commit prepared '{left}'".encode())
+        slots = value(db, SLOTS)
         time.sleep(chaos.LEASE_SECONDS)
         deadline = time.monotonic() + 120
         waiting = 1
@@ -70,6 +91,8 @@ def drain(url: str) -> None:
                     chaos.consume_leased(db, random, "drain")
                 with chaos.losing_quietly():
                     chaos.consume_plain(db, random, "drain")
+            for slot in range(slots):
+                drain_slot(db, slot, slots)
             waiting = value(
                 db,
                 "select (select count(*) from pgque.retry_queue where ev_queue = q.queue_id)"
@@ -78,9 +101,20 @@ def drain(url: str) -> None:
             )
 
 
+def drain_slot(db: Connection, slot: int, slots: int) -> None:
+    page = (slot, slots, "drain")
+    value(db, "select pgque.claim_slot('q', 'parted', %s, 'drain', '1 minute')", slot)
+    while payloads := rows(db, chaos.PAGE, *page):
+        with db.transaction():
+            sql = "insert into sink select 'parted', 0, unnest(%s::text[])"
+            db.execute(sql, [[payload for (payload,) in payloads]])
+            value(db, "select pgque.ack_partitioned('q', 'parted', %s, %s, %s)", *page)
+
+
 def books(db: Connection) -> dict[str, tuple[int, int, int]]:
     """How many events were lost, doubled, or processed though nobody sent them; by consumer."""
-    return {name: _books(db, name) for name in CONSUMERS}
+    names = CONSUMERS + (("parted",) if value(db, SLOTS) else ())
+    return {name: _books(db, name) for name in names}
 
 
 def _books(db: Connection, consumer: str) -> tuple[int, int, int]:
