@@ -82,6 +82,9 @@ begin
     where (i_queue_name is null or q.queue_name = i_queue_name)
       and (i_consumer_name is null or c.co_name = i_consumer_name)
     order by q.queue_name, c.co_name;
+    if not found then
+        perform pgque.check_positions_visible();
+    end if;
 end;
 $$;
 

@@ -65,4 +65,5 @@ def roles(db: Connection) -> dict[str, str]:
 
 
 def positions(db: Connection) -> list[tuple[Any, ...]]:
-    return rows(db, "select * from pgque.subscription order by sub_id")
+    columns = "sub_id, sub_role, sub_last_tick, sub_batch, sub_next_tick, lease_owner, lease_epoch"
+    return rows(db, f"select {columns} from pgque.subscription order by sub_id")
