@@ -414,6 +414,19 @@ begin
 end;
 $$;
 
+-- ===== schema/rotation.sql =======================================================================
+
+-- Where the slowest consumer of a queue stood when rotation last looked, and which transactions held a
+-- snapshot then. When these have ended, every snapshot sees what that tick saw as consumed.
+create table if not exists pgque.rotation_floor (
+    queue_id  integer primary key references pgque.queue on delete cascade,
+    tick_id   bigint not null,
+    snapshot  pg_snapshot not null,
+    noted_at  timestamptz not null,
+    noted_by  xid8 not null,
+    holders   text[] not null
+);
+
 -- ===== schema/tick.sql ===========================================================================
 
 -- Append-only, in two halves (schema/log.sql). The primary key is what serializes tickers: each
@@ -1220,7 +1233,7 @@ $$;
 -- Whether a transaction may still read what was left by a switch: one of those that held a snapshot
 -- then, or one on a standby that reports its snapshots (hot_standby_feedback).
 -- locks: none. writes: nothing.
-create or replace function pgque.is_half_read(i_holders text[], i_left_by xid8)
+create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -1271,7 +1284,7 @@ begin
         update pgque.log_rotation r set holders = v_log.holders where r.log_name = i_log;
     end if;
     if clock_timestamp() < v_log.left_at + v_log.patience
-       and pgque.is_half_read(v_log.holders, v_log.left_by) then
+       and pgque.is_snapshot_held(v_log.holders, v_log.left_by) then
         update pgque.log_rotation r
         set left_by = pg_current_xact_id(), marked_at = clock_timestamp()
         where r.log_name = i_log and r.marked_at < clock_timestamp() - interval '1 minute';
@@ -6388,12 +6401,58 @@ begin
 end;
 $$;
 
+-- The tick up to which every snapshot sees the events as consumed, or null while one may not. TRUNCATE
+-- empties a table for old snapshots, too: a dump that waits for a lock would lack events that its
+-- positions still need. So where the slowest consumer stands is noted with the transactions that hold
+-- a snapshot then, and counts when these have ended, or after the patience with snapshots.
+-- locks: held by the caller. writes: rotation_floor.
+create or replace function pgque.settle_floor(i_queue_id integer)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_floor     pgque.tick := pgque.find_floor_tick(i_queue_id);
+    v_note      pgque.rotation_floor;
+    v_settled   pgque.tick;
+    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+begin
+    select n.* into v_note from pgque.rotation_floor n where n.queue_id = i_queue_id;
+    if v_note.noted_at + v_patience <= clock_timestamp() then
+        v_settled := v_floor;
+    elsif pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
+        return null;
+    elsif v_note.tick_id = v_floor.tick_id then
+        return v_floor;
+    elsif v_note.tick_id is not null then
+        v_settled.tick_id := v_note.tick_id;
+        v_settled.tick_snapshot := v_note.snapshot;
+    end if;
+
+    insert into pgque.rotation_floor as n (queue_id, tick_id, snapshot, noted_at, noted_by, holders)
+    values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot, clock_timestamp(),
+            pg_current_xact_id(), pgque.snapshot_holders())
+    on conflict (queue_id) do update
+    set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
+        noted_by = excluded.noted_by, holders = excluded.holders
+    returning n.* into v_note;
+    -- A consumer that registered since stands before the noted tick.
+    if v_floor.tick_id <= v_settled.tick_id
+       or v_patience = '0'
+       or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
+        return v_floor;
+    end if;
+    return v_settled;
+end;
+$$;
+
 -- Rotation, step 1: empties a child of the queue's event table that is not current and makes it the
 -- current one: the oldest, or the other one where the oldest is still needed. Returns 1, or 0 when it
--- is too early, when step 2 of the last rotation is still to come, or when neither can be emptied. The
+-- is too early, when step 2 of the last rotation is still to come, when an old snapshot may need what
+-- consumers have behind them, or when neither can be emptied. The
 -- one that comes next is closed to writers, unless it was passed by: then the oldest one stays so.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
--- writes: queue, the catalog; truncates the child.
+-- writes: queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer
@@ -6416,7 +6475,10 @@ begin
         return 0;
     end if;
 
-    v_floor := pgque.find_floor_tick(v_queue.queue_id);
+    v_floor := pgque.settle_floor(v_queue.queue_id);
+    if v_floor.tick_id is null then
+        return 0;
+    end if;
     for v_ahead in 1 .. v_queue.queue_ntables - 1 loop
         v_next := (v_queue.queue_cur_table + v_ahead) % v_queue.queue_ntables;
         continue when not pgque.empty_event_table(
@@ -7157,6 +7219,7 @@ begin
     update pgque.log_rotation
     set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
 
+    delete from pgque.rotation_floor;
     update pgque.queue q
     set queue_first_tick = t.tick_id,
         queue_switch_step1 = pg_current_xact_id()::text::bigint,

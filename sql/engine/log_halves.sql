@@ -127,7 +127,7 @@ $$;
 -- Whether a transaction may still read what was left by a switch: one of those that held a snapshot
 -- then, or one on a standby that reports its snapshots (hot_standby_feedback).
 -- locks: none. writes: nothing.
-create or replace function pgque.is_half_read(i_holders text[], i_left_by xid8)
+create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -178,7 +178,7 @@ begin
         update pgque.log_rotation r set holders = v_log.holders where r.log_name = i_log;
     end if;
     if clock_timestamp() < v_log.left_at + v_log.patience
-       and pgque.is_half_read(v_log.holders, v_log.left_by) then
+       and pgque.is_snapshot_held(v_log.holders, v_log.left_by) then
         update pgque.log_rotation r
         set left_by = pg_current_xact_id(), marked_at = clock_timestamp()
         where r.log_name = i_log and r.marked_at < clock_timestamp() - interval '1 minute';

@@ -219,6 +219,7 @@ begin
     update pgque.log_rotation
     set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
 
+    delete from pgque.rotation_floor;
     update pgque.queue q
     set queue_first_tick = t.tick_id,
         queue_switch_step1 = pg_current_xact_id()::text::bigint,

@@ -26,7 +26,7 @@ def run(another: Another, seed: int, steps: int) -> None:
         return Interleaving(stage)
 
     settings = hypothesis.settings(
-        max_examples=steps // STEPS_AN_EXAMPLE * 5 // 4,
+        max_examples=steps // STEPS_AN_EXAMPLE * 3 // 2,
         stateful_step_count=STEPS_AN_EXAMPLE,
         database=None,
         deadline=None,

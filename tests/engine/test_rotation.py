@@ -243,3 +243,55 @@ def test_maint_does_everything_that_is_due(db: Connection) -> None:
     tick(db)
     kept = value(db, "select count(*) from pgque.tick")
     assert (done[0] >= 2, kept < 10, drain(db)) == (True, True, ["broken"])
+
+
+class TestASnapshotOlderThanWhatConsumersDid:
+    """A dump takes its snapshot first and its locks later; TRUNCATE empties tables for both."""
+
+    @pytest.fixture
+    def old(self, db: Connection, another: Another) -> Connection:
+        """A transaction that sees the event unread, which is consumed by now."""
+        make_queue(db, **AT_ONCE)
+        send(db, "a")
+        tick(db)
+        rotate(db)
+        rotate(db)
+        holder = another()
+        holder.execute("begin isolation level repeatable read")
+        value(holder, "select pg_current_snapshot()::text")
+        drain(db)
+        return holder
+
+    def test_keeps_its_events_until_it_ends(self, db: Connection, old: Connection) -> None:
+        rotate_often(db)
+        assert stored_payloads(old) == {"a"}
+        old.rollback()
+        rotate_often(db)
+        assert stored_payloads(db) == set()
+
+    def test_is_waited_for_no_longer_than_the_patience(
+        self, db: Connection, old: Connection
+    ) -> None:
+        value(db, "select pgque.set_snapshot_patience('0')::text")
+        rotate_often(db)
+        assert stored_payloads(old) == set()
+
+    def test_lets_rotation_go_by_what_was_consumed_before_it(
+        self, db: Connection, old: Connection, another: Another
+    ) -> None:
+        rotate(db)
+        old.rollback()
+        newer = another()
+        newer.execute("begin isolation level repeatable read")
+        value(newer, "select pg_current_snapshot()::text")
+        rotate_often(db)
+        assert stored_payloads(db) == set()
+
+    def test_does_not_let_go_what_a_new_consumer_needs(
+        self, db: Connection, old: Connection
+    ) -> None:
+        rotate(db)
+        value(db, "select pgque.register_consumer_at('q', 'new', 1)")
+        old.rollback()
+        rotate_often(db)
+        assert payloads(db, next_batch(db, consumer="new")) == ["a"]

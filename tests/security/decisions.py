@@ -50,7 +50,7 @@ OWNER = "uninstall"
 INTERNAL = """
 begin_positions check_log_name check_logs_complete check_tick_half commit_locally complete_tick_copy
 find_small_batch follow_switch next_batch_of_both_halves
-half_table is_half_read maint_steps move_positions note_switch snapshot_holders write_position
+half_table is_snapshot_held maint_steps move_positions note_switch snapshot_holders write_position
 append_position append_slot apply_disable_insert
 batch_metrics batch_select build_dispatch build_insert_dispatch
 build_insert_function build_insert_functions build_queue_functions build_read_function
@@ -65,6 +65,7 @@ end_subconsumer event_cutoff failure_health find_batch find_cron find_dead_subco
 find_event_seq find_floor_tick find_in_page find_leased_batch find_leased_slot find_next_tick
 look_for_queue
 find_queue find_retained_tick find_slot find_subconsumer find_subscription find_tick finish_page
+settle_floor
 give_up_held has_cron history_period hold_event is_written_since keep_tick_history
 make_cooperative make_ticks move_consumer open_batch open_coop_batch open_page page_select
 plan_slices purge_cron_log purge_idem queue_metrics queue_parameters refuse_cooperative

@@ -56,6 +56,11 @@ class Interleaving(Partitioned):
         for queue in QUEUES[:1] if stage.is_old else QUEUES:
             self.add_queue(queue)
 
+        # Rotation mostly waits for the transactions that are open here, unless told not to.
+        if not stage.is_old:
+            patience = "0" if stage.examples % 2 else "1 hour"
+            value(self.db, "select pgque.set_snapshot_patience(%s::interval)::text", patience)
+
         stage.steps -= 1  # what follows runs once before the first step, too
 
     def add_queue(self, queue: str) -> None:

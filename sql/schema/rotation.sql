@@ -1,0 +1,10 @@
+-- Where the slowest consumer of a queue stood when rotation last looked, and which transactions held a
+-- snapshot then. When these have ended, every snapshot sees what that tick saw as consumed.
+create table if not exists pgque.rotation_floor (
+    queue_id  integer primary key references pgque.queue on delete cascade,
+    tick_id   bigint not null,
+    snapshot  pg_snapshot not null,
+    noted_at  timestamptz not null,
+    noted_by  xid8 not null,
+    holders   text[] not null
+);
