@@ -365,8 +365,8 @@ where not exists (select from pgque.log);
 -- What maintenance knows of each log: when it was rotated last; of one with halves, since when the
 -- other half waits to be emptied, which transaction switched, or a later one that a standby's
 -- snapshots have to be newer than (marked_at), and which transactions held a snapshot after the
--- switch; or whether that half holds a copy for the next switch. Snapshots are waited for no longer
--- than the patience.
+-- switch; or whether that half holds a copy for the next switch; and since when its locks were not to
+-- be had. Snapshots are waited for no longer than the patience.
 create table if not exists pgque.log_rotation (
     log_name    text primary key,
     rotated_at  timestamptz,
@@ -375,6 +375,7 @@ create table if not exists pgque.log_rotation (
     marked_at   timestamptz,
     holders     text[],
     is_copied   boolean not null default false,
+    tried_at    timestamptz,
     patience    interval not null default '1 hour' check (patience >= '0')
 );
 
@@ -1134,6 +1135,41 @@ begin
 end;
 $$;
 
+-- Sets how long this function's locks are waited for: 10 ms, which nobody notices. Transactions that
+-- overlap leave no such gap, so after a minute of attempts it is 100 ms, and after ten a second.
+-- locks: none. writes: nothing.
+create or replace function pgque.wait_for_log(i_log text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform set_config('lock_timeout',
+                       case when r.tried_at < clock_timestamp() - interval '10 minutes' then '1s'
+                            when r.tried_at < clock_timestamp() - interval '1 minute' then '100ms'
+                            else '10ms' end, true)
+    from pgque.log_rotation r
+    where r.log_name = i_log;
+end;
+$$;
+
+-- Notes that a log's locks were not to be had.
+-- locks: the log's row in log_rotation, if it is free. writes: log_rotation.
+create or replace function pgque.note_attempt(i_log text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform from pgque.log_rotation r
+    where r.log_name = i_log and r.tried_at is null
+    for update skip locked;
+    if found then
+        update pgque.log_rotation r set tried_at = clock_timestamp() where r.log_name = i_log;
+    end if;
+end;
+$$;
+
 -- Refuses a name that no log has.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_log_name(i_log text)
@@ -1293,6 +1329,7 @@ begin
 
     v_half := pgque.half_table(i_log, 1 - v_log.half);
     perform pgque.commit_locally();
+    perform pgque.wait_for_log(i_log);
     execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
     if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
         perform pgque.note_switch(i_log);  -- of a registration that did not see the last one
@@ -1300,11 +1337,12 @@ begin
     end if;
     execute format('truncate only %s', v_half);  -- quoted: by regclass
     update pgque.log_rotation r
-    set left_at = null, left_by = null, marked_at = null, holders = null
+    set left_at = null, left_by = null, marked_at = null, holders = null, tried_at = null
     where r.log_name = i_log;
     return 1;
 exception
     when lock_not_available then
+        perform pgque.note_attempt(i_log);
         return 0;
 end;
 $$;
@@ -1319,7 +1357,7 @@ as $$
 begin
     update pgque.log_rotation r
     set left_at = clock_timestamp(), left_by = pg_current_xact_id(),
-        marked_at = clock_timestamp(), holders = null, is_copied = false
+        marked_at = clock_timestamp(), holders = null, is_copied = false, tried_at = null
     where r.log_name = i_log;
 end;
 $$;
@@ -2198,6 +2236,9 @@ after update of queue_disable_insert on pgque.queue
 for each row
 when (old.queue_disable_insert is distinct from new.queue_disable_insert)
 execute function pgque.apply_disable_insert();
+
+-- With session_replication_role = replica, too: what the row says must be so.
+alter table pgque.queue enable always trigger apply_disable_insert;
 
 -- ===== engine/queue_options.sql ==================================================================
 
@@ -5231,8 +5272,13 @@ returns text
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_found  constant text := pgque.find_fingerprint((pgque.find_queue(i_queue)).queue_id, i_tick_id);
 begin
-    return pgque.find_fingerprint((pgque.find_queue(i_queue)).queue_id, i_tick_id);
+    if v_found is null then
+        perform pgque.check_logs_visible();
+    end if;
+    return v_found;
 end;
 $$;
 
@@ -6633,6 +6679,7 @@ begin
 
     select count(*) into v_before from pgque.position_log;
     perform pgque.commit_locally();
+    perform pgque.wait_for_log('position');
     execute format(  -- quoted: by regclass
         'lock table only %s in share row exclusive mode', pgque.half_table('position', v_half));
     update pgque.log l set half = 1 - l.half where l.log_name = 'position';
@@ -6640,6 +6687,7 @@ begin
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
+        perform pgque.note_attempt('position');
         return 0;
 end;
 $$;
@@ -6686,8 +6734,9 @@ begin
     end if;
 
     if pg_relation_size(pgque.half_table('tick', 1 - v_half)) > 0 then
-        execute format(  -- quoted: by regclass. What is there comes from a copy that was rolled back.
-            'truncate %s', pgque.half_table('tick', 1 - v_half));
+        -- By a copy that was rolled back: to be emptied as what a switch leaves, before the next copy.
+        perform pgque.note_switch('tick');
+        return 0;
     end if;
     insert into pgque.tick_log
     select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
@@ -6763,12 +6812,14 @@ begin
 
     begin
         perform pgque.commit_locally();
+        perform pgque.wait_for_log('tick');
         lock table only pgque.tick_log in exclusive mode;
         perform pgque.complete_tick_copy((1 - v_half)::smallint);
         update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
         perform pgque.note_switch('tick');
     exception
         when lock_not_available then
+            perform pgque.note_attempt('tick');
             return 0;
     end;
     return 1;
@@ -7238,7 +7289,8 @@ $$;
 -- things it did. What it cannot lock it leaves for the next call. A step that fails stops no other
 -- and is told of in a warning; when nothing else was done, with the error. Ticks are copied first, so
 -- that no lock is held meanwhile; the logs are switched last, since their locks are kept until commit,
--- and the half with the old ticks is emptied after that, since readers wait for its lock.
+-- and the half with the old ticks is emptied after that, since readers wait for its lock. Call it in a
+-- transaction of its own: one that switches a log commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -7500,6 +7552,9 @@ begin
     ) before on true
     where i_queue_name is null or q.queue_name = i_queue_name
     order by q.queue_name;
+    if not found then
+        perform pgque.check_logs_visible();
+    end if;
 end;
 $$;
 
@@ -10714,7 +10769,9 @@ begin
     select r.log_name, r.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
            size.bytes >= 16 * 1024 * 1024
            and coalesce(r.rotated_at, c.installed_at)
-               <= clock_timestamp() - 5 * c.metadata_rotation_period - interval '1 minute' as is_left
+               <= clock_timestamp() - interval '1 minute'
+                  - 5 * case when r.log_name = 'history' then interval '1 day'  -- its rows stay 2 days
+                             else c.metadata_rotation_period end as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c
@@ -10883,6 +10940,25 @@ begin
 end;
 $$;
 
+-- The sessions whose snapshots rotation waits for, with what to do, or null.
+-- locks: none. writes: nothing.
+create or replace function pgque.floor_obstacle(i_queue_id integer)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select format('%s may still read what would be truncated: let it end its transaction; '
+                          'rotation waits for %s at most',
+                          string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', '),
+                          (select max(r.patience) from pgque.log_rotation r))
+            from pgque.rotation_floor f
+            join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (f.holders)
+            where f.queue_id = i_queue_id
+            having count(*) > 0);
+end;
+$$;
+
 -- Checks rotation, which is due once per period. It is held up if maintenance does not run, or if a
 -- consumer still needs the oldest events; a queue without consumers does not hold it up.
 -- locks: none. writes: nothing.
@@ -10904,8 +10980,12 @@ begin
                             'let it catch up, or end it with select pgque.unregister_consumer(%L, %L);',
                             t.age, q.queue_rotation_period, slowest.co_name, q.queue_name,
                             slowest.co_name)
+                when q.queue_ticker_paused
+                then format('last rotation %s ago, period %s: the ticker is paused, and events stay '
+                            'until a tick; resume it with select pgque.resume_queue(%L);',
+                            t.age, q.queue_rotation_period, q.queue_name)
                 else format('last rotation %s ago, period %s: %s', t.age, q.queue_rotation_period,
-                            coalesce(pgque.rotation_obstacle(q),
+                            coalesce(pgque.floor_obstacle(q.queue_id), pgque.rotation_obstacle(q),
                                      'see that pgque.maint() is called, by pgque.start() or by a '
                                      'ticker process'))
            end

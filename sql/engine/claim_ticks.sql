@@ -70,8 +70,13 @@ returns text
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_found  constant text := pgque.find_fingerprint((pgque.find_queue(i_queue)).queue_id, i_tick_id);
 begin
-    return pgque.find_fingerprint((pgque.find_queue(i_queue)).queue_id, i_tick_id);
+    if v_found is null then
+        perform pgque.check_logs_visible();
+    end if;
+    return v_found;
 end;
 $$;
 

@@ -78,6 +78,7 @@ begin
 
     select count(*) into v_before from pgque.position_log;
     perform pgque.commit_locally();
+    perform pgque.wait_for_log('position');
     execute format(  -- quoted: by regclass
         'lock table only %s in share row exclusive mode', pgque.half_table('position', v_half));
     update pgque.log l set half = 1 - l.half where l.log_name = 'position';
@@ -85,6 +86,7 @@ begin
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
+        perform pgque.note_attempt('position');
         return 0;
 end;
 $$;
@@ -131,8 +133,9 @@ begin
     end if;
 
     if pg_relation_size(pgque.half_table('tick', 1 - v_half)) > 0 then
-        execute format(  -- quoted: by regclass. What is there comes from a copy that was rolled back.
-            'truncate %s', pgque.half_table('tick', 1 - v_half));
+        -- By a copy that was rolled back: to be emptied as what a switch leaves, before the next copy.
+        perform pgque.note_switch('tick');
+        return 0;
     end if;
     insert into pgque.tick_log
     select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
@@ -208,12 +211,14 @@ begin
 
     begin
         perform pgque.commit_locally();
+        perform pgque.wait_for_log('tick');
         lock table only pgque.tick_log in exclusive mode;
         perform pgque.complete_tick_copy((1 - v_half)::smallint);
         update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
         perform pgque.note_switch('tick');
     exception
         when lock_not_available then
+            perform pgque.note_attempt('tick');
             return 0;
     end;
     return 1;

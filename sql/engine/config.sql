@@ -97,3 +97,6 @@ after update of queue_disable_insert on pgque.queue
 for each row
 when (old.queue_disable_insert is distinct from new.queue_disable_insert)
 execute function pgque.apply_disable_insert();
+
+-- With session_replication_role = replica, too: what the row says must be so.
+alter table pgque.queue enable always trigger apply_disable_insert;

@@ -34,6 +34,9 @@ begin
     ) before on true
     where i_queue_name is null or q.queue_name = i_queue_name
     order by q.queue_name;
+    if not found then
+        perform pgque.check_logs_visible();
+    end if;
 end;
 $$;
 

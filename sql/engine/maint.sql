@@ -3,7 +3,8 @@
 -- things it did. What it cannot lock it leaves for the next call. A step that fails stops no other
 -- and is told of in a warning; when nothing else was done, with the error. Ticks are copied first, so
 -- that no lock is held meanwhile; the logs are switched last, since their locks are kept until commit,
--- and the half with the old ticks is emptied after that, since readers wait for its lock.
+-- and the half with the old ticks is emptied after that, since readers wait for its lock. Call it in a
+-- transaction of its own: one that switches a log commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer

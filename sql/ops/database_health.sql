@@ -62,7 +62,9 @@ begin
     select r.log_name, r.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
            size.bytes >= 16 * 1024 * 1024
            and coalesce(r.rotated_at, c.installed_at)
-               <= clock_timestamp() - 5 * c.metadata_rotation_period - interval '1 minute' as is_left
+               <= clock_timestamp() - interval '1 minute'
+                  - 5 * case when r.log_name = 'history' then interval '1 day'  -- its rows stay 2 days
+                             else c.metadata_rotation_period end as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c

@@ -61,6 +61,25 @@ begin
 end;
 $$;
 
+-- The sessions whose snapshots rotation waits for, with what to do, or null.
+-- locks: none. writes: nothing.
+create or replace function pgque.floor_obstacle(i_queue_id integer)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select format('%s may still read what would be truncated: let it end its transaction; '
+                          'rotation waits for %s at most',
+                          string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', '),
+                          (select max(r.patience) from pgque.log_rotation r))
+            from pgque.rotation_floor f
+            join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (f.holders)
+            where f.queue_id = i_queue_id
+            having count(*) > 0);
+end;
+$$;
+
 -- Checks rotation, which is due once per period. It is held up if maintenance does not run, or if a
 -- consumer still needs the oldest events; a queue without consumers does not hold it up.
 -- locks: none. writes: nothing.
@@ -82,8 +101,12 @@ begin
                             'let it catch up, or end it with select pgque.unregister_consumer(%L, %L);',
                             t.age, q.queue_rotation_period, slowest.co_name, q.queue_name,
                             slowest.co_name)
+                when q.queue_ticker_paused
+                then format('last rotation %s ago, period %s: the ticker is paused, and events stay '
+                            'until a tick; resume it with select pgque.resume_queue(%L);',
+                            t.age, q.queue_rotation_period, q.queue_name)
                 else format('last rotation %s ago, period %s: %s', t.age, q.queue_rotation_period,
-                            coalesce(pgque.rotation_obstacle(q),
+                            coalesce(pgque.floor_obstacle(q.queue_id), pgque.rotation_obstacle(q),
                                      'see that pgque.maint() is called, by pgque.start() or by a '
                                      'ticker process'))
            end

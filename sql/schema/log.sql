@@ -19,8 +19,8 @@ where not exists (select from pgque.log);
 -- What maintenance knows of each log: when it was rotated last; of one with halves, since when the
 -- other half waits to be emptied, which transaction switched, or a later one that a standby's
 -- snapshots have to be newer than (marked_at), and which transactions held a snapshot after the
--- switch; or whether that half holds a copy for the next switch. Snapshots are waited for no longer
--- than the patience.
+-- switch; or whether that half holds a copy for the next switch; and since when its locks were not to
+-- be had. Snapshots are waited for no longer than the patience.
 create table if not exists pgque.log_rotation (
     log_name    text primary key,
     rotated_at  timestamptz,
@@ -29,6 +29,7 @@ create table if not exists pgque.log_rotation (
     marked_at   timestamptz,
     holders     text[],
     is_copied   boolean not null default false,
+    tried_at    timestamptz,
     patience    interval not null default '1 hour' check (patience >= '0')
 );
 
