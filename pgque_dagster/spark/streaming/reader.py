@@ -94,7 +94,7 @@ class PgqueStreamReader(DataSourceStreamReader):
             raise CheckpointMismatch(
                 f"consumer {first.consumer} on queue {first.queue} stands at tick {first.tick}, "
                 f"past the end of the checkpoint's micro-batch, tick {last.tick}",
-                "Another reader moved the consumer. Begin with a new checkpointLocation.",
+                "Another reader moved it. Begin with a new checkpointLocation and output location.",
             )
         if last.tick == first.tick:
             # Spark 4.0 plans this before it repeats a micro-batch that may not be stored.
@@ -146,7 +146,7 @@ class PgqueStreamReader(DataSourceStreamReader):
             raise CheckpointMismatch(
                 f"consumer {read.consumer} on queue {read.queue} was registered anew after this "
                 "checkpoint was written, so events between the two may be gone",
-                "Begin with a new checkpointLocation.",
+                "Begin with a new checkpointLocation and output location.",
             )
         return read
 
