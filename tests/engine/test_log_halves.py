@@ -1,19 +1,14 @@
 """Snapshots older than a compaction, and everybody else: nobody loses a row, nobody waits."""
 
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import INSTALL_SQL, administer
-from tests.support.databases import empty_database
+from tests.support.halves import catch_up, compact, is_one_half_empty
 from tests.support.queues import (
-    PATIENCE_SECONDS,
     Connection,
     bloat_positions,
     bloat_ticks,
@@ -23,7 +18,6 @@ from tests.support.queues import (
     drain,
     empty_halves,
     finish,
-    last_tick,
     make_queue,
     next_batch,
     open_batch,
@@ -39,10 +33,6 @@ from tests.support.queues import (
 Another = Callable[[], Connection]
 _numbers = count(1)
 
-SIZES = """
-    select pg_relation_size(pgque.half_table(%s, 0)), pg_relation_size(pgque.half_table(%s, 1))
-"""
-
 
 @pytest.fixture
 def old(another: Another) -> Callable[[], Connection]:
@@ -55,123 +45,6 @@ def old(another: Another) -> Callable[[], Connection]:
         return holder
 
     return begin
-
-
-def catch_up(db: Connection, *consumers: str) -> None:
-    """Moves consumers to the last tick."""
-    for consumer in consumers:
-        value(db, "select pgque.register_consumer_at('q', %s, %s)", consumer, last_tick(db))
-
-
-def compact(db: Connection) -> None:
-    """Switches both logs, with more in them than is needed."""
-    bloat_ticks(db, 2100)
-    catch_up(db, "c")
-    bloat_positions(db)
-    assert value(db, "select pgque.maint_compact_positions()") > 0
-    assert value(db, "select pgque.maint_compact_ticks()") > 0
-
-
-def is_one_half_empty(db: Connection, log: str) -> bool:
-    ((first, second),) = rows(db, SIZES, log, log)
-    return 0 in (first, second)
-
-
-class TestADumpThatWaitsForALock:
-    @pytest.fixture
-    def database_url(self, server: Any) -> Iterator[str]:
-        """A database whose application is older than the queue: pg_dump locks its tables first."""
-        with empty_database(server) as url:
-            with connect(url) as owner:
-                owner.execute("create table app (id integer)")
-                owner.execute(INSTALL_SQL.read_bytes())
-            yield url
-
-    @pytest.fixture
-    def dump(
-        self,
-        server: Any,
-        db: Connection,
-        another: Another,
-        database_url: str,
-        tmp_path: Path,
-        background: ThreadPoolExecutor,
-    ) -> Iterator[Callable[..., Connection]]:
-        """Dumps while an application's table is locked and something happens; restores."""
-        names = []
-
-        def run(meanwhile: Callable[[], None]) -> Connection:
-            names.append(f"overlapped_{next(_numbers)}")
-            locker = another()
-            locker.execute("begin")
-            locker.execute("alter table app add column name text")
-            path = tmp_path / f"{names[-1]}.dump"
-            command = [server.binary("pg_dump"), "--format=custom", f"--file={path}", database_url]
-            dumping = background.submit(subprocess.run, command, check=True)
-            waiting = "select exists (select from pg_locks where not granted)"
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not value(db, waiting):
-                assert time.monotonic() < deadline, "pg_dump waits for no lock"
-                value(db, "select pg_sleep(0.01)::text")
-            meanwhile()
-            locker.execute("commit")
-            dumping.result()
-            administer(server, f"create database {names[-1]}")
-            url = server.database_url(names[-1])
-            subprocess.run(
-                [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", path],
-                check=True,
-            )
-            return connect(url)
-
-        yield run
-        for name in names:
-            administer(server, f"drop database {name} with (force)")
-
-    def filled(self, db: Connection) -> None:
-        """Has one event that was consumed, and one that was not."""
-        make_queue(db, consumers=("c", "slow"))
-        send(db, "done")
-        tick(db)
-        drain(db)
-        drain(db, consumer="slow")
-        send(db, "unread")
-        tick(db)
-        bloat_ticks(db, 2100)
-        bloat_positions(db)
-
-    def test_loses_no_event_to_a_maintenance_meanwhile(
-        self, db: Connection, dump: Callable[..., Connection]
-    ) -> None:
-        self.filled(db)
-
-        def maintain() -> None:
-            catch_up(db, "c", "slow")
-            value(db, "select pgque.set_metadata_rotation_period('0')")
-            for _ in range(5):
-                value(db, "select pgque.maint()")
-                bloat_positions(db)
-
-        with dump(maintain) as new:
-            assert value(new, "select pgque.adopt_restored_database()") == 1
-            tick(new)
-            batches = [next_batch(new, consumer=name) for name in ("c", "slow")]
-            assert [payloads(new, batch) for batch in batches] == [["unread"], ["unread"]]
-
-    def test_is_refused_when_it_waited_for_longer_than_there_is_patience(
-        self, db: Connection, dump: Callable[..., Connection]
-    ) -> None:
-        self.filled(db)
-
-        def maintain() -> None:
-            catch_up(db, "c", "slow")
-            value(db, "select pgque.set_snapshot_patience('0')")
-            compact_positions(db)
-            compact_ticks(db)
-            empty_halves(db)
-
-        with dump(maintain) as new, refused("PQ018", '"q"', "Restore another dump"):
-            value(new, "select pgque.adopt_restored_database()")
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])

@@ -104,13 +104,17 @@ class PostgresSink:
         """
         attempt = attempt_of(batch)
         if self._address is not None:
-            self._write_once(self._address, attempt.identity, frame, attempt.written)
+            self._write_once(
+                self._address, attempt.identity, frame, attempt.written, attempt.claim.lease.epoch
+            )
             return
         with connect(attempt.url) as connection:
             schema, table = self._resolve(connection)
         with attempt.written.adding(self._sink(schema, table), hint=_ANOTHER_NAME):
             with connect(attempt.url) as connection:
-                stage = self._stage(connection, attempt.identity, frame, schema, table)
+                stage = self._stage(
+                    connection, attempt.identity, frame, schema, table, attempt.claim.lease.epoch
+                )
             with stage.dropped_on_failure(attempt.url):
                 stage.fill(attempt.address, frame)
                 stage.check(attempt.url)
@@ -143,12 +147,12 @@ class PostgresSink:
 
         def write(frame: DataFrame, batch_id: int) -> None:
             name = f"{query or query_id(frame)}/{batch_id}"
-            self._write_once(address, name, frame, written_of(frame, name))
+            self._write_once(address, name, frame, written_of(frame, name), 0)
 
         return write
 
     def _write_once(
-        self, address: DatabaseAddress, batch: str, frame: DataFrame, written: Written
+        self, address: DatabaseAddress, batch: str, frame: DataFrame, written: Written, epoch: int
     ) -> None:
         url = address.resolve()
         with connect(url) as connection:
@@ -156,7 +160,7 @@ class PostgresSink:
             ledger = Ledger(schema, self._sink(schema, table), written, _ANOTHER_NAME)
             if ledger.has(connection, batch):
                 return
-            stage = self._stage(connection, batch, frame, schema, table)
+            stage = self._stage(connection, batch, frame, schema, table, epoch)
         try:
             with stage.dropped_on_failure(url):
                 stage.fill(address, frame)
@@ -173,7 +177,13 @@ class PostgresSink:
         return f"{schema}.{table}" + (f" as {self._name}" if self._name else "")
 
     def _stage(
-        self, connection: Connection, batch: str, frame: DataFrame, schema: str, table: str
+        self,
+        connection: Connection,
+        batch: str,
+        frame: DataFrame,
+        schema: str,
+        table: str,
+        epoch: int,
     ) -> Stage:
         missing = [column for column in self._key if column not in frame.columns]
         if missing:
@@ -189,7 +199,7 @@ class PostgresSink:
             fit(connection, target, frame.schema),
             takes_null_keys(connection, target, self._key),
         )
-        stage = Stage(self._stage_schema or schema, merge, batch)
+        stage = Stage(self._stage_schema or schema, merge, batch, epoch)
         stage.create(connection)
         return stage
 

@@ -20,7 +20,7 @@ from .merge import Merge
 from .rights import Connection, needing
 
 _PREFIX = "pgque_stage"
-# The stages of other processes belong to dead attempts. No stage is in use longer than a day.
+# The stages of other attempts at a batch belong to dead ones. No stage is in use longer than a day.
 _PROCESS = uuid.uuid4().hex[:8]
 _DAY = 86_400
 # After a task fails, Spark stops the other tasks without waiting for them.
@@ -35,7 +35,7 @@ _NULL_KEY_HINT = (
 
 
 class Stage:
-    """An unlogged table `pgque_stage_<batch>_<process>_<time>_<random>` with the rows' columns.
+    """An unlogged table `pgque_stage_<batch>_<attempt>_<time>_<random>` with the rows' columns.
 
     Its column types hold every value of the rows. `check` compares the values with the target's.
 
@@ -43,12 +43,14 @@ class Stage:
         schema: its schema, in which the role needs CREATE.
         merge: how the rows get into the target.
         batch: identifies the batch. An attempt removes the stages of earlier attempts at it.
+        epoch: identifies the attempt in this process.
     """
 
-    def __init__(self, schema: str, merge: Merge, batch: str) -> None:
+    def __init__(self, schema: str, merge: Merge, batch: str, epoch: int) -> None:
         digest = hashlib.sha256(f"{merge.target}|{batch}".encode()).hexdigest()[:12]
         self._batch = f"{_PREFIX}_{digest}"
-        name = f"{self._batch}_{_PROCESS}_{int(time.time())}_{uuid.uuid4().hex[:6]}"
+        self._attempt = hashlib.sha256(f"{_PROCESS}/{epoch}".encode()).hexdigest()[:8]
+        name = f"{self._batch}_{self._attempt}_{int(time.time())}_{uuid.uuid4().hex[:6]}"
         self._schema = schema
         self._table = sql.Identifier(schema, name)
         self._merge = merge
@@ -220,7 +222,7 @@ class Stage:
                 sql.Identifier(self._schema).as_string(connection),
                 f"^{_PREFIX}_[0-9a-f]{{12}}_[0-9a-f]{{8}}_[0-9]+_[0-9a-f]{{6}}$",
                 f"{self._batch}_",
-                _PROCESS,
+                self._attempt,
                 int(time.time()) - _DAY,
             ),
         ).fetchall()

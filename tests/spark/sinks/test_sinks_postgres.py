@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pgque_dagster.client import Batch, Client, InvalidArgument, LeaseLost, StagingLost
+from pgque_dagster.client import Batch, Client, InvalidArgument, StagingLost
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.address import DatabaseAddress
 from pgque_dagster.spark.sinks import PostgresSink
@@ -131,7 +131,7 @@ def test_an_attempt_that_lost_its_lease_merges_nothing(client: Client, spark: Sp
     new, new_spark = work(client, spark)
     sink.write(new_spark, frame)
 
-    with pytest.raises(LeaseLost):
+    with pytest.raises(StagingLost, match="Another attempt at the batch"):
         late.ack()
     new.ack()
 
@@ -214,6 +214,23 @@ def test_stages_of_dead_drivers_are_removed(
         db.execute("create table pgque_stage_0123456789ab_01234567_1700000000_abcdef ()")
     monkeypatch.undo()
     dead.release()
+
+    batch, spark_batch = work(client, spark)
+    sink.write(spark_batch, frame)
+    batch.ack()
+
+    assert stages(client.url) == []
+
+
+def test_stages_of_attempts_of_this_process_that_were_released_are_removed(
+    client: Client, spark: SparkSession
+) -> None:
+    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
+    sink = PostgresSink("balance", key=["account"], mode="add")
+    for _ in range(2):
+        batch, spark_batch = work(client, spark)
+        sink.write(spark_batch, frame)
+        batch.release()
 
     batch, spark_batch = work(client, spark)
     sink.write(spark_batch, frame)

@@ -1,0 +1,27 @@
+"""Logs that are switched to their other half, for tests of who notices."""
+
+from tests.support.queues import Connection, bloat_positions, bloat_ticks, last_tick, rows, value
+
+SIZES = """
+    select pg_relation_size(pgque.half_table(%s, 0)), pg_relation_size(pgque.half_table(%s, 1))
+"""
+
+
+def catch_up(db: Connection, *consumers: str) -> None:
+    """Moves consumers to the last tick."""
+    for consumer in consumers:
+        value(db, "select pgque.register_consumer_at('q', %s, %s)", consumer, last_tick(db))
+
+
+def compact(db: Connection) -> None:
+    """Switches both logs, with more in them than is needed."""
+    bloat_ticks(db, 2100)
+    catch_up(db, "c")
+    bloat_positions(db)
+    assert value(db, "select pgque.maint_compact_positions()") > 0
+    assert value(db, "select pgque.maint_compact_ticks()") > 0
+
+
+def is_one_half_empty(db: Connection, log: str) -> bool:
+    ((first, second),) = rows(db, SIZES, log, log)
+    return 0 in (first, second)
