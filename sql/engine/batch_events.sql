@@ -1,7 +1,7 @@
--- What a batch consists of, as conditions on ev_txid: the transactions that finished between two
+-- The conditions on ev_txid that select a batch. The transactions that finished between two
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
--- first). Literals, so that the planner sees them. in_range is cut down to a comparison where
--- nothing was in progress at the second snapshot.
+-- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
+-- comparison if nothing was in progress at the second snapshot.
 -- locks: none. writes: nothing.
 create or replace function pgque.snapshot_conditions(
     i_prev pg_snapshot, i_cur pg_snapshot,
@@ -30,9 +30,9 @@ begin
 end;
 $$;
 
--- An open batch with all that reading it takes: its two snapshots' conditions, each without expired
--- events, its owner condition, and the event tables that hold transactions of it. The tables are
--- found by looking, not by reasoning about rotation: an event is read wherever a producer with an old
+-- What it takes to read an open batch: the conditions of its two snapshots, each without expired
+-- events, its owner condition, and the event tables that hold its transactions. The tables are
+-- looked up, not derived from the rotation: an event is read wherever a producer with an old
 -- snapshot or an old table name has put it.
 -- locks: none. writes: nothing.
 create or replace function pgque.describe_batch(
@@ -52,7 +52,7 @@ begin
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     if v_sub.event_cutoff is not null then
-        -- As JSON writes it, which every DateStyle reads alike.
+        -- In JSON's format, which every DateStyle reads alike.
         v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
     end if;
     in_range := v_c.in_range || v_fresh;
@@ -64,9 +64,9 @@ begin
 end;
 $$;
 
--- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed: the
--- same on every connection and at every time until the batch is finished. Of a batch without an event
--- it reads the queue's parent table alone, which holds none.
+-- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
+-- they are the same on every connection and at every time until the batch is finished. For a batch
+-- without events it reads only the queue's parent table, which is empty.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
@@ -115,8 +115,8 @@ begin
 end;
 $$;
 
--- What it takes to read a batch of less than 1000 events, wherever position and ticks are; nulls for
--- any other.
+-- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
+-- read from both halves of the logs. Nulls for any other batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_small_batch(
     i_batch_id bigint,
@@ -159,11 +159,11 @@ begin
 end;
 $$;
 
--- The events of an open batch, in order of ev_id. A small batch, which is one that spans few event
--- ids, is found and read by two statements whose plans are kept. From 1000 events on, planning costs
--- less than a plan for many rows saves. What is out of the ordinary goes that long way too, which
--- tells what is wrong. Event tables have no statistics, so the planner might take a small batch of a
--- large table for worth compiling.
+-- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
+-- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
+-- batch saves more than planning costs, so batch_event_sql reads it. That also handles all unusual
+-- cases, and raises the errors. JIT is off because event tables have no statistics, so the planner
+-- might compile the read of a small batch from a large table.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,

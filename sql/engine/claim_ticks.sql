@@ -1,14 +1,15 @@
--- Earlier versions knew no fingerprints.
+-- Earlier versions took no fingerprints.
 drop function if exists pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint);
 
--- Opens the events between two ticks as the consumer's batch, under a lease: for a reader that keeps
--- its own record of how far it got, such as a streaming query with a checkpoint. All up to
--- i_from_tick is finished by that, so the position follows the record, and never goes back. When the
--- open batch spans these ticks it stays, with its id and cutoff: after a crash the reader gets the
--- same events. The same tick twice is an empty batch, which holds the lease while nothing is read.
--- Without ticks it takes the open batch as it is, or an empty one. Without an epoch it takes over a
--- consumer whose lease is free or ran out, under a new epoch; with one it goes on under it. With
--- fingerprints, which it returns, it refuses ticks of the same number that are others.
+-- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
+-- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
+-- everything up to i_from_tick, so the position follows the record; it never goes back. If the open
+-- batch spans these ticks, it keeps its id and cutoff: after a crash the reader gets the same
+-- events. The same tick twice gives an empty batch, which holds the lease while nothing is read.
+-- Without ticks it claims the open batch, or an empty one if none is open. Without an epoch it
+-- takes over a consumer whose lease is free or has expired, under a new epoch; with an epoch it
+-- goes on under it. It returns the fingerprints of both ticks, and refuses a tick whose fingerprint
+-- differs from the given one.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -61,9 +62,9 @@ begin
 end;
 $$;
 
--- What tells a tick from another one of the same number, which there may be when the server goes on
--- without its last transactions: for readers that keep their own record of ticks. Null where there is
--- no such tick.
+-- A hash that tells a tick from another tick of the same number, which can exist after the server
+-- lost its last transactions. For readers that keep their own record of ticks. Null if there is no
+-- such tick.
 -- locks: none. writes: nothing.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
@@ -80,7 +81,7 @@ begin
 end;
 $$;
 
--- The same by the queue's number.
+-- The same, by the queue's number.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_fingerprint(i_queue_id integer, i_tick_id bigint)
 returns text
@@ -96,8 +97,9 @@ begin
 end;
 $$;
 
--- The farthest tick after a given one, within a maximum count of events, or the nearest where that
--- has more already; null when there is none. Without a tick: after the consumer's position.
+-- The farthest tick after a given one with at most i_max_count events between them, or the next
+-- tick if it encloses more. Null if there is no later tick. Without i_after_tick, it starts at the
+-- consumer's position.
 -- locks: none. writes: nothing.
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
@@ -121,7 +123,8 @@ begin
 end;
 $$;
 
--- Lets a newcomer pass when nobody holds a live lease, and whoever names an epoch while he holds it.
+-- Refuses a claim without an epoch while another owner holds a live lease, and a claim with an
+-- epoch unless the owner holds the lease under that epoch.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_may_claim(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text, i_epoch bigint)
@@ -144,8 +147,8 @@ begin
 end;
 $$;
 
--- Refuses ticks that a consumer cannot be given: those before its position, whose events may be gone,
--- and those that do not exist.
+-- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone,
+-- ticks that do not exist, and a range that ends before it begins.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_ticks(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
@@ -186,7 +189,7 @@ begin
 end;
 $$;
 
--- Refuses a tick that is not the one of a reader's record. Returns its fingerprint.
+-- Refuses a tick that is not the one in the reader's record. Returns the tick's fingerprint.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_fingerprint(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)

@@ -1,10 +1,11 @@
--- Compaction of the logs of positions and ticks (schema/log.sql): what is still needed is copied to
--- the other half, which becomes the current one. No consumer waits for more than a few
--- milliseconds, and a snapshot older than the switch finds everything where it was.
+-- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
+-- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
+-- after minutes of failed attempts up to a second (wait_for_log). A snapshot older than the switch
+-- finds every row where it was.
 
--- Writes the newest position of each subscription that goes on in the other half to both halves,
--- under the next number: whoever read the position before finds that number taken. Returns how many
--- it moved.
+-- Moves the subscriptions that go on in the other half to half i_half: writes their newest
+-- positions to both halves, under the next number. A session that read a position before finds that
+-- number taken. Returns how many subscriptions it moved.
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
@@ -48,11 +49,11 @@ begin
 end;
 $$;
 
--- Switches the log of positions to the other half, if that is empty: from the first half when it has
--- outgrown its subscriptions, and back at once. Returns how many positions stay behind that nobody
--- needs, 1 at least.
--- locks: the log's row in log_rotation; position_log against writers, for which it waits 10 ms at
--- most. writes: position_log, log, log_rotation.
+-- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
+-- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
+-- behind that nobody needs, at least 1, or 0 if it did not switch.
+-- locks: the log's row in log_rotation; position_log against writers, for which it waits as long as
+-- wait_for_log says. writes: position_log, log, log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer
@@ -91,8 +92,9 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: where its slowest consumer stands, and the last two
--- in any case; the newest is where the next tick and the next registration start, both give the rate.
+-- The first tick of each queue that must stay: the position of its slowest consumer, and always the
+-- last two ticks. The next tick and the next registration start at the newest tick, and the last
+-- two give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
@@ -101,9 +103,10 @@ select q.queue_id,
 from pgque.queue q;
 
 -- Copies the ticks that are still needed to the other half, where nobody reads them before the
--- switch; those that a consumer has not behind it may be a million. Runs when they are fewer than
--- the others, so that each tick costs a constant, however far a consumer lags; and back to the first
--- half at once. Returns 1 when there is a new copy.
+-- switch. This takes no lock on the log, because a consumer that lags may need a million ticks.
+-- From half 0 it copies only if fewer ticks are needed than not, so that the cost per tick is
+-- constant, however far a consumer lags; from half 1 it copies at once. Returns 1 when it made a
+-- copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -133,7 +136,7 @@ begin
     end if;
 
     if pg_relation_size(pgque.half_table('tick', 1 - v_half)) > 0 then
-        -- By a copy that was rolled back: to be emptied as what a switch leaves, before the next copy.
+        -- Left by a copy that was rolled back. maint_empty_half empties it before the next copy.
         perform pgque.note_switch('tick');
         return 0;
     end if;
@@ -150,8 +153,8 @@ exception
 end;
 $$;
 
--- Brings a copy of the ticks up to date: with those that came since, and those that a registration
--- needs again.
+-- Brings a copy of the ticks up to date: adds the ticks that came since, and earlier ticks that a
+-- registration needs again.
 -- locks: held by the caller. writes: tick_log.
 create or replace function pgque.complete_tick_copy(i_half smallint)
 returns void
@@ -187,10 +190,10 @@ begin
 end;
 $$;
 
--- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched; 0
--- also when a copy waits for the next call, because the lock was not to be had.
+-- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
+-- 0 otherwise, also when a copy waits for the next call because the lock was not available.
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
--- 10 ms at most. writes: tick_log, history, log, log_rotation.
+-- as long as wait_for_log says. writes: tick_log, history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer
@@ -223,7 +226,7 @@ begin
     end;
     return 1;
 exception
-    when lock_not_available then  -- for an upgrade, before the copy
+    when lock_not_available then  -- before the copy, while an upgrade runs
         return 0;
 end;
 $$;

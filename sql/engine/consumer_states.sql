@@ -1,4 +1,4 @@
--- Earlier versions returned less.
+-- Earlier versions returned fewer columns.
 do $$
 begin
     if exists (select from pg_proc p
@@ -10,12 +10,13 @@ begin
 end;
 $$;
 
--- What a scheduler of batches asks about many consumers at once: which batch each has open and under
--- whose lease, and whether one that has none could open its next within the limits. A row for each
--- pair in the order given, also where there is no such queue (queue_exists) or consumer (sub_role is
--- null). After a shared consumer's row come those of its subconsumers. lease_epoch counts the claims
--- of the consumer so far; held_reason is set while its open batch is held (hold_batch). It opens
--- nothing and waits for nobody, so one consumer in trouble holds up no other.
+-- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
+-- holds its lease, and, if none is open, whether the next one could open within the limits. There
+-- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
+-- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers.
+-- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
+-- held (hold_batch). The call opens nothing and waits for nobody, so a consumer in trouble delays
+-- no other.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -71,8 +72,8 @@ begin
 end;
 $$;
 
--- Whether an open batch has any event at all: ticks that are due by time alone may enclose none. It
--- stops at the first one, where a count would pass over all.
+-- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops
+-- at the first event, where a count would read all of them.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean

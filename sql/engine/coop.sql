@@ -1,14 +1,15 @@
--- Earlier versions knew no lease here.
+-- Earlier versions took no lease.
 drop function if exists pgque.open_coop_batch(
     text, text, text, interval, integer, interval, interval);
 
--- A subconsumer's open batch, or its next one: one that a dead colleague left, else what follows the
--- shared cursor. Whoever hands out a batch first writes a position of his own, then moves the cursor
--- or the colleague, each only from where he read it, then takes the batch: all in one transaction.
--- So of two at once one waits for the other and looks again, and no batch is given twice or lost.
--- A batch taken over has a new id, so that a late ack of the colleague fails. With an owner, takes or
--- takes over the lease on the batch under a new epoch. A batch id in i_only limits it to that open
--- batch; else the subconsumer is registered if it is new.
+-- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
+-- the batch after the shared cursor. In one transaction, it writes a position of its own, then
+-- moves the cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the
+-- position that was read. So of two concurrent calls one waits for the other and reads again, and
+-- no batch is given out twice or lost. A batch that is taken over gets a new id, so that a late ack
+-- of the dead subconsumer fails. With an owner, takes the lease on the batch under a new epoch.
+-- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
+-- it is new.
 -- locks: waits for concurrent moves of the consumer or of the dead colleague; those of
 -- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
@@ -75,8 +76,8 @@ begin
 end;
 $$;
 
--- The subconsumer that has been silent longest, if longer than the interval, with a batch open and no
--- live lease on it.
+-- The subconsumer that has been silent longest, among those with an open batch, no live lease on
+-- it, and no sign of life within the interval.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
@@ -103,11 +104,12 @@ begin
 end;
 $$;
 
--- A subconsumer's next batch within limits, those of the normal form; nulls when there is none. With a
--- dead interval it first takes over the batch of a colleague who showed no sign of life for so long.
--- With six arguments the types tell this form from the one with a maximum count, whose third is an
--- interval: a text there, an integer as the fifth, or the names of the arguments. PostgreSQL refuses
--- six of which all are null or literals without a type, as ambiguous.
+-- A subconsumer's next batch within the limits of the normal form; nulls when there is none. With a
+-- dead interval it first takes over the batch of a subconsumer that showed no sign of life for that
+-- long. A call with six arguments also fits the form with a maximum count, whose third argument is
+-- an interval. To choose this form, pass a typed text as the third argument, a typed integer as the
+-- fifth, or the names of the arguments. PostgreSQL refuses six arguments as ambiguous if all are
+-- null or untyped literals.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -150,7 +152,7 @@ begin
 end;
 $$;
 
--- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
+-- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
 -- or 0 if it is not registered.
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
@@ -181,10 +183,10 @@ begin
 end;
 $$;
 
--- A subconsumer's open or next batch under a lease, as claim_batch gives it to a normal consumer: for
--- workers that share a consumer and may die. ack_batch, renew_batch and release_batch take it from
--- there. While a lease lives, no colleague takes the batch over by its dead interval. Null when there
--- is no batch.
+-- Claims a subconsumer's open or next batch under a lease, as claim_batch does for a normal
+-- consumer. For workers that share a consumer and may die. The worker goes on with ack_batch,
+-- renew_batch and release_batch. While the lease is live, no other subconsumer takes over the batch
+-- by its dead interval. Null when there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.claim_coop(
     i_queue text, i_consumer text, i_subconsumer text, i_owner text,
@@ -215,7 +217,7 @@ begin
 end;
 $$;
 
--- Refuses a subconsumer that has another batch open, or none, than the only one that is asked for.
+-- Refuses a subconsumer whose open batch is not i_only, if i_only is given.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_only_batch(
     i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)

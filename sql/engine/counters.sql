@@ -1,5 +1,5 @@
--- Notes that a consumer came from one tick to another without finishing what lies between; from null
--- when it is new. See pgque.counter_log.
+-- Records that a consumer moved from one tick to another without finishing the events between them;
+-- i_from_tick is null for a new consumer. See pgque.counter_log.
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
@@ -19,9 +19,9 @@ begin
 end;
 $$;
 
--- Writes down where a registration ended, so that what it finished stays in its queue's sum. The
--- position that it appends keeps a worker from finishing a batch meanwhile, which would be lost to
--- the sum. A subconsumer's batches count for its main consumer.
+-- Records where a registration ended, so that the events it finished stay in its queue's sum. It
+-- also appends a position, so that no worker finishes a batch at the same time, which the sum would
+-- miss. A subconsumer's batches count for its main consumer.
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
@@ -58,8 +58,9 @@ $$;
 create or replace trigger count_end after delete on pgque.subscription_base
 for each row execute function pgque.count_end();
 
--- Counts what a statement added to the retries, in one row a consumer. A trigger, so that whoever
--- schedules a retry is counted; one that was scheduled before adds nothing and counts nothing.
+-- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every
+-- way of scheduling a retry is counted. A retry that was scheduled before adds no row and is not
+-- counted again.
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
@@ -101,9 +102,9 @@ create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
 
--- What each consumer finished, and gave back or up. Events of a subconsumer's open batch are not
--- finished, although the cursor of its main consumer is past them. An event counts as finished once,
--- however often it was delivered again.
+-- The events that each consumer finished, retried and dead-lettered. Events of a subconsumer's open
+-- batch are not finished, although the cursor of its main consumer is past them. An event counts as
+-- finished once, however often it was delivered again.
 create or replace view pgque.consumer_count as
 select s.sub_queue as queue_id,
        s.sub_id,

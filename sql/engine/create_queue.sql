@@ -1,4 +1,4 @@
--- Makes a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
+-- Creates a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed.
 -- locks: the new queue's row. writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
@@ -46,8 +46,8 @@ begin
 end;
 $$;
 
--- The id sequence, the parent and its three children. Vacuum has no work in tables that TRUNCATE
--- empties.
+-- Creates the id sequence, the parent table and its three children. Autovacuum is off because
+-- TRUNCATE empties these tables and leaves vacuum nothing to do.
 -- locks: none. writes: the catalog.
 create or replace function pgque.create_event_tables(i_queue_id integer)
 returns void
@@ -81,8 +81,8 @@ end;
 $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
--- Without force it refuses while consumers are registered, or dead letters kept of one that was. Its
--- ticks and positions go at the next compaction.
+-- Without force it refuses while the queue has registered consumers, or dead letters of former
+-- ones. The next compaction removes its ticks and positions.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
@@ -141,13 +141,13 @@ begin
     end loop;
     execute format('drop table pgque.%I', format('event_%s', v_queue.queue_id));
     execute format('drop sequence pgque.%I', format('event_%s_id_seq', v_queue.queue_id));
-    -- Only now: whoever sent under a key has ended, since the tables are locked.
+    -- Last, because the tables are locked now: no transaction that sent under a key still runs.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     return 1;
 end;
 $$;
 
--- The careful form: refuses while consumers are registered or dead letters kept.
+-- The form without force: refuses while the queue has consumers or dead letters.
 -- locks: those of drop_queue with force. writes: the same.
 create or replace function pgque.drop_queue(x_queue_name text)
 returns integer

@@ -1,8 +1,8 @@
--- Ends a batch: the consumer's position moves to its last tick. A batch under a live lease is
--- finished by its holder, with ack_batch. The common case is one statement for each half, which takes
--- the batch's newest row there for the position; when another row follows that one, it writes
--- nothing, and find_batch tells why or where the position is. A stricter isolation goes there at
--- once: see follow_switch.
+-- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
+-- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
+-- which takes the batch's newest row in that half for the position. If another row follows that
+-- one, the statement writes nothing, and find_batch finds the position or raises the error. A
+-- stricter isolation level uses find_batch at once: see follow_switch.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -62,8 +62,8 @@ begin
 end;
 $$;
 
--- The last step of ack_batch, and of a move of the shared cursor. A subconsumer stands nowhere
--- afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
+-- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
+-- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean

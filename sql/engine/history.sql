@@ -1,5 +1,5 @@
--- How long throughput and error rates reach back at least, for whoever drops history and whoever
--- reads it.
+-- The minimum period that throughput and error rates cover, for the functions that drop history and
+-- those that read it.
 -- locks: none. writes: nothing.
 create or replace function pgque.history_period()
 returns interval
@@ -11,9 +11,9 @@ begin
 end;
 $$;
 
--- Keeps of the ticks that a compaction has not copied to a half, because nobody needs them, the last
--- one of each minute, where events came since the one before; and a queue's very first, to count
--- from.
+-- Saves a part of the ticks that a compaction has not copied to a half, because nobody needs them:
+-- the last tick of each minute, if events came since the tick saved before it, and a queue's first
+-- tick, to count from.
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
@@ -61,8 +61,8 @@ begin
 end;
 $$;
 
--- Adds the counters up, to one row a consumer and one a queue for its ended registrations; retries
--- and dead letters by minute go to the history. Returns how many rows went.
+-- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
+-- Retries and dead letters go to the history by minute. Returns how many rows it removed.
 -- locks: counter_log, exclusively. writes: counter_log, history.
 create or replace function pgque.maint_compact_counters()
 returns integer
@@ -107,8 +107,8 @@ exception
 end;
 $$;
 
--- Drops history that is older than its period, when the oldest is twice as old, so that each row is
--- copied about once. Returns how many rows went.
+-- Drops history older than history_period, once the oldest row is twice as old, so that each row is
+-- copied about once. Returns how many rows it removed.
 -- locks: history, exclusively. writes: history.
 create or replace function pgque.maint_compact_history()
 returns integer

@@ -1,6 +1,6 @@
--- Opens the next batch under a lease, or takes over the open one whose lease is free or ran out.
--- The epoch fences: after a take-over the earlier holder can neither renew nor ack. With
--- i_batch_id only that open batch is claimed. Null when there is no batch.
+-- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
+-- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
+-- ack. With i_batch_id only that open batch is claimed. Null when there is no batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.claim_batch(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -30,7 +30,7 @@ begin
 end;
 $$;
 
--- Refuses an owner without a name and a time to live that is over at once.
+-- Refuses an owner without a name, and a time to live that is not positive.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
 returns void
@@ -48,7 +48,8 @@ begin
 end;
 $$;
 
--- The open batch as its lease's holder sees it; an error tells who holds it now.
+-- Returns an open batch to the holder of its lease; for others, raises an error that names the
+-- holder.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
@@ -64,8 +65,8 @@ begin
 end;
 $$;
 
--- Refuses whoever does not hold an open batch's newest lease. One that ran out, but that nobody took
--- over, is still its holder's.
+-- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays
+-- with its holder until somebody takes the batch over.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
@@ -89,7 +90,7 @@ begin
 end;
 $$;
 
--- Prolongs a lease; returns the new end.
+-- Extends a lease; returns the new end.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
@@ -119,7 +120,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    -- Once more when a renewal of the same holder came between.
+    -- Repeats if the same holder renewed the lease meanwhile.
     loop
         exit when pgque.close_batch(pgque.find_leased_batch(i_batch_id, i_owner, i_epoch));
     end loop;
@@ -127,7 +128,7 @@ begin
 end;
 $$;
 
--- Gives a claim back: the batch stays open, and anybody may claim it at once.
+-- Releases the lease on a batch: the batch stays open, and anybody may claim it at once.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
@@ -147,7 +148,7 @@ begin
 end;
 $$;
 
--- Who holds, or last held, the consumer's open batch; no row when none is open.
+-- Who holds, or last held, the lease on the consumer's open batch; no row when none is open.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,

@@ -1,11 +1,13 @@
--- A life of the database. A standby that is promoted, or a recovery that stops early, goes on without
--- the last transactions, so ids that were given out there come again and mean something else. Both
--- change the server's timeline. Whoever gives out a batch id compares it with that of the life; a new
--- life has another lineage, and batch ids that were never given out.
+-- The lives of a database. A promoted standby, or a recovery that stops early, goes on without the
+-- last transactions, so it gives out ids again that those had given out, for something else. Both
+-- change the server's timeline. Every function that gives out a batch id compares the timeline with
+-- that of the current life. A new life has another lineage, and batch ids that were never given
+-- out.
 
--- Whether the life is that of the server's timeline. Declared immutable so that the planner asks once
--- and keeps the answer with the plan: a yes is good for as long as the session lives, since a server
--- changes its timeline only while it accepts no writes, and a no only leads to follow_timeline.
+-- Whether the current life belongs to the server's timeline. Declared immutable so that the planner
+-- calls it once and keeps the answer with the plan. True is good for as long as the session lives,
+-- since a server changes its timeline only while it accepts no writes; false only leads to
+-- follow_timeline.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_timeline_followed()
 returns boolean
@@ -18,9 +20,9 @@ begin
 end;
 $$;
 
--- Begins a life where the server's timeline is not that of the life. Returns the sequence of batch
--- ids, which then holds new ones. Waits for nobody but a session that is about to begin the same life,
--- not for its commit.
+-- Begins a life if the current one does not belong to the server's timeline. Returns the sequence
+-- of batch ids, which then gives out new ones. Waits only for a session that is about to begin the
+-- same life, and not for its commit.
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
 returns regclass
@@ -46,9 +48,10 @@ begin
 end;
 $$;
 
--- Moves the ids of batches, then the life. Ahead by a million, since no tail that is lost is as long;
--- and by a random number below a billion, so that another recovery from the same origin gives out
--- others. The ids first: who sees the new life may draw one.
+-- Advances the batch ids, then the life. The ids advance by a million, since no lost tail of
+-- transactions is that long, and by a random number below a billion, so that another recovery from
+-- the same origin gives out other ids. The ids come first because a session that sees the new life
+-- may draw one.
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
@@ -62,8 +65,8 @@ begin
 end;
 $$;
 
--- A new batch's id. It is SQL so that it becomes part of the statement that calls it, and costs what
--- nextval costs.
+-- A new batch id. The function is in SQL so that it is inlined into the statement that calls it,
+-- and costs what nextval costs.
 -- locks: none; those of follow_timeline. writes: batch_id_seq; those of follow_timeline.
 create or replace function pgque.next_batch_id()
 returns bigint
@@ -74,9 +77,9 @@ as $$
         else pgque.follow_timeline() end)
 $$;
 
--- Begins a life by hand: after what changes no timeline, such as starting from an older snapshot of
--- the disk, and where the server does not tell its timeline. Returns the new lineage. It counts at
--- once, also when the transaction is rolled back.
+-- Begins a life by hand: after an event that changes no timeline, such as a start from an older
+-- snapshot of the disk, and on servers that do not report their timeline. Returns the new lineage.
+-- It takes effect at once, even if the transaction is rolled back.
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_lineage()
 returns uuid
@@ -91,10 +94,10 @@ begin
 end;
 $$;
 
--- Which life of which database this is, for stores that outlive it: batch ids of two lineages may be
--- equal and mean different events. Made of what is new at installation and at adoption, of the life,
--- and of the database's own number, which tells a copy made by CREATE DATABASE ... TEMPLATE from its
--- original.
+-- Identifies this life of this database, for stores that outlive it: batch ids of two lineages may
+-- be equal and mean different events. It is a hash of an id that is new at installation and at
+-- adoption, of the life, and of the database's OID, which tells a copy made by CREATE DATABASE ...
+-- TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.lineage()
 returns uuid

@@ -1,20 +1,21 @@
--- What the logs with two halves (schema/log.sql) have in common.
+-- Shared functions of the logs with two halves (schema/log.sql).
 --
--- Half 0 is the current one for most of the time: maintenance goes back to it as soon as it is empty.
--- So the frequent statements look into half 0 alone, which is enough for them because, in READ
--- COMMITTED,
--- - a switch writes each position to both halves, and to half 0 nobody writes while next_half is 1:
---   where the newest row of half 0 has next_half = 0, no newer one is in half 1;
--- - a tick is the same in both halves, each half has all ticks between its first and its last, and the
---   last one is the newest of all where pgque.log says that half 0 is current;
--- - a statement takes its snapshot after its locks, so one that waited for TRUNCATE sees the switch.
--- Whatever they do not find there, a second statement finds in both halves. In a stricter isolation
--- they always look at both: the transaction's own moves may be in half 1 (follow_switch) while the
--- switch that sent them there is none of what it sees.
+-- Half 0 is current most of the time: maintenance switches back to it as soon as it is empty. So
+-- the frequent statements read half 0 alone. In READ COMMITTED, what they find there is right,
+-- because
+-- - a switch writes each position to both halves, and nobody writes to half 0 while next_half is 1:
+--   if the newest row in half 0 has next_half = 0, half 1 has no newer row;
+-- - a tick is the same in both halves, each half has all ticks between its first and its last, and
+--   the last tick in half 0 is the newest of all if pgque.log says that half 0 is current;
+-- - a statement takes its snapshot after its locks, so a statement that waited for TRUNCATE sees
+--   the switch.
+-- If they find nothing there, a second statement reads both halves. In a stricter isolation level
+-- they always read both: the transaction's own moves may be in half 1 (follow_switch), while its
+-- snapshot does not show the switch that sent them there.
 
--- Lets this transaction commit without waiting for a standby. Maintenance holds locks that others
--- wait for, and its commit promises nothing to anybody: a standby that lags, or never answers, would
--- only make them wait for nothing.
+-- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
+-- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
+-- only delay those sessions.
 -- locks: none. writes: nothing.
 create or replace function pgque.commit_locally()
 returns void
@@ -28,8 +29,9 @@ begin
 end;
 $$;
 
--- Sets how long this function's locks are waited for: 10 ms, which nobody notices. Transactions that
--- overlap leave no such gap, so after a minute of attempts it is 100 ms, and after ten a second.
+-- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
+-- transactions may never free a lock for that short wait, so after a minute of attempts it waits
+-- 100 ms, and after ten minutes a second.
 -- locks: none. writes: nothing.
 create or replace function pgque.wait_for_log(i_log text)
 returns void
@@ -46,7 +48,7 @@ begin
 end;
 $$;
 
--- Notes that a log's locks were not to be had.
+-- Records since when a log's locks have not been available.
 -- locks: the log's row in log_rotation, if it is free. writes: log_rotation.
 create or replace function pgque.note_attempt(i_log text)
 returns void
@@ -63,7 +65,7 @@ begin
 end;
 $$;
 
--- Refuses a name that no log has.
+-- Refuses an unknown log name.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_log_name(i_log text)
 returns void
@@ -80,7 +82,7 @@ begin
 end;
 $$;
 
--- The table that is a half of a log.
+-- The table of one half of a log.
 -- locks: none. writes: nothing.
 create or replace function pgque.half_table(i_log text, i_half integer)
 returns regclass
@@ -92,11 +94,12 @@ begin
 end;
 $$;
 
--- Which position a transaction in REPEATABLE READ or SERIALIZABLE comes after, when the log may have
--- been switched since its snapshot: if the given position is the newest but for the switch, the
--- switch's number and the half that is current now. The switch has written its number to that half
--- as well, where nobody else writes it, and PostgreSQL tells of a row that the snapshot does not see
--- by refusing the insert. Otherwise the consumer was moved: a serialization failure.
+-- Finds the position after which a transaction in REPEATABLE READ or SERIALIZABLE writes, since the
+-- log may have been switched after its snapshot. Without a switch this is the given position. If
+-- the switch wrote the only newer position, returns its number and the half that is current now. To
+-- test this, it inserts a row with that number into that half, where only the switch writes it:
+-- PostgreSQL refuses the insert if the row exists and the snapshot does not see it. If the insert
+-- succeeds, another session moved the consumer: raises a serialization failure.
 -- locks: the row of log, shared, or nothing new. writes: nothing.
 create or replace function pgque.follow_switch(
     i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
@@ -140,8 +143,8 @@ begin
 end;
 $$;
 
--- The transactions of this database that hold a snapshot now. One that begins later takes its
--- snapshots later.
+-- The transactions of this database that hold a snapshot now. A transaction that begins later has
+-- later snapshots.
 -- locks: none. writes: nothing.
 create or replace function pgque.snapshot_holders()
 returns text[]
@@ -159,8 +162,8 @@ begin
 end;
 $$;
 
--- Whether a transaction may still read what was left by a switch: one of those that held a snapshot
--- then, or one on a standby that reports its snapshots (hot_standby_feedback).
+-- Whether a transaction may still read the half that a switch left: a transaction that held a
+-- snapshot then, or one on a standby that reports its snapshots (hot_standby_feedback).
 -- locks: none. writes: nothing.
 create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
@@ -180,11 +183,12 @@ begin
 end;
 $$;
 
--- Empties the half that the last switch of a log left: when no snapshot needs it any more or the
--- patience with snapshots is over, and nobody uses it. The first call after the switch notes who holds
--- a snapshot. While a standby is waited for, the transaction that its snapshots have to be newer than
--- is set anew each minute: reports that began after the switch lock both halves, too, and whatever the
--- standby replays would wait for them. Returns 1 when the half is empty.
+-- Truncates the half that the last switch of a log left, once nobody uses it and either no snapshot
+-- needs it or the log's patience is over. The first call after the switch records who holds a
+-- snapshot. While it waits for a snapshot, it moves left_by to its own transaction each minute, and
+-- the snapshots of a standby have to be newer than that: a standby's reports that began after the
+-- switch lock both halves as well, and replay of the TRUNCATE would wait for them. Returns 1 when
+-- it truncated the half.
 -- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
@@ -225,7 +229,7 @@ begin
     perform pgque.wait_for_log(i_log);
     execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
     if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
-        perform pgque.note_switch(i_log);  -- of a registration that did not see the last one
+        perform pgque.note_switch(i_log);  -- a registration had not seen the last switch
         return 0;
     end if;
     execute format('truncate only %s', v_half);  -- quoted: by regclass
@@ -240,7 +244,7 @@ exception
 end;
 $$;
 
--- Notes that a log's other half was left just now.
+-- Records that a log was switched just now, and left its other half.
 -- locks: the log's row in log_rotation. writes: log_rotation.
 create or replace function pgque.note_switch(i_log text)
 returns void

@@ -1,4 +1,5 @@
--- The one place that turns a queue name into its row, or into an error that says what to do.
+-- Looks up a queue by its name, or raises an error that says what to do. This is the only place for
+-- that error.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
@@ -26,7 +27,7 @@ begin
 end;
 $$;
 
--- The same for calls that do nothing about a queue that does not exist: null then.
+-- The same for calls that do nothing if the queue does not exist: returns null then.
 -- locks: none. writes: nothing.
 create or replace function pgque.look_for_queue(i_queue text)
 returns pgque.queue
@@ -41,9 +42,9 @@ exception
 end;
 $$;
 
--- A subscription with its newest position, by names; errors tell queue and consumer apart.
--- Volatile, like all that reads the logs: its snapshot must be taken after it has the lock, or a
--- compaction that it waited for would show it an empty log.
+-- A subscription with its newest position, by names; unknown queues and consumers get different
+-- errors. Volatile, like every function that reads the logs: its snapshot must be taken after it
+-- has the lock. An older snapshot would see an empty log after a compaction that it waited for.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
@@ -79,8 +80,8 @@ begin
 end;
 $$;
 
--- Tells a consumer or batch that is not there from one that this transaction cannot see: each
--- registration has a position, unless the snapshot is older than a compaction.
+-- Called when a consumer or batch is not found: raises a serialization failure if this transaction
+-- may not see it. Each registration has a position, unless the snapshot is older than a compaction.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_positions_visible()
 returns void
@@ -98,7 +99,8 @@ begin
 end;
 $$;
 
--- What truncates must see all that is committed, or it would lose what came after an old snapshot.
+-- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
+-- committed row, or it would lose the rows that came after an old snapshot.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
@@ -118,9 +120,9 @@ begin
 end;
 $$;
 
--- The subscription whose open batch this is. A batch that is renewed for hours has thousands of
--- rows, so only the newest one is read; where that is not its subscription's position any more, the
--- batch is finished, or went on to another subscription.
+-- The subscription whose open batch this is. It reads only the batch's newest row, since a batch
+-- that is renewed for hours has thousands of rows. If that row is no longer its subscription's
+-- position, the batch is finished or went to another subscription.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
