@@ -949,7 +949,8 @@ insert into pgque.lineage_lock default values on conflict do nothing;
 
 -- ===== engine/lookup.sql =========================================================================
 
--- The one place that turns a queue name into its row, or into an error that says what to do.
+-- Looks up a queue by its name, or raises an error that says what to do. This is the only place for
+-- that error.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
@@ -977,7 +978,7 @@ begin
 end;
 $$;
 
--- The same for calls that do nothing about a queue that does not exist: null then.
+-- The same for calls that do nothing if the queue does not exist: returns null then.
 -- locks: none. writes: nothing.
 create or replace function pgque.look_for_queue(i_queue text)
 returns pgque.queue
@@ -992,9 +993,9 @@ exception
 end;
 $$;
 
--- A subscription with its newest position, by names; errors tell queue and consumer apart.
--- Volatile, like all that reads the logs: its snapshot must be taken after it has the lock, or a
--- compaction that it waited for would show it an empty log.
+-- A subscription with its newest position, by names; unknown queues and consumers get different
+-- errors. Volatile, like every function that reads the logs: its snapshot must be taken after it
+-- has the lock. An older snapshot would see an empty log after a compaction that it waited for.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
@@ -1030,8 +1031,8 @@ begin
 end;
 $$;
 
--- Tells a consumer or batch that is not there from one that this transaction cannot see: each
--- registration has a position, unless the snapshot is older than a compaction.
+-- Called when a consumer or batch is not found: raises a serialization failure if this transaction
+-- may not see it. Each registration has a position, unless the snapshot is older than a compaction.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_positions_visible()
 returns void
@@ -1049,7 +1050,8 @@ begin
 end;
 $$;
 
--- What truncates must see all that is committed, or it would lose what came after an old snapshot.
+-- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
+-- committed row, or it would lose the rows that came after an old snapshot.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
@@ -1069,9 +1071,9 @@ begin
 end;
 $$;
 
--- The subscription whose open batch this is. A batch that is renewed for hours has thousands of
--- rows, so only the newest one is read; where that is not its subscription's position any more, the
--- batch is finished, or went on to another subscription.
+-- The subscription whose open batch this is. It reads only the batch's newest row, since a batch
+-- that is renewed for hours has thousands of rows. If that row is no longer its subscription's
+-- position, the batch is finished or went to another subscription.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
@@ -1105,23 +1107,24 @@ $$;
 
 -- ===== engine/log_halves.sql =====================================================================
 
--- What the logs with two halves (schema/log.sql) have in common.
+-- Shared functions of the logs with two halves (schema/log.sql).
 --
--- Half 0 is the current one for most of the time: maintenance goes back to it as soon as it is empty.
--- So the frequent statements look into half 0 alone, which is enough for them because, in READ
--- COMMITTED,
--- - a switch writes each position to both halves, and to half 0 nobody writes while next_half is 1:
---   where the newest row of half 0 has next_half = 0, no newer one is in half 1;
--- - a tick is the same in both halves, each half has all ticks between its first and its last, and the
---   last one is the newest of all where pgque.log says that half 0 is current;
--- - a statement takes its snapshot after its locks, so one that waited for TRUNCATE sees the switch.
--- Whatever they do not find there, a second statement finds in both halves. In a stricter isolation
--- they always look at both: the transaction's own moves may be in half 1 (follow_switch) while the
--- switch that sent them there is none of what it sees.
+-- Half 0 is current most of the time: maintenance switches back to it as soon as it is empty. So
+-- the frequent statements read half 0 alone. In READ COMMITTED, what they find there is right,
+-- because
+-- - a switch writes each position to both halves, and nobody writes to half 0 while next_half is 1:
+--   if the newest row in half 0 has next_half = 0, half 1 has no newer row;
+-- - a tick is the same in both halves, each half has all ticks between its first and its last, and
+--   the last tick in half 0 is the newest of all if pgque.log says that half 0 is current;
+-- - a statement takes its snapshot after its locks, so a statement that waited for TRUNCATE sees
+--   the switch.
+-- For what they do not find there, a second statement reads both. In a stricter isolation level
+-- they always read both: the transaction's own moves may be in half 1 (follow_switch), while its
+-- snapshot does not show the switch that sent them there.
 
--- Lets this transaction commit without waiting for a standby. Maintenance holds locks that others
--- wait for, and its commit promises nothing to anybody: a standby that lags, or never answers, would
--- only make them wait for nothing.
+-- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
+-- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
+-- only delay those sessions.
 -- locks: none. writes: nothing.
 create or replace function pgque.commit_locally()
 returns void
@@ -1135,8 +1138,9 @@ begin
 end;
 $$;
 
--- Sets how long this function's locks are waited for: 10 ms, which nobody notices. Transactions that
--- overlap leave no such gap, so after a minute of attempts it is 100 ms, and after ten a second.
+-- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
+-- transactions may keep a lock taken for longer than that, so after a minute of attempts it waits
+-- 100 ms, and after ten minutes a second.
 -- locks: none. writes: nothing.
 create or replace function pgque.wait_for_log(i_log text)
 returns void
@@ -1153,7 +1157,7 @@ begin
 end;
 $$;
 
--- Notes that a log's locks were not to be had.
+-- Records since when a log's locks have not been available.
 -- locks: the log's row in log_rotation, if it is free. writes: log_rotation.
 create or replace function pgque.note_attempt(i_log text)
 returns void
@@ -1170,7 +1174,7 @@ begin
 end;
 $$;
 
--- Refuses a name that no log has.
+-- Refuses an unknown log name.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_log_name(i_log text)
 returns void
@@ -1187,7 +1191,7 @@ begin
 end;
 $$;
 
--- The table that is a half of a log.
+-- The table of one half of a log.
 -- locks: none. writes: nothing.
 create or replace function pgque.half_table(i_log text, i_half integer)
 returns regclass
@@ -1199,11 +1203,12 @@ begin
 end;
 $$;
 
--- Which position a transaction in REPEATABLE READ or SERIALIZABLE comes after, when the log may have
--- been switched since its snapshot: if the given position is the newest but for the switch, the
--- switch's number and the half that is current now. The switch has written its number to that half
--- as well, where nobody else writes it, and PostgreSQL tells of a row that the snapshot does not see
--- by refusing the insert. Otherwise the consumer was moved: a serialization failure.
+-- Finds the position after which a transaction in REPEATABLE READ or SERIALIZABLE writes, since the
+-- log may have been switched after its snapshot. Without a switch this is the given position. If
+-- the switch wrote the only newer position, returns its number and the half that is current now. To
+-- test this, it inserts a row with that number into that half, where only the switch writes it:
+-- PostgreSQL refuses the insert if the row exists and the snapshot does not see it. If the insert
+-- succeeds, another session moved the consumer: raises a serialization failure.
 -- locks: the row of log, shared, or nothing new. writes: nothing.
 create or replace function pgque.follow_switch(
     i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
@@ -1247,8 +1252,8 @@ begin
 end;
 $$;
 
--- The transactions of this database that hold a snapshot now. One that begins later takes its
--- snapshots later.
+-- The transactions of this database that hold a snapshot now. A transaction that begins later has
+-- later snapshots.
 -- locks: none. writes: nothing.
 create or replace function pgque.snapshot_holders()
 returns text[]
@@ -1266,8 +1271,8 @@ begin
 end;
 $$;
 
--- Whether a transaction may still read what was left by a switch: one of those that held a snapshot
--- then, or one on a standby that reports its snapshots (hot_standby_feedback).
+-- Whether a transaction may still read the half that a switch left: a transaction that held a
+-- snapshot then, or one on a standby that reports its snapshots (hot_standby_feedback).
 -- locks: none. writes: nothing.
 create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
@@ -1287,11 +1292,12 @@ begin
 end;
 $$;
 
--- Empties the half that the last switch of a log left: when no snapshot needs it any more or the
--- patience with snapshots is over, and nobody uses it. The first call after the switch notes who holds
--- a snapshot. While a standby is waited for, the transaction that its snapshots have to be newer than
--- is set anew each minute: reports that began after the switch lock both halves, too, and whatever the
--- standby replays would wait for them. Returns 1 when the half is empty.
+-- Truncates the half that the last switch of a log left, once nobody uses it and either no snapshot
+-- needs it or the log's patience is over. The first call after the switch records who holds a
+-- snapshot. While it waits for a snapshot, it moves left_by to its own transaction each minute, and
+-- the snapshots of a standby have to be newer than that: a standby's reports that began after the
+-- switch lock both halves as well, and replay of the TRUNCATE would wait for them. Returns 1 when
+-- it truncated the half.
 -- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
@@ -1332,7 +1338,7 @@ begin
     perform pgque.wait_for_log(i_log);
     execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
     if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
-        perform pgque.note_switch(i_log);  -- of a registration that did not see the last one
+        perform pgque.note_switch(i_log);  -- a registration had not seen the last switch
         return 0;
     end if;
     execute format('truncate only %s', v_half);  -- quoted: by regclass
@@ -1347,7 +1353,7 @@ exception
 end;
 $$;
 
--- Notes that a log's other half was left just now.
+-- Records that a log was switched just now, and left its other half.
 -- locks: the log's row in log_rotation. writes: log_rotation.
 create or replace function pgque.note_switch(i_log text)
 returns void
@@ -1364,8 +1370,8 @@ $$;
 
 -- ===== engine/counters.sql =======================================================================
 
--- Notes that a consumer came from one tick to another without finishing what lies between; from null
--- when it is new. See pgque.counter_log.
+-- Records that a consumer moved from one tick to another without finishing the events between them;
+-- i_from_tick is null for a new consumer. See pgque.counter_log.
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
@@ -1385,9 +1391,9 @@ begin
 end;
 $$;
 
--- Writes down where a registration ended, so that what it finished stays in its queue's sum. The
--- position that it appends keeps a worker from finishing a batch meanwhile, which would be lost to
--- the sum. A subconsumer's batches count for its main consumer.
+-- Records where a registration ended, so that the events it finished stay in its queue's sum. It
+-- also appends a position, so that no worker finishes a batch at the same time, which the sum would
+-- miss. A subconsumer's batches count for its main consumer.
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
@@ -1424,8 +1430,9 @@ $$;
 create or replace trigger count_end after delete on pgque.subscription_base
 for each row execute function pgque.count_end();
 
--- Counts what a statement added to the retries, in one row a consumer. A trigger, so that whoever
--- schedules a retry is counted; one that was scheduled before adds nothing and counts nothing.
+-- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every
+-- way of scheduling a retry is counted. A retry that was scheduled before adds no row and is not
+-- counted again.
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
@@ -1467,9 +1474,9 @@ create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
 
--- What each consumer finished, and gave back or up. Events of a subconsumer's open batch are not
--- finished, although the cursor of its main consumer is past them. An event counts as finished once,
--- however often it was delivered again.
+-- The events that each consumer finished, retried and dead-lettered. Events of a subconsumer's open
+-- batch are not finished, although the cursor of its main consumer is past them. An event counts as
+-- finished once, however often it was delivered again.
 create or replace view pgque.consumer_count as
 select s.sub_queue as queue_id,
        s.sub_id,
@@ -1499,14 +1506,16 @@ where s.sub_main is null;
 
 -- ===== engine/lineage.sql ========================================================================
 
--- A life of the database. A standby that is promoted, or a recovery that stops early, goes on without
--- the last transactions, so ids that were given out there come again and mean something else. Both
--- change the server's timeline. Whoever gives out a batch id compares it with that of the life; a new
--- life has another lineage, and batch ids that were never given out.
+-- The lives of a database. A promoted standby, or a recovery that stops early, goes on without the
+-- last transactions, so ids that those had given out are given out again with another meaning. Both
+-- change the server's timeline. Every function that gives out a batch id compares the timeline with
+-- that of the current life. A new life has another lineage, and batch ids that were never given
+-- out.
 
--- Whether the life is that of the server's timeline. Declared immutable so that the planner asks once
--- and keeps the answer with the plan: a yes is good for as long as the session lives, since a server
--- changes its timeline only while it accepts no writes, and a no only leads to follow_timeline.
+-- Whether the current life belongs to the server's timeline. Declared immutable so that the planner
+-- calls it once and keeps the answer with the plan. True is good for as long as the session lives,
+-- since a server changes its timeline only while it accepts no writes; false only leads to
+-- follow_timeline.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_timeline_followed()
 returns boolean
@@ -1519,9 +1528,9 @@ begin
 end;
 $$;
 
--- Begins a life where the server's timeline is not that of the life. Returns the sequence of batch
--- ids, which then holds new ones. Waits for nobody but a session that is about to begin the same life,
--- not for its commit.
+-- Begins a life if the current one does not belong to the server's timeline. Returns the sequence
+-- of batch ids, which then gives out new ones. Waits only for a session that is about to begin the
+-- same life, and not for its commit.
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
 returns regclass
@@ -1547,9 +1556,10 @@ begin
 end;
 $$;
 
--- Moves the ids of batches, then the life. Ahead by a million, since no tail that is lost is as long;
--- and by a random number below a billion, so that another recovery from the same origin gives out
--- others. The ids first: who sees the new life may draw one.
+-- Advances the batch ids, then the life. The ids advance by a million, since no lost tail of
+-- transactions is that long, and by a random number below a billion, so that another recovery from
+-- the same origin gives out other ids. The ids come first because a session that sees the new life
+-- may draw one.
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
@@ -1563,8 +1573,8 @@ begin
 end;
 $$;
 
--- A new batch's id. It is SQL so that it becomes part of the statement that calls it, and costs what
--- nextval costs.
+-- A new batch id. The function is in SQL so that it is inlined into the statement that calls it,
+-- and costs what nextval costs.
 -- locks: none; those of follow_timeline. writes: batch_id_seq; those of follow_timeline.
 create or replace function pgque.next_batch_id()
 returns bigint
@@ -1575,9 +1585,9 @@ as $$
         else pgque.follow_timeline() end)
 $$;
 
--- Begins a life by hand: after what changes no timeline, such as starting from an older snapshot of
--- the disk, and where the server does not tell its timeline. Returns the new lineage. It counts at
--- once, also when the transaction is rolled back.
+-- Begins a life by hand: after an event that changes no timeline, such as a start from an older
+-- snapshot of the disk, and on servers that do not report their timeline. Returns the new lineage.
+-- It takes effect at once, even if the transaction is rolled back.
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_lineage()
 returns uuid
@@ -1592,10 +1602,10 @@ begin
 end;
 $$;
 
--- Which life of which database this is, for stores that outlive it: batch ids of two lineages may be
--- equal and mean different events. Made of what is new at installation and at adoption, of the life,
--- and of the database's own number, which tells a copy made by CREATE DATABASE ... TEMPLATE from its
--- original.
+-- Identifies this life of this database, for stores that outlive it: batch ids of two lineages may
+-- be equal and mean different events. It is a hash of an id that is new at installation and at
+-- adoption, of the life, and of the database's OID, which tells a copy made by CREATE DATABASE ...
+-- TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.lineage()
 returns uuid
@@ -1799,8 +1809,8 @@ $$;
 
 -- ===== engine/insert_dispatch.sql ================================================================
 
--- The branches of a dispatch: a binary search for the number of a queue among those given, which ends
--- in a call of one of its insert functions.
+-- The branches of a dispatch function: a binary search for a queue's number among those given,
+-- which ends in a call of one of that queue's insert functions.
 -- locks: none. writes: nothing.
 create or replace function pgque.dispatch_branches(i_queue_ids integer[], i_call text)
 returns text
@@ -1821,12 +1831,12 @@ begin
 end;
 $$;
 
--- Builds dispatch_insert, through which send and insert_event reach the insert function of a queue,
--- dispatch_insert_as, which send_idem uses, and dispatch_insert_bulk, which send_batch does. They
--- name those of the first hundred queues in static calls, and not more, since each session compiles
--- all of it at its first event. For others they keep an EXECUTE, which makes and throws away a plan
--- for each event, and copies the payloads of many once more. A queue that is gone does
--- no harm: its row is looked up first, and numbers do not come again.
+-- Builds the functions that call a queue's insert functions: dispatch_insert for send and
+-- insert_event, dispatch_insert_as for send_idem, and dispatch_insert_bulk for send_batch. They
+-- call the functions of the first hundred queues statically, and not of more, since each session
+-- compiles all of it at its first event. For other queues they use EXECUTE, which makes and
+-- discards a plan for each event, and copies the payloads of a bulk insert once more. A dropped
+-- queue does no harm: its row is looked up first, and numbers are never reused.
 -- locks: event_template against another build, until the transaction ends. writes: pg_proc.
 create or replace function pgque.build_insert_dispatch()
 returns void
@@ -1849,7 +1859,7 @@ begin
 end;
 $$;
 
--- Builds one dispatch, unless it is as it should be.
+-- Builds one dispatch function, unless it is up to date.
 -- locks: held by the caller. writes: pg_proc.
 create or replace function pgque.build_dispatch(
     i_queue_ids integer[], i_name text, i_arguments text[], i_types text[], i_result text,
@@ -1974,7 +1984,7 @@ $$;
 
 -- ===== engine/create_queue.sql ===================================================================
 
--- Makes a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
+-- Creates a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed.
 -- locks: the new queue's row. writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
@@ -2022,8 +2032,8 @@ begin
 end;
 $$;
 
--- The id sequence, the parent and its three children. Vacuum has no work in tables that TRUNCATE
--- empties.
+-- Creates the id sequence, the parent table and its three children. Autovacuum is off because
+-- TRUNCATE empties these tables and leaves vacuum nothing to do.
 -- locks: none. writes: the catalog.
 create or replace function pgque.create_event_tables(i_queue_id integer)
 returns void
@@ -2057,8 +2067,8 @@ end;
 $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
--- Without force it refuses while consumers are registered, or dead letters kept of one that was. Its
--- ticks and positions go at the next compaction.
+-- Without force it refuses while the queue has registered consumers, or dead letters of former
+-- ones. The next compaction removes its ticks and positions.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
@@ -2117,13 +2127,13 @@ begin
     end loop;
     execute format('drop table pgque.%I', format('event_%s', v_queue.queue_id));
     execute format('drop sequence pgque.%I', format('event_%s_id_seq', v_queue.queue_id));
-    -- Only now: whoever sent under a key has ended, since the tables are locked.
+    -- Last, because the tables are locked now: no transaction that sent under a key still runs.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     return 1;
 end;
 $$;
 
--- The careful form: refuses while consumers are registered or dead letters kept.
+-- The form without force: refuses while the queue has consumers or dead letters.
 -- locks: those of drop_queue with force. writes: the same.
 create or replace function pgque.drop_queue(x_queue_name text)
 returns integer
@@ -2137,7 +2147,7 @@ $$;
 
 -- ===== engine/config.sql =========================================================================
 
--- The parameters that users set, with their types; each is a column of pgque.queue.
+-- The parameters that users can set, with their types; each is a column of pgque.queue.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
 returns setof record
@@ -2155,7 +2165,7 @@ begin
 end;
 $$;
 
--- Refuses a parameter that a queue does not have, or a value that is none of its type.
+-- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
@@ -2176,11 +2186,12 @@ begin
 end;
 $$;
 
--- Sets one parameter of a queue; null resets it to its default. Names as in PgQ, without queue_.
--- With event_ttl, events that are older when their batch is opened are in none of its readings: they
--- are neither delivered nor retried nor dead letters. A retried event keeps its time, so it expires too.
--- disable_insert closes the queue to all ways of sending, COPY into its tables included; one that is
--- under way ends as it would, and sessions with session_replication_role = replica go on.
+-- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_.
+-- With event_ttl, every read of a batch leaves out the events that were older when the batch was
+-- opened: they are not delivered, not retried and do not become dead letters. A retried event keeps
+-- its time, so it expires too. disable_insert closes the queue to every way of sending, including
+-- COPY into its tables. A send that is already running is not affected, and neither are sessions
+-- with session_replication_role = replica.
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
@@ -2216,8 +2227,8 @@ begin
 end;
 $$;
 
--- Closes a queue to producers, or opens it again, whoever changed disable_insert: PgQ's users update
--- the column.
+-- Closes a queue to producers or opens it again when disable_insert changes. This is a trigger
+-- because PgQ's users update the column directly.
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
@@ -2237,7 +2248,7 @@ for each row
 when (old.queue_disable_insert is distinct from new.queue_disable_insert)
 execute function pgque.apply_disable_insert();
 
--- With session_replication_role = replica, too: what the row says must be so.
+-- Also with session_replication_role = replica, so that functions and tables always match the row.
 alter table pgque.queue enable always trigger apply_disable_insert;
 
 -- ===== engine/queue_options.sql ==================================================================
@@ -2392,9 +2403,9 @@ $$;
 
 -- ===== engine/insert_event.sql ===================================================================
 
--- Publishes one event with all its fields; returns its id. insert_event and send find the queue and
--- hand over to its generated insert function. They run on every event, so each is flat: no wrapper
--- calls another, no SET clause, every name and operator qualified.
+-- Publishes one event with all its fields; returns its id. insert_event and send look up the queue
+-- and call its generated insert function. They run for every event, so each is flat: it calls no
+-- other wrapper, has no SET clause, and qualifies every name and operator.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
@@ -2416,7 +2427,7 @@ begin
 end;
 $$;
 
--- PgQ's short form.
+-- PgQ's short form, without the extra fields.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event(queue_name text, ev_type text, ev_data text)
 returns bigint
@@ -2434,8 +2445,8 @@ begin
 end;
 $$;
 
--- An event with its id, time, owner and retry count given: how retries and replays come back.
--- Not for applications. A queue closed by disable_insert takes none.
+-- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
+-- is not for applications. A queue closed by disable_insert refuses it.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
@@ -2462,9 +2473,9 @@ begin
 end;
 $$;
 
--- The table to COPY into: columns ev_type, ev_data and ev_extra1 to 4 are the writer's. Ask before
--- each load. An answer is good until the rotation after the next one: readers find events in whichever
--- child they are, but the one that rotation empties next is closed to writers.
+-- The table to COPY into. The writer sets the columns ev_type, ev_data and ev_extra1 to ev_extra4.
+-- Call this before each load: the answer is valid until the rotation after the next one. Readers
+-- find events in every child table, but the child that rotation empties next is closed to writers.
 -- locks: none. writes: nothing.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text
@@ -2896,7 +2907,7 @@ begin
 end;
 $$;
 
--- The type of a JSON event: what happened, to which table, found by which columns.
+-- The type of a JSON event: the operation, the table and the key columns.
 -- locks: none. writes: nothing.
 create or replace function pgque.json_change_type(
     i_op text, i_schema text, i_table text, i_key text[])
@@ -2910,8 +2921,8 @@ begin
 end;
 $$;
 
--- A row as a JSON object in the order of its columns: whole numbers and booleans as such, times in
--- ISO 8601, everything else as the text that PostgreSQL prints.
+-- A row as a JSON object in the order of its columns: integers and booleans as JSON values, times
+-- in ISO 8601, everything else as the text that PostgreSQL prints.
 -- locks: none. writes: nothing.
 create or replace function pgque.row_as_json(
     i_names text[], i_types oid[], i_sent boolean[], i_values text[])
@@ -2935,8 +2946,8 @@ $$;
 
 -- ===== engine/logutriga.sql ======================================================================
 
--- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats are
--- in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
+-- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
+-- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.logutriga()
 returns trigger
@@ -2964,7 +2975,8 @@ begin
 end;
 $$;
 
--- PgQ's letters: I, U, D, each with the key's columns where given, and R for a TRUNCATE.
+-- The type of a url-encoded event, in PgQ's letters: I, U or D, with the key columns where given,
+-- and R for a TRUNCATE.
 -- locks: none. writes: nothing.
 create or replace function pgque.change_letter(i_op text, i_key text[] default null)
 returns text
@@ -2980,7 +2992,7 @@ end;
 $$;
 
 -- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
--- encoding, and so no call.
+-- encoding, so they skip the call of url_encode.
 -- locks: none. writes: nothing.
 create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
 returns text
@@ -2999,7 +3011,8 @@ begin
 end;
 $$;
 
--- A text as forms send it, from its bytes in UTF-8. Runs of characters that stay are taken whole.
+-- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no
+-- encoding is copied as a whole.
 -- locks: none. writes: nothing.
 create or replace function pgque.url_encode(i_text text)
 returns text
@@ -3619,10 +3632,11 @@ $$;
 
 -- ===== engine/external_tick.sql ==================================================================
 
--- A tick whose id, time and event sequence come from elsewhere, as when a queue is replicated. The
--- queue must have external_ticker; ids and event sequences only grow. Two at once are serialized by
--- the queue's row, and the snapshot is taken under that lock: a higher id never has an older one.
--- In a stricter isolation the snapshot would be older than the lock, so that is refused.
+-- Inserts a tick whose id, time and event sequence come from elsewhere, for example when a queue is
+-- replicated. The queue must have external_ticker; ids must grow, and event sequences must not
+-- decrease. The queue's row lock serializes concurrent calls, and the snapshot is taken under that
+-- lock, so a tick with a higher id never has an older snapshot. In a stricter isolation level the
+-- snapshot would be older than the lock, so that is refused.
 -- locks: the queue's row, until commit. writes: tick, tick_request, the event sequence; notifies.
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
@@ -3680,7 +3694,8 @@ begin
 end;
 $$;
 
--- Says why a queue takes no tick from this ticker, and how it would.
+-- Raises the error for a queue that takes no tick from this ticker, with the setting that would
+-- allow it.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
@@ -4705,11 +4720,11 @@ $$;
 
 -- ===== engine/finish_batch.sql ===================================================================
 
--- Ends a batch: the consumer's position moves to its last tick. A batch under a live lease is
--- finished by its holder, with ack_batch. The common case is one statement for each half, which takes
--- the batch's newest row there for the position; when another row follows that one, it writes
--- nothing, and find_batch tells why or where the position is. A stricter isolation goes there at
--- once: see follow_switch.
+-- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
+-- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
+-- which takes the batch's newest row in that half for the position. If another row follows that
+-- one, the statement writes nothing, and find_batch finds the position or raises the error. A
+-- stricter isolation level uses find_batch at once: see follow_switch.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -4769,8 +4784,8 @@ begin
 end;
 $$;
 
--- The last step of ack_batch, and of a move of the shared cursor. A subconsumer stands nowhere
--- afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
+-- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
+-- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
@@ -4787,17 +4802,18 @@ $$;
 
 -- ===== engine/coop.sql ===========================================================================
 
--- Earlier versions knew no lease here.
+-- Earlier versions took no lease.
 drop function if exists pgque.open_coop_batch(
     text, text, text, interval, integer, interval, interval);
 
--- A subconsumer's open batch, or its next one: one that a dead colleague left, else what follows the
--- shared cursor. Whoever hands out a batch first writes a position of his own, then moves the cursor
--- or the colleague, each only from where he read it, then takes the batch: all in one transaction.
--- So of two at once one waits for the other and looks again, and no batch is given twice or lost.
--- A batch taken over has a new id, so that a late ack of the colleague fails. With an owner, takes or
--- takes over the lease on the batch under a new epoch. A batch id in i_only limits it to that open
--- batch; else the subconsumer is registered if it is new.
+-- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
+-- the batch after the shared cursor. In one transaction, it writes a position of its own, then
+-- moves the cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the
+-- position that was read. So of two concurrent calls one waits for the other and reads again, and
+-- no batch is given out twice or lost. A batch that is taken over gets a new id, so that a late ack
+-- of the dead subconsumer fails. With an owner, takes the lease on the batch under a new epoch.
+-- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
+-- it is new.
 -- locks: waits for concurrent moves of the consumer or of the dead colleague; those of
 -- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
@@ -4864,8 +4880,8 @@ begin
 end;
 $$;
 
--- The subconsumer that has been silent longest, if longer than the interval, with a batch open and no
--- live lease on it.
+-- The subconsumer that has been silent longest, among those with an open batch, no live lease on
+-- it, and no sign of life within the interval.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
@@ -4892,11 +4908,12 @@ begin
 end;
 $$;
 
--- A subconsumer's next batch within limits, those of the normal form; nulls when there is none. With a
--- dead interval it first takes over the batch of a colleague who showed no sign of life for so long.
--- With six arguments the types tell this form from the one with a maximum count, whose third is an
--- interval: a text there, an integer as the fifth, or the names of the arguments. PostgreSQL refuses
--- six of which all are null or literals without a type, as ambiguous.
+-- A subconsumer's next batch within the limits of the normal form; nulls when there is none. With a
+-- dead interval it first takes over the batch of a subconsumer that showed no sign of life for that
+-- long. A call with six arguments also fits the form with a maximum count, whose third argument is
+-- an interval. To choose this form, pass a typed text as the third argument, a typed integer as the
+-- fifth, or the names of the arguments. PostgreSQL refuses six arguments as ambiguous if all are
+-- null or untyped literals.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -4939,7 +4956,7 @@ begin
 end;
 $$;
 
--- A sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
+-- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
 -- or 0 if it is not registered.
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
@@ -4970,10 +4987,10 @@ begin
 end;
 $$;
 
--- A subconsumer's open or next batch under a lease, as claim_batch gives it to a normal consumer: for
--- workers that share a consumer and may die. ack_batch, renew_batch and release_batch take it from
--- there. While a lease lives, no colleague takes the batch over by its dead interval. Null when there
--- is no batch.
+-- Claims a subconsumer's open or next batch under a lease, as claim_batch does for a normal
+-- consumer. For workers that share a consumer and may die. The worker goes on with ack_batch,
+-- renew_batch and release_batch. While the lease is live, no other subconsumer takes over the batch
+-- by its dead interval. Null when there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.claim_coop(
     i_queue text, i_consumer text, i_subconsumer text, i_owner text,
@@ -5004,7 +5021,7 @@ begin
 end;
 $$;
 
--- Refuses a subconsumer that has another batch open, or none, than the only one that is asked for.
+-- Refuses a subconsumer whose open batch is not i_only, if i_only is given.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_only_batch(
     i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
@@ -5024,9 +5041,9 @@ $$;
 
 -- ===== engine/lease.sql ==========================================================================
 
--- Opens the next batch under a lease, or takes over the open one whose lease is free or ran out.
--- The epoch fences: after a take-over the earlier holder can neither renew nor ack. With
--- i_batch_id only that open batch is claimed. Null when there is no batch.
+-- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
+-- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
+-- ack. With i_batch_id only that open batch is claimed. Null when there is no batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.claim_batch(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -5056,7 +5073,7 @@ begin
 end;
 $$;
 
--- Refuses an owner without a name and a time to live that is over at once.
+-- Refuses an owner without a name, and a time to live that is not positive.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
 returns void
@@ -5074,7 +5091,8 @@ begin
 end;
 $$;
 
--- The open batch as its lease's holder sees it; an error tells who holds it now.
+-- Returns an open batch to the holder of its lease; for others, raises an error that names the
+-- holder.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
@@ -5090,8 +5108,8 @@ begin
 end;
 $$;
 
--- Refuses whoever does not hold an open batch's newest lease. One that ran out, but that nobody took
--- over, is still its holder's.
+-- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays
+-- with its holder until somebody takes the batch over.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
@@ -5115,7 +5133,7 @@ begin
 end;
 $$;
 
--- Prolongs a lease; returns the new end.
+-- Extends a lease; returns the new end.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
@@ -5145,7 +5163,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    -- Once more when a renewal of the same holder came between.
+    -- Repeats if the same holder renewed the lease meanwhile.
     loop
         exit when pgque.close_batch(pgque.find_leased_batch(i_batch_id, i_owner, i_epoch));
     end loop;
@@ -5153,7 +5171,7 @@ begin
 end;
 $$;
 
--- Gives a claim back: the batch stays open, and anybody may claim it at once.
+-- Releases the lease on a batch: the batch stays open, and anybody may claim it at once.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
@@ -5173,7 +5191,7 @@ begin
 end;
 $$;
 
--- Who holds, or last held, the consumer's open batch; no row when none is open.
+-- Who holds, or last held, the lease on the consumer's open batch; no row when none is open.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,
@@ -5200,17 +5218,18 @@ $$;
 
 -- ===== engine/claim_ticks.sql ====================================================================
 
--- Earlier versions knew no fingerprints.
+-- Earlier versions took no fingerprints.
 drop function if exists pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint);
 
--- Opens the events between two ticks as the consumer's batch, under a lease: for a reader that keeps
--- its own record of how far it got, such as a streaming query with a checkpoint. All up to
--- i_from_tick is finished by that, so the position follows the record, and never goes back. When the
--- open batch spans these ticks it stays, with its id and cutoff: after a crash the reader gets the
--- same events. The same tick twice is an empty batch, which holds the lease while nothing is read.
--- Without ticks it takes the open batch as it is, or an empty one. Without an epoch it takes over a
--- consumer whose lease is free or ran out, under a new epoch; with one it goes on under it. With
--- fingerprints, which it returns, it refuses ticks of the same number that are others.
+-- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
+-- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
+-- everything up to i_from_tick: the position follows the record and never goes back. If the open
+-- batch spans these ticks, it keeps its id and cutoff: after a crash the reader gets the same
+-- events. The same tick twice gives an empty batch, which holds the lease while nothing is read.
+-- Without ticks it claims the open batch, or an empty one if none is open. Without an epoch it
+-- takes over a consumer whose lease is free or has expired, under a new epoch; with an epoch it
+-- renews the lease under that epoch. It returns the fingerprints of both ticks, and refuses a tick
+-- whose fingerprint differs from the given one.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -5263,9 +5282,9 @@ begin
 end;
 $$;
 
--- What tells a tick from another one of the same number, which there may be when the server goes on
--- without its last transactions: for readers that keep their own record of ticks. Null where there is
--- no such tick.
+-- A hash that tells a tick from another tick of the same number, which can exist after the server
+-- lost its last transactions. For readers that keep their own record of ticks. Null if there is no
+-- such tick.
 -- locks: none. writes: nothing.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
@@ -5282,7 +5301,7 @@ begin
 end;
 $$;
 
--- The same by the queue's number.
+-- The same, by the queue's number.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_fingerprint(i_queue_id integer, i_tick_id bigint)
 returns text
@@ -5298,8 +5317,9 @@ begin
 end;
 $$;
 
--- The farthest tick after a given one, within a maximum count of events, or the nearest where that
--- has more already; null when there is none. Without a tick: after the consumer's position.
+-- The farthest tick after a given one with at most i_max_count events between them, or the next
+-- tick if it encloses more. Null if there is no later tick. Without i_after_tick, it starts at the
+-- consumer's position.
 -- locks: none. writes: nothing.
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
@@ -5323,7 +5343,8 @@ begin
 end;
 $$;
 
--- Lets a newcomer pass when nobody holds a live lease, and whoever names an epoch while he holds it.
+-- Refuses a claim without an epoch while another owner holds a live lease, and a claim with an
+-- epoch unless the owner holds the lease under that epoch.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_may_claim(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text, i_epoch bigint)
@@ -5346,8 +5367,8 @@ begin
 end;
 $$;
 
--- Refuses ticks that a consumer cannot be given: those before its position, whose events may be gone,
--- and those that do not exist.
+-- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone,
+-- ticks that do not exist, and a range that ends before it begins.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_ticks(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
@@ -5388,7 +5409,7 @@ begin
 end;
 $$;
 
--- Refuses a tick that is not the one of a reader's record. Returns its fingerprint.
+-- Refuses a tick that is not the one in the reader's record. Returns the tick's fingerprint.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_fingerprint(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
@@ -5414,10 +5435,11 @@ $$;
 
 -- ===== engine/hold_batch.sql =====================================================================
 
--- Says that an open batch is held: all attempts at it failed, and what follows it waits until somebody
+-- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
 -- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
--- claimed once more or finished. The epoch is the one at which the attempts were counted: of a batch
--- that was claimed since, nothing is known. Returns 1, or 0 if it was held under this epoch before.
+-- claimed again or finished. i_epoch is the epoch at which the attempts were counted; a batch that
+-- was claimed since then is refused, because the outcome of that attempt is not known. Returns 1,
+-- or 0 if the batch was held under this epoch before.
 -- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer
@@ -5458,7 +5480,7 @@ $$;
 
 -- ===== engine/consumer_states.sql ================================================================
 
--- Earlier versions returned less.
+-- Earlier versions returned fewer columns.
 do $$
 begin
     if exists (select from pg_proc p
@@ -5470,12 +5492,13 @@ begin
 end;
 $$;
 
--- What a scheduler of batches asks about many consumers at once: which batch each has open and under
--- whose lease, and whether one that has none could open its next within the limits. A row for each
--- pair in the order given, also where there is no such queue (queue_exists) or consumer (sub_role is
--- null). After a shared consumer's row come those of its subconsumers. lease_epoch counts the claims
--- of the consumer so far; held_reason is set while its open batch is held (hold_batch). It opens
--- nothing and waits for nobody, so one consumer in trouble holds up no other.
+-- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
+-- holds its lease, and, if none is open, whether the next one could open within the limits. There
+-- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
+-- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers.
+-- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
+-- held (hold_batch). The call opens nothing and waits for nobody, so a consumer in trouble delays
+-- no other.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -5531,8 +5554,8 @@ begin
 end;
 $$;
 
--- Whether an open batch has any event at all: ticks that are due by time alone may enclose none. It
--- stops at the first one, where a count would pass over all.
+-- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops
+-- at the first event, where a count would read all of them.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
@@ -5551,10 +5574,10 @@ $$;
 
 -- ===== engine/batch_events.sql ===================================================================
 
--- What a batch consists of, as conditions on ev_txid: the transactions that finished between two
+-- The conditions on ev_txid that select a batch. The transactions that finished between two
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
--- first). Literals, so that the planner sees them. in_range is cut down to a comparison where
--- nothing was in progress at the second snapshot.
+-- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
+-- comparison if nothing was in progress at the second snapshot.
 -- locks: none. writes: nothing.
 create or replace function pgque.snapshot_conditions(
     i_prev pg_snapshot, i_cur pg_snapshot,
@@ -5583,9 +5606,9 @@ begin
 end;
 $$;
 
--- An open batch with all that reading it takes: its two snapshots' conditions, each without expired
--- events, its owner condition, and the event tables that hold transactions of it. The tables are
--- found by looking, not by reasoning about rotation: an event is read wherever a producer with an old
+-- What it takes to read an open batch: the conditions of its two snapshots, each without expired
+-- events, its owner condition, and the event tables that hold its transactions. The tables are
+-- looked up, not derived from the rotation: an event is read wherever a producer with an old
 -- snapshot or an old table name has put it.
 -- locks: none. writes: nothing.
 create or replace function pgque.describe_batch(
@@ -5605,7 +5628,7 @@ begin
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     if v_sub.event_cutoff is not null then
-        -- As JSON writes it, which every DateStyle reads alike.
+        -- In JSON's format, which every DateStyle reads alike.
         v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
     end if;
     in_range := v_c.in_range || v_fresh;
@@ -5617,9 +5640,9 @@ begin
 end;
 $$;
 
--- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed: the
--- same on every connection and at every time until the batch is finished. Of a batch without an event
--- it reads the queue's parent table alone, which holds none.
+-- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
+-- they are the same on every connection and at every time until the batch is finished. For a batch
+-- without events it reads only the queue's parent table, which is empty.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
@@ -5668,8 +5691,8 @@ begin
 end;
 $$;
 
--- What it takes to read a batch of less than 1000 events, wherever position and ticks are; nulls for
--- any other.
+-- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
+-- read from both halves of the logs. Nulls for any other batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_small_batch(
     i_batch_id bigint,
@@ -5712,11 +5735,11 @@ begin
 end;
 $$;
 
--- The events of an open batch, in order of ev_id. A small batch, which is one that spans few event
--- ids, is found and read by two statements whose plans are kept. From 1000 events on, planning costs
--- less than a plan for many rows saves. What is out of the ordinary goes that long way too, which
--- tells what is wrong. Event tables have no statistics, so the planner might take a small batch of a
--- large table for worth compiling.
+-- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
+-- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
+-- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
+-- every other case, and raises the errors. JIT is off because event tables have no statistics, so
+-- the planner might compile the read of a small batch from a large table.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
@@ -5778,10 +5801,10 @@ $$;
 
 -- ===== engine/cursor.sql =========================================================================
 
--- Opens a cursor over a batch's events and returns the first ones; the others come with FETCH in
--- the same transaction. i_extra_where is SQL of the caller, so this runs with the caller's rights,
--- and as one statement: whoever calls it could send the same text by itself. Names in it need
--- their schema.
+-- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
+-- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights,
+-- and as one statement: the caller could send the same text directly. Names in it must be
+-- schema-qualified.
 -- locks: none. writes: nothing, unless the caller's condition does.
 create or replace function pgque.get_batch_cursor(
     i_batch_id bigint, i_cursor_name text, i_quick_limit integer, i_extra_where text,
@@ -6599,13 +6622,14 @@ $$;
 
 -- ===== engine/compaction.sql =====================================================================
 
--- Compaction of the logs of positions and ticks (schema/log.sql): what is still needed is copied to
--- the other half, which becomes the current one. No consumer waits for more than a few
--- milliseconds, and a snapshot older than the switch finds everything where it was.
+-- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
+-- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
+-- or up to a second after minutes of failed attempts (wait_for_log). A snapshot older than the
+-- switch finds every row where it was.
 
--- Writes the newest position of each subscription that goes on in the other half to both halves,
--- under the next number: whoever read the position before finds that number taken. Returns how many
--- it moved.
+-- Moves the subscriptions that go on in the other half to half i_half: writes their newest
+-- positions to both halves, under the next number. A session that read a position before finds that
+-- number taken. Returns how many subscriptions it moved.
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
@@ -6649,11 +6673,11 @@ begin
 end;
 $$;
 
--- Switches the log of positions to the other half, if that is empty: from the first half when it has
--- outgrown its subscriptions, and back at once. Returns how many positions stay behind that nobody
--- needs, 1 at least.
--- locks: the log's row in log_rotation; position_log against writers, for which it waits 10 ms at
--- most. writes: position_log, log, log_rotation.
+-- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
+-- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
+-- behind that nobody needs, at least 1, or 0 if it did not switch.
+-- locks: the log's row in log_rotation; position_log against writers, for which it waits as long as
+-- wait_for_log says. writes: position_log, log, log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer
@@ -6692,8 +6716,9 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: where its slowest consumer stands, and the last two
--- in any case; the newest is where the next tick and the next registration start, both give the rate.
+-- The first tick of each queue that must stay: the position of its slowest consumer, and always the
+-- last two ticks. The next tick and the next registration start at the newest tick, and the last
+-- two give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
@@ -6702,9 +6727,10 @@ select q.queue_id,
 from pgque.queue q;
 
 -- Copies the ticks that are still needed to the other half, where nobody reads them before the
--- switch; those that a consumer has not behind it may be a million. Runs when they are fewer than
--- the others, so that each tick costs a constant, however far a consumer lags; and back to the first
--- half at once. Returns 1 when there is a new copy.
+-- switch. It takes no lock on the log, because a consumer that lags may need a million ticks. From
+-- half 0 it copies only if it leaves more ticks behind than it copies, so that the cost per tick is
+-- constant, however far a consumer lags; from half 1 it copies at once. Returns 1 when it made a
+-- copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -6734,7 +6760,7 @@ begin
     end if;
 
     if pg_relation_size(pgque.half_table('tick', 1 - v_half)) > 0 then
-        -- By a copy that was rolled back: to be emptied as what a switch leaves, before the next copy.
+        -- Left by a copy that was rolled back. maint_empty_half empties it before the next copy.
         perform pgque.note_switch('tick');
         return 0;
     end if;
@@ -6751,8 +6777,8 @@ exception
 end;
 $$;
 
--- Brings a copy of the ticks up to date: with those that came since, and those that a registration
--- needs again.
+-- Brings a copy of the ticks up to date: adds the ticks that came since, and earlier ticks that a
+-- registration needs again.
 -- locks: held by the caller. writes: tick_log.
 create or replace function pgque.complete_tick_copy(i_half smallint)
 returns void
@@ -6788,10 +6814,10 @@ begin
 end;
 $$;
 
--- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched; 0
--- also when a copy waits for the next call, because the lock was not to be had.
+-- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
+-- 0 otherwise, also when a copy waits for the next call because the lock was not available.
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
--- 10 ms at most. writes: tick_log, history, log, log_rotation.
+-- as long as wait_for_log says. writes: tick_log, history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer
@@ -6824,15 +6850,15 @@ begin
     end;
     return 1;
 exception
-    when lock_not_available then  -- for an upgrade, before the copy
+    when lock_not_available then  -- before the copy, while an upgrade runs
         return 0;
 end;
 $$;
 
 -- ===== engine/history.sql ========================================================================
 
--- How long throughput and error rates reach back at least, for whoever drops history and whoever
--- reads it.
+-- The minimum period that throughput and error rates cover, for the functions that drop history and
+-- those that read it.
 -- locks: none. writes: nothing.
 create or replace function pgque.history_period()
 returns interval
@@ -6844,9 +6870,9 @@ begin
 end;
 $$;
 
--- Keeps of the ticks that a compaction has not copied to a half, because nobody needs them, the last
--- one of each minute, where events came since the one before; and a queue's very first, to count
--- from.
+-- Saves a part of the ticks that a compaction has not copied to a half, because nobody needs them:
+-- the last tick of each minute, if events came since the tick saved before it, and a queue's first
+-- tick, to count from.
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
@@ -6894,8 +6920,8 @@ begin
 end;
 $$;
 
--- Adds the counters up, to one row a consumer and one a queue for its ended registrations; retries
--- and dead letters by minute go to the history. Returns how many rows went.
+-- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
+-- Retries and dead letters go to the history by minute. Returns how many rows it removed.
 -- locks: counter_log, exclusively. writes: counter_log, history.
 create or replace function pgque.maint_compact_counters()
 returns integer
@@ -6940,8 +6966,8 @@ exception
 end;
 $$;
 
--- Drops history that is older than its period, when the oldest is twice as old, so that each row is
--- copied about once. Returns how many rows went.
+-- Drops history older than history_period, once the oldest row is twice as old, so that each row is
+-- copied about once. Returns how many rows it removed.
 -- locks: history, exclusively. writes: history.
 create or replace function pgque.maint_compact_history()
 returns integer
@@ -7516,8 +7542,8 @@ $$;
 
 -- ===== engine/info.sql ===========================================================================
 
--- Each queue with its settings, the age of its last tick, and what is new since. Of a queue that
--- does not exist, no row.
+-- Each queue with its settings, the age of its last tick, and the count of events since then. No
+-- row for a queue that does not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     i_queue_name text,
@@ -7576,8 +7602,8 @@ begin
 end;
 $$;
 
--- Each consumer with its lag, its open batch, and the events between its position and the last
--- tick (an upper estimate: a difference of event ids). Of names that do not exist, no row.
+-- Each consumer with its lag, its open batch, and the number of events between its position and the
+-- last tick (an upper estimate: a difference of event ids). No row for names that do not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
@@ -7638,7 +7664,8 @@ begin
 end;
 $$;
 
--- An open batch: whose it is and what it spans. Of a batch that is not open, a row of nulls.
+-- An open batch: its queue and consumer, and what it spans. A row of nulls for a batch that is not
+-- open.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_info(
     x_batch_id bigint,
@@ -7679,8 +7706,8 @@ $$;
 
 -- ===== engine/compat.sql =========================================================================
 
--- Names of PgQ and PgQue that say in other words what a function of ours does, so that SQL written
--- for them runs unchanged.
+-- Names from PgQ and PgQue for functions that have another name here, so that SQL written for them
+-- runs unchanged.
 
 -- send_batch under the core's argument names.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
@@ -7713,7 +7740,8 @@ begin
 end;
 $$;
 
--- The tick that would end a batch from the given one on; see find_next_tick. Nulls when none does.
+-- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
+-- none.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,

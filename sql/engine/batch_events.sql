@@ -161,9 +161,9 @@ $$;
 
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
 -- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
--- batch saves more than planning costs, so batch_event_sql reads it. That also handles all unusual
--- cases, and raises the errors. JIT is off because event tables have no statistics, so the planner
--- might compile the read of a small batch from a large table.
+-- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
+-- every other case, and raises the errors. JIT is off because event tables have no statistics, so
+-- the planner might compile the read of a small batch from a large table.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,

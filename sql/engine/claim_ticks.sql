@@ -3,13 +3,13 @@ drop function if exists pgque.claim_ticks(text, text, text, interval, bigint, bi
 
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
--- everything up to i_from_tick, so the position follows the record; it never goes back. If the open
+-- everything up to i_from_tick: the position follows the record and never goes back. If the open
 -- batch spans these ticks, it keeps its id and cutoff: after a crash the reader gets the same
 -- events. The same tick twice gives an empty batch, which holds the lease while nothing is read.
 -- Without ticks it claims the open batch, or an empty one if none is open. Without an epoch it
 -- takes over a consumer whose lease is free or has expired, under a new epoch; with an epoch it
--- goes on under it. It returns the fingerprints of both ticks, and refuses a tick whose fingerprint
--- differs from the given one.
+-- renews the lease under that epoch. It returns the fingerprints of both ticks, and refuses a tick
+-- whose fingerprint differs from the given one.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',

@@ -1,7 +1,7 @@
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
--- after minutes of failed attempts up to a second (wait_for_log). A snapshot older than the switch
--- finds every row where it was.
+-- or up to a second after minutes of failed attempts (wait_for_log). A snapshot older than the
+-- switch finds every row where it was.
 
 -- Moves the subscriptions that go on in the other half to half i_half: writes their newest
 -- positions to both halves, under the next number. A session that read a position before finds that
@@ -103,8 +103,8 @@ select q.queue_id,
 from pgque.queue q;
 
 -- Copies the ticks that are still needed to the other half, where nobody reads them before the
--- switch. This takes no lock on the log, because a consumer that lags may need a million ticks.
--- From half 0 it copies only if fewer ticks are needed than not, so that the cost per tick is
+-- switch. It takes no lock on the log, because a consumer that lags may need a million ticks. From
+-- half 0 it copies only if it leaves more ticks behind than it copies, so that the cost per tick is
 -- constant, however far a consumer lags; from half 1 it copies at once. Returns 1 when it made a
 -- copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.

@@ -1,5 +1,5 @@
--- Names of PgQ and PgQue that say in other words what a function of ours does, so that SQL written
--- for them runs unchanged.
+-- Names from PgQ and PgQue for functions that have another name here, so that SQL written for them
+-- runs unchanged.
 
 -- send_batch under the core's argument names.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
@@ -32,7 +32,8 @@ begin
 end;
 $$;
 
--- The tick that would end a batch from the given one on; see find_next_tick. Nulls when none does.
+-- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
+-- none.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,

@@ -1,4 +1,4 @@
--- The parameters that users set, with their types; each is a column of pgque.queue.
+-- The parameters that users can set, with their types; each is a column of pgque.queue.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
 returns setof record
@@ -16,7 +16,7 @@ begin
 end;
 $$;
 
--- Refuses a parameter that a queue does not have, or a value that is none of its type.
+-- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
@@ -37,11 +37,12 @@ begin
 end;
 $$;
 
--- Sets one parameter of a queue; null resets it to its default. Names as in PgQ, without queue_.
--- With event_ttl, events that are older when their batch is opened are in none of its readings: they
--- are neither delivered nor retried nor dead letters. A retried event keeps its time, so it expires too.
--- disable_insert closes the queue to all ways of sending, COPY into its tables included; one that is
--- under way ends as it would, and sessions with session_replication_role = replica go on.
+-- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_.
+-- With event_ttl, every read of a batch leaves out the events that were older when the batch was
+-- opened: they are not delivered, not retried and do not become dead letters. A retried event keeps
+-- its time, so it expires too. disable_insert closes the queue to every way of sending, including
+-- COPY into its tables. A send that is already running is not affected, and neither are sessions
+-- with session_replication_role = replica.
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
@@ -77,8 +78,8 @@ begin
 end;
 $$;
 
--- Closes a queue to producers, or opens it again, whoever changed disable_insert: PgQ's users update
--- the column.
+-- Closes a queue to producers or opens it again when disable_insert changes. This is a trigger
+-- because PgQ's users update the column directly.
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
@@ -98,5 +99,5 @@ for each row
 when (old.queue_disable_insert is distinct from new.queue_disable_insert)
 execute function pgque.apply_disable_insert();
 
--- With session_replication_role = replica, too: what the row says must be so.
+-- Also with session_replication_role = replica, so that functions and tables always match the row.
 alter table pgque.queue enable always trigger apply_disable_insert;

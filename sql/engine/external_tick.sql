@@ -1,7 +1,8 @@
--- A tick whose id, time and event sequence come from elsewhere, as when a queue is replicated. The
--- queue must have external_ticker; ids and event sequences only grow. Two at once are serialized by
--- the queue's row, and the snapshot is taken under that lock: a higher id never has an older one.
--- In a stricter isolation the snapshot would be older than the lock, so that is refused.
+-- Inserts a tick whose id, time and event sequence come from elsewhere, for example when a queue is
+-- replicated. The queue must have external_ticker; ids must grow, and event sequences must not
+-- decrease. The queue's row lock serializes concurrent calls, and the snapshot is taken under that
+-- lock, so a tick with a higher id never has an older snapshot. In a stricter isolation level the
+-- snapshot would be older than the lock, so that is refused.
 -- locks: the queue's row, until commit. writes: tick, tick_request, the event sequence; notifies.
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
@@ -59,7 +60,8 @@ begin
 end;
 $$;
 
--- Says why a queue takes no tick from this ticker, and how it would.
+-- Raises the error for a queue that takes no tick from this ticker, with the setting that would
+-- allow it.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void

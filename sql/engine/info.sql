@@ -1,5 +1,5 @@
--- Each queue with its settings, the age of its last tick, and what is new since. Of a queue that
--- does not exist, no row.
+-- Each queue with its settings, the age of its last tick, and the count of events since then. No
+-- row for a queue that does not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     i_queue_name text,
@@ -58,8 +58,8 @@ begin
 end;
 $$;
 
--- Each consumer with its lag, its open batch, and the events between its position and the last
--- tick (an upper estimate: a difference of event ids). Of names that do not exist, no row.
+-- Each consumer with its lag, its open batch, and the number of events between its position and the
+-- last tick (an upper estimate: a difference of event ids). No row for names that do not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
@@ -120,7 +120,8 @@ begin
 end;
 $$;
 
--- An open batch: whose it is and what it spans. Of a batch that is not open, a row of nulls.
+-- An open batch: its queue and consumer, and what it spans. A row of nulls for a batch that is not
+-- open.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_batch_info(
     x_batch_id bigint,

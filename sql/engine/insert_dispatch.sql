@@ -1,5 +1,5 @@
--- The branches of a dispatch: a binary search for the number of a queue among those given, which ends
--- in a call of one of its insert functions.
+-- The branches of a dispatch function: a binary search for a queue's number among those given,
+-- which ends in a call of one of that queue's insert functions.
 -- locks: none. writes: nothing.
 create or replace function pgque.dispatch_branches(i_queue_ids integer[], i_call text)
 returns text
@@ -20,12 +20,12 @@ begin
 end;
 $$;
 
--- Builds dispatch_insert, through which send and insert_event reach the insert function of a queue,
--- dispatch_insert_as, which send_idem uses, and dispatch_insert_bulk, which send_batch does. They
--- name those of the first hundred queues in static calls, and not more, since each session compiles
--- all of it at its first event. For others they keep an EXECUTE, which makes and throws away a plan
--- for each event, and copies the payloads of many once more. A queue that is gone does
--- no harm: its row is looked up first, and numbers do not come again.
+-- Builds the functions that call a queue's insert functions: dispatch_insert for send and
+-- insert_event, dispatch_insert_as for send_idem, and dispatch_insert_bulk for send_batch. They
+-- call the functions of the first hundred queues statically, and not of more, since each session
+-- compiles all of it at its first event. For other queues they use EXECUTE, which makes and
+-- discards a plan for each event, and copies the payloads of a bulk insert once more. A dropped
+-- queue does no harm: its row is looked up first, and numbers are never reused.
 -- locks: event_template against another build, until the transaction ends. writes: pg_proc.
 create or replace function pgque.build_insert_dispatch()
 returns void
@@ -48,7 +48,7 @@ begin
 end;
 $$;
 
--- Builds one dispatch, unless it is as it should be.
+-- Builds one dispatch function, unless it is up to date.
 -- locks: held by the caller. writes: pg_proc.
 create or replace function pgque.build_dispatch(
     i_queue_ids integer[], i_name text, i_arguments text[], i_types text[], i_result text,

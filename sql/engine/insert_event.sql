@@ -1,6 +1,6 @@
--- Publishes one event with all its fields; returns its id. insert_event and send find the queue and
--- hand over to its generated insert function. They run on every event, so each is flat: no wrapper
--- calls another, no SET clause, every name and operator qualified.
+-- Publishes one event with all its fields; returns its id. insert_event and send look up the queue
+-- and call its generated insert function. They run for every event, so each is flat: it calls no
+-- other wrapper, has no SET clause, and qualifies every name and operator.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
@@ -22,7 +22,7 @@ begin
 end;
 $$;
 
--- PgQ's short form.
+-- PgQ's short form, without the extra fields.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event(queue_name text, ev_type text, ev_data text)
 returns bigint
@@ -40,8 +40,8 @@ begin
 end;
 $$;
 
--- An event with its id, time, owner and retry count given: how retries and replays come back.
--- Not for applications. A queue closed by disable_insert takes none.
+-- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
+-- is not for applications. A queue closed by disable_insert refuses it.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
@@ -68,9 +68,9 @@ begin
 end;
 $$;
 
--- The table to COPY into: columns ev_type, ev_data and ev_extra1 to 4 are the writer's. Ask before
--- each load. An answer is good until the rotation after the next one: readers find events in whichever
--- child they are, but the one that rotation empties next is closed to writers.
+-- The table to COPY into. The writer sets the columns ev_type, ev_data and ev_extra1 to ev_extra4.
+-- Call this before each load: the answer is valid until the rotation after the next one. Readers
+-- find events in every child table, but the child that rotation empties next is closed to writers.
 -- locks: none. writes: nothing.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text

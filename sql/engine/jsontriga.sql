@@ -27,7 +27,7 @@ begin
 end;
 $$;
 
--- The type of a JSON event: what happened, to which table, found by which columns.
+-- The type of a JSON event: the operation, the table and the key columns.
 -- locks: none. writes: nothing.
 create or replace function pgque.json_change_type(
     i_op text, i_schema text, i_table text, i_key text[])
@@ -41,8 +41,8 @@ begin
 end;
 $$;
 
--- A row as a JSON object in the order of its columns: whole numbers and booleans as such, times in
--- ISO 8601, everything else as the text that PostgreSQL prints.
+-- A row as a JSON object in the order of its columns: integers and booleans as JSON values, times
+-- in ISO 8601, everything else as the text that PostgreSQL prints.
 -- locks: none. writes: nothing.
 create or replace function pgque.row_as_json(
     i_names text[], i_types oid[], i_sent boolean[], i_values text[])

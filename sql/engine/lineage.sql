@@ -1,5 +1,5 @@
 -- The lives of a database. A promoted standby, or a recovery that stops early, goes on without the
--- last transactions, so it gives out ids again that those had given out, for something else. Both
+-- last transactions, so ids that those had given out are given out again with another meaning. Both
 -- change the server's timeline. Every function that gives out a batch id compares the timeline with
 -- that of the current life. A new life has another lineage, and batch ids that were never given
 -- out.

@@ -9,9 +9,9 @@
 --   the last tick in half 0 is the newest of all if pgque.log says that half 0 is current;
 -- - a statement takes its snapshot after its locks, so a statement that waited for TRUNCATE sees
 --   the switch.
--- If they find nothing there, a second statement reads both halves. In a stricter isolation level
--- they always read both: the transaction's own moves may be in half 1 (follow_switch), while its
--- snapshot does not show the switch that sent them there.
+-- For what they do not find there, a second statement reads both halves. In a stricter isolation
+-- level they always read both: the transaction's own moves may be in half 1 (follow_switch), while
+-- its snapshot does not show the switch that sent them there.
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
@@ -30,7 +30,7 @@ end;
 $$;
 
 -- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
--- transactions may never free a lock for that short wait, so after a minute of attempts it waits
+-- transactions may keep a lock taken for longer than that, so after a minute of attempts it waits
 -- 100 ms, and after ten minutes a second.
 -- locks: none. writes: nothing.
 create or replace function pgque.wait_for_log(i_log text)

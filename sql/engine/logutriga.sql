@@ -1,5 +1,5 @@
--- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats are
--- in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
+-- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
+-- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.logutriga()
 returns trigger
@@ -27,7 +27,8 @@ begin
 end;
 $$;
 
--- PgQ's letters: I, U, D, each with the key's columns where given, and R for a TRUNCATE.
+-- The type of a url-encoded event, in PgQ's letters: I, U or D, with the key columns where given,
+-- and R for a TRUNCATE.
 -- locks: none. writes: nothing.
 create or replace function pgque.change_letter(i_op text, i_key text[] default null)
 returns text
@@ -43,7 +44,7 @@ end;
 $$;
 
 -- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
--- encoding, and so no call.
+-- encoding, so they skip the call of url_encode.
 -- locks: none. writes: nothing.
 create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
 returns text
@@ -62,7 +63,8 @@ begin
 end;
 $$;
 
--- A text as forms send it, from its bytes in UTF-8. Runs of characters that stay are taken whole.
+-- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no
+-- encoding is copied as a whole.
 -- locks: none. writes: nothing.
 create or replace function pgque.url_encode(i_text text)
 returns text
