@@ -949,7 +949,7 @@ insert into pgque.lineage_lock default values on conflict do nothing;
 
 -- ===== engine/lookup.sql =========================================================================
 
--- Looks up a queue by its name, or raises an error that says what to do. This is the only place for
+-- Looks up a queue by its name, or raises an error that says what to do. No other function raises
 -- that error.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_queue(i_queue text)
@@ -1032,7 +1032,8 @@ end;
 $$;
 
 -- Called when a consumer or batch is not found: raises a serialization failure if this transaction
--- may not see it. Each registration has a position, unless the snapshot is older than a compaction.
+-- may not see it. A transaction sees a position of each registration, unless its snapshot is older
+-- than a compaction.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_positions_visible()
 returns void
@@ -1118,9 +1119,9 @@ $$;
 --   the last tick in half 0 is the newest of all if pgque.log says that half 0 is current;
 -- - a statement takes its snapshot after its locks, so a statement that waited for TRUNCATE sees
 --   the switch.
--- For what they do not find there, a second statement reads both. In a stricter isolation level
--- they always read both: the transaction's own moves may be in half 1 (follow_switch), while its
--- snapshot does not show the switch that sent them there.
+-- For what they do not find there, a second statement reads both halves. In a stricter isolation
+-- level they always read both: the transaction's own moves may be in half 1 (follow_switch), while
+-- its snapshot does not show the switch that sent them there.
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
@@ -1203,12 +1204,12 @@ begin
 end;
 $$;
 
--- Finds the position after which a transaction in REPEATABLE READ or SERIALIZABLE writes, since the
--- log may have been switched after its snapshot. Without a switch this is the given position. If
--- the switch wrote the only newer position, returns its number and the half that is current now. To
--- test this, it inserts a row with that number into that half, where only the switch writes it:
--- PostgreSQL refuses the insert if the row exists and the snapshot does not see it. If the insert
--- succeeds, another session moved the consumer: raises a serialization failure.
+-- Finds the newest position for a transaction in REPEATABLE READ or SERIALIZABLE, whose snapshot
+-- may be older than a switch of the log. Without a switch this is the given position. If the switch
+-- wrote the only newer position, returns its number and the half that is current now. To test this,
+-- it inserts a row with that number into that half, where only the switch writes it: PostgreSQL
+-- refuses the insert if the row exists and the snapshot does not see it. If the insert succeeds,
+-- another session moved the consumer: raises a serialization failure.
 -- locks: the row of log, shared, or nothing new. writes: nothing.
 create or replace function pgque.follow_switch(
     i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
@@ -1221,7 +1222,7 @@ declare
     v_is_moved  boolean;
 begin
     if io_half <> (select l.half from pgque.log l where l.log_name = 'position') then
-        return;  -- written by this very transaction, after the switch
+        return;  -- this transaction wrote it after the switch
     end if;
     begin
         perform from pgque.log l where l.log_name = 'position' for share;
@@ -1252,8 +1253,8 @@ begin
 end;
 $$;
 
--- The transactions of this database that hold a snapshot now. A transaction that begins later has
--- later snapshots.
+-- The transactions of this database that hold a snapshot now. A transaction that begins later has a
+-- newer snapshot.
 -- locks: none. writes: nothing.
 create or replace function pgque.snapshot_holders()
 returns text[]
@@ -1513,8 +1514,8 @@ where s.sub_main is null;
 -- out.
 
 -- Whether the current life belongs to the server's timeline. Declared immutable so that the planner
--- calls it once and keeps the answer with the plan. True is good for as long as the session lives,
--- since a server changes its timeline only while it accepts no writes; false only leads to
+-- calls it once and keeps the answer with the plan. True stays valid for as long as the session
+-- lives, since a server changes its timeline only while it accepts no writes; false only leads to
 -- follow_timeline.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_timeline_followed()
@@ -1833,10 +1834,10 @@ $$;
 
 -- Builds the functions that call a queue's insert functions: dispatch_insert for send and
 -- insert_event, dispatch_insert_as for send_idem, and dispatch_insert_bulk for send_batch. They
--- call the functions of the first hundred queues statically, and not of more, since each session
--- compiles all of it at its first event. For other queues they use EXECUTE, which makes and
--- discards a plan for each event, and copies the payloads of a bulk insert once more. A dropped
--- queue does no harm: its row is looked up first, and numbers are never reused.
+-- call the functions of the first hundred queues statically. There are no more static calls, since
+-- each session compiles all of them at its first event. For other queues they use EXECUTE, which
+-- makes and discards a plan for each event, and copies the payloads of a bulk insert once more. A
+-- dropped queue does no harm: its row is looked up first, and numbers are never reused.
 -- locks: event_template against another build, until the transaction ends. writes: pg_proc.
 create or replace function pgque.build_insert_dispatch()
 returns void
@@ -2067,8 +2068,8 @@ end;
 $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
--- Without force it refuses while the queue has registered consumers, or dead letters of former
--- ones. The next compaction removes its ticks and positions.
+-- Without force it refuses while the queue has registered consumers, or dead letters, also those of
+-- former consumers. The next compaction removes its ticks and positions.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
@@ -4814,7 +4815,7 @@ drop function if exists pgque.open_coop_batch(
 -- of the dead subconsumer fails. With an owner, takes the lease on the batch under a new epoch.
 -- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
 -- it is new.
--- locks: waits for concurrent moves of the consumer or of the dead colleague; those of
+-- locks: waits for concurrent moves of the consumer or of the dead subconsumer; those of
 -- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -6870,9 +6871,9 @@ begin
 end;
 $$;
 
--- Saves a part of the ticks that a compaction has not copied to a half, because nobody needs them:
--- the last tick of each minute, if events came since the tick saved before it, and a queue's first
--- tick, to count from.
+-- Saves to the history a part of the ticks that a compaction has not copied to a half because
+-- nobody needs them: the last tick of each minute, if events came since the tick saved before it,
+-- and a queue's first tick, to count from.
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void

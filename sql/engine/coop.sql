@@ -10,7 +10,7 @@ drop function if exists pgque.open_coop_batch(
 -- of the dead subconsumer fails. With an owner, takes the lease on the batch under a new epoch.
 -- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
 -- it is new.
--- locks: waits for concurrent moves of the consumer or of the dead colleague; those of
+-- locks: waits for concurrent moves of the consumer or of the dead subconsumer; those of
 -- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
     i_queue text, i_consumer text, i_subconsumer text,

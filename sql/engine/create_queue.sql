@@ -81,8 +81,8 @@ end;
 $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
--- Without force it refuses while the queue has registered consumers, or dead letters of former
--- ones. The next compaction removes its ticks and positions.
+-- Without force it refuses while the queue has registered consumers, or dead letters, also those of
+-- former consumers. The next compaction removes its ticks and positions.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer

@@ -11,9 +11,9 @@ begin
 end;
 $$;
 
--- Saves a part of the ticks that a compaction has not copied to a half, because nobody needs them:
--- the last tick of each minute, if events came since the tick saved before it, and a queue's first
--- tick, to count from.
+-- Saves to the history a part of the ticks that a compaction has not copied to a half because
+-- nobody needs them: the last tick of each minute, if events came since the tick saved before it,
+-- and a queue's first tick, to count from.
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void

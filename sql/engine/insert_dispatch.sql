@@ -22,10 +22,10 @@ $$;
 
 -- Builds the functions that call a queue's insert functions: dispatch_insert for send and
 -- insert_event, dispatch_insert_as for send_idem, and dispatch_insert_bulk for send_batch. They
--- call the functions of the first hundred queues statically, and not of more, since each session
--- compiles all of it at its first event. For other queues they use EXECUTE, which makes and
--- discards a plan for each event, and copies the payloads of a bulk insert once more. A dropped
--- queue does no harm: its row is looked up first, and numbers are never reused.
+-- call the functions of the first hundred queues statically. There are no more static calls, since
+-- each session compiles all of them at its first event. For other queues they use EXECUTE, which
+-- makes and discards a plan for each event, and copies the payloads of a bulk insert once more. A
+-- dropped queue does no harm: its row is looked up first, and numbers are never reused.
 -- locks: event_template against another build, until the transaction ends. writes: pg_proc.
 create or replace function pgque.build_insert_dispatch()
 returns void

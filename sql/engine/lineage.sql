@@ -5,8 +5,8 @@
 -- out.
 
 -- Whether the current life belongs to the server's timeline. Declared immutable so that the planner
--- calls it once and keeps the answer with the plan. True is good for as long as the session lives,
--- since a server changes its timeline only while it accepts no writes; false only leads to
+-- calls it once and keeps the answer with the plan. True stays valid for as long as the session
+-- lives, since a server changes its timeline only while it accepts no writes; false only leads to
 -- follow_timeline.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_timeline_followed()

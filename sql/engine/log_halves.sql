@@ -94,12 +94,12 @@ begin
 end;
 $$;
 
--- Finds the position after which a transaction in REPEATABLE READ or SERIALIZABLE writes, since the
--- log may have been switched after its snapshot. Without a switch this is the given position. If
--- the switch wrote the only newer position, returns its number and the half that is current now. To
--- test this, it inserts a row with that number into that half, where only the switch writes it:
--- PostgreSQL refuses the insert if the row exists and the snapshot does not see it. If the insert
--- succeeds, another session moved the consumer: raises a serialization failure.
+-- Finds the newest position for a transaction in REPEATABLE READ or SERIALIZABLE, whose snapshot
+-- may be older than a switch of the log. Without a switch this is the given position. If the switch
+-- wrote the only newer position, returns its number and the half that is current now. To test this,
+-- it inserts a row with that number into that half, where only the switch writes it: PostgreSQL
+-- refuses the insert if the row exists and the snapshot does not see it. If the insert succeeds,
+-- another session moved the consumer: raises a serialization failure.
 -- locks: the row of log, shared, or nothing new. writes: nothing.
 create or replace function pgque.follow_switch(
     i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
@@ -112,7 +112,7 @@ declare
     v_is_moved  boolean;
 begin
     if io_half <> (select l.half from pgque.log l where l.log_name = 'position') then
-        return;  -- written by this very transaction, after the switch
+        return;  -- this transaction wrote it after the switch
     end if;
     begin
         perform from pgque.log l where l.log_name = 'position' for share;
@@ -143,8 +143,8 @@ begin
 end;
 $$;
 
--- The transactions of this database that hold a snapshot now. A transaction that begins later has
--- later snapshots.
+-- The transactions of this database that hold a snapshot now. A transaction that begins later has a
+-- newer snapshot.
 -- locks: none. writes: nothing.
 create or replace function pgque.snapshot_holders()
 returns text[]

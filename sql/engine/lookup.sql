@@ -1,4 +1,4 @@
--- Looks up a queue by its name, or raises an error that says what to do. This is the only place for
+-- Looks up a queue by its name, or raises an error that says what to do. No other function raises
 -- that error.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_queue(i_queue text)
@@ -81,7 +81,8 @@ end;
 $$;
 
 -- Called when a consumer or batch is not found: raises a serialization failure if this transaction
--- may not see it. Each registration has a position, unless the snapshot is older than a compaction.
+-- may not see it. A transaction sees a position of each registration, unless its snapshot is older
+-- than a compaction.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_positions_visible()
 returns void
