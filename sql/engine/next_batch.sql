@@ -2,11 +2,11 @@
 drop function if exists pgque.find_next_tick(
     integer, pgque.tick, interval, integer, interval, integer);
 
--- The tick that ends the next batch after a given one, or null. The nearest tick that is older
--- than the lag and meets the minimum count or the minimum interval; with a maximum count, the
--- farthest one that stays within it. Counts are differences of event ids given out, so they are
--- upper estimates where transactions rolled back. What is delivered again brings no new ids, so for
--- an owner the events are counted, too, before several ticks become one batch.
+-- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
+-- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
+-- is the farthest tick that stays within that count. Counts are differences of event ids, so they
+-- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
+-- owner the events themselves are counted before several ticks become one batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
@@ -55,8 +55,8 @@ begin
 end;
 $$;
 
--- The farthest tick up to which a consumer gets no more than a maximum of events, from the nearest
--- to the farthest that there may be; the nearest where that has more already.
+-- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
+-- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
 -- locks: none. writes: nothing.
 create or replace function pgque.narrow_to_count(
     i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
@@ -75,7 +75,7 @@ begin
         else
             v_high := i_far.tick_id - 1;
         end if;
-        -- The middle one of those that are not decided on; ids from elsewhere have gaps.
+        -- The tick in the middle of the undecided range; ids of an external ticker can have gaps.
         v_middle := (i_near.tick_id + v_high + 1) / 2;
         select t.* into i_far
         from pgque.tick t
@@ -96,7 +96,7 @@ begin
 end;
 $$;
 
--- How many events a consumer gets between two ticks of a queue, counted to one more than the limit.
+-- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
 -- locks: none. writes: nothing.
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
@@ -127,8 +127,9 @@ begin
 end;
 $$;
 
--- Returns a consumer's open batch, or opens the next one; with an owner, takes or takes over the
--- lease on it under a new epoch. A batch id in i_only limits it to that open batch.
+-- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
+-- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
+-- returned.
 -- locks: none; of two sessions at once the second waits for the first's commit, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_batch(
@@ -179,9 +180,9 @@ begin
 end;
 $$;
 
--- Up to which time events have expired, for a batch that is opened now; null without an event_ttl.
--- Decided once a batch, and kept with it: at each read the clock would give another set of rows.
--- Events that are delivered again keep their time, so they expire as well.
+-- Returns the time before which events have expired for a batch that is opened now; null without an
+-- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
+-- different rows each time. Redelivered events keep their time, so they expire as well.
 -- locks: none. writes: nothing.
 create or replace function pgque.event_cutoff(i_queue_id integer)
 returns timestamptz
@@ -195,7 +196,7 @@ begin
 end;
 $$;
 
--- Refuses what only the holder of a live lease may do.
+-- Refuses the call if the open batch is under another owner's live lease.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_not_leased(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text)
@@ -216,8 +217,8 @@ begin
 end;
 $$;
 
--- Writes a subscription's next position: the given one, under the number after the one that it was
--- read from. False when another session took that number first; then the caller must look again.
+-- Writes a subscription's next position: i_sub, under the number after its pos_seq. Returns false
+-- if another session took that number first; the caller then has to read the position again.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
@@ -248,7 +249,7 @@ begin
 end;
 $$;
 
--- Writes a position to the half that it names; false when its number is taken.
+-- Writes a position to the half in next_half. Returns false if its number is taken.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.write_position(i_row pgque.position_log)
 returns boolean
@@ -267,8 +268,9 @@ begin
 end;
 $$;
 
--- A tick that must exist. Compaction keeps every tick that a consumer needs, so only a
--- transaction whose snapshot is older than a compaction can miss one; it has to start again.
+-- Returns a tick that must exist. Compaction keeps every tick that a consumer needs, so only a
+-- transaction whose snapshot is older than a compaction can miss one. It gets a serialization
+-- failure and has to start again.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
@@ -295,7 +297,8 @@ $$;
 
 -- Opens the next batch, or returns the open one, with its ticks. The batch ends at the nearest tick
 -- that is older than i_min_lag and comes i_min_count events or i_min_interval after the consumer's
--- position; with i_max_count, at the farthest one that stays within so many events. Null is no limit.
+-- position. With i_max_count, it ends at the farthest tick that stays within that many events. A
+-- null argument sets no limit.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text,
@@ -350,9 +353,10 @@ begin
 end;
 $$;
 
--- Opens the next batch, or returns the open one; null when there is none. Each poll comes by here: a
--- poll without a new batch is one statement, and a new batch one more, of the first half alone while
--- that is current (see log_halves.sql). What is left goes to open_batch.
+-- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
+-- this function, so the common case is short: without a new batch it runs one statement, with a new
+-- batch one more, and both use only the first halves of the logs while these are current (see
+-- log_halves.sql). All other cases go to next_batch_of_both_halves.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
@@ -408,7 +412,8 @@ begin
 end;
 $$;
 
--- The same, wherever position and ticks are.
+-- Does the same as next_batch, whichever halves the position and the ticks are in. An open batch, a
+-- role other than normal, a stricter isolation or a lost race goes to open_batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_of_both_halves(
     i_queue_name text, i_consumer_name text, i_committed boolean)

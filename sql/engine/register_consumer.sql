@@ -1,5 +1,6 @@
--- Registers a consumer at a tick: it will get every event that this tick's snapshot did not see.
--- Returns 1, or 0 if it was registered; then a given tick moves it there, and null leaves it.
+-- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
+-- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
+-- moves it there, and null leaves it where it is.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit.
 -- writes: consumer, subscription_base, position_log, counter_log.
 create or replace function pgque.register_consumer_at(
@@ -81,7 +82,8 @@ begin
 end;
 $$;
 
--- Puts a registered consumer at another tick, taking back its open batch unless that is leased.
+-- Moves a registered consumer to another tick and cancels its open batch. Refuses if that is
+-- leased.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
 create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
 returns void
@@ -108,7 +110,8 @@ begin
 end;
 $$;
 
--- Registers a consumer at the last tick: it gets what is not yet ticked, and all that follows.
+-- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
+-- later ones.
 -- locks: those of register_consumer_at. writes: the same.
 create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
@@ -120,10 +123,11 @@ begin
 end;
 $$;
 
--- Ends a registration with its open batch and waiting retries. Its dead letters go too, unless they
--- are to be kept: then they can be inspected and purged, and replayed once a consumer of that name is
--- registered again. Returns 1, or 0 if it was not registered. One with subconsumers is refused; of a
--- subconsumer, see unregister_subconsumer.
+-- Unregisters a consumer and deletes its waiting retries. Its open batch ends. Its dead letters are
+-- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and
+-- replayed once a consumer of that name is registered again. Returns 1, or 0 if the consumer was
+-- not registered. Refuses a consumer with subconsumers; for a subconsumer, see
+-- unregister_subconsumer.
 -- locks: the registration's row; waits for a concurrent move of the consumer.
 -- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
 create or replace function pgque.unregister_consumer(
@@ -169,7 +173,7 @@ begin
 end;
 $$;
 
--- PgQ's form: the dead letters go with the registration.
+-- PgQ's form: deletes the dead letters with the registration.
 -- locks: those of the form above. writes: the same.
 create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer

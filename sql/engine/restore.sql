@@ -1,8 +1,9 @@
--- Life after pg_restore. Transaction ids of the new cluster say nothing beside those stored in
--- ticks and events, so nothing is ticked, read or truncated until adopt_restored_database has
--- renumbered what is unread. See docs/restore.md.
+-- Adoption after pg_restore. The transaction ids in restored ticks and events come from the old
+-- cluster and cannot be compared with those of the new one. So nothing is ticked, read or truncated
+-- until adopt_restored_database has written the unread events again. See docs/restore.md.
 
--- Refuses to compare transaction ids of two clusters.
+-- Refuses to work in a restored database that is not adopted yet: transaction ids of two clusters
+-- cannot be compared.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_adopted()
 returns void
@@ -19,9 +20,9 @@ begin
 end;
 $$;
 
--- Gives every consumer what it had not finished as new events: its next batch holds all of them,
--- with their ids, times and retry counts. Open batches are taken back, leases end. Returns how many
--- rows it wrote, 0 also where there is nothing to adopt.
+-- Writes the unfinished events of all consumers again as new events. A consumer's next batch holds
+-- all of its events, with their ids, times and retry counts. Open batches are canceled and leases
+-- end. Returns how many rows it wrote, and 0 if there is nothing to adopt.
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
@@ -55,9 +56,9 @@ begin
 end;
 $$;
 
--- Refuses to adopt a dump that does not say where its consumers stand: it waited for a lock for longer
--- than maintenance has patience with snapshots, and found a log emptied. To take such consumers for
--- finished would drop their events.
+-- Refuses to adopt a dump that lacks ticks or positions. Such a dump waited for a lock longer than
+-- the snapshot patience and found a log already emptied. If its consumers were taken as finished,
+-- their events would be lost.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_logs_complete()
 returns void
@@ -90,9 +91,9 @@ begin
 end;
 $$;
 
--- What each consumer of a queue has not finished: all that its last tick did not see and, for an
--- open batch of a cooperative member, what lies between its two ticks. Without consumers, what
--- is not ticked.
+-- What each consumer of a queue has not finished: all events that its last tick did not see and,
+-- for the open batch of a cooperative member, those between the batch's two ticks. For a queue
+-- without consumers, these are the events after its last tick.
 create or replace view pgque.unfinished as
 select s.sub_queue as queue_id, coalesce(s.sub_main, s.sub_id) as owner_id,
        prev.tick_snapshot as after_snapshot,
@@ -111,10 +112,10 @@ cross join lateral (
 ) last_tick
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
--- Writes the unfinished events of a queue again, under this transaction's id. One that all
--- consumers need stays one row, else each gets its own. Rows sent since the restore are told from
--- restored ones by the transaction that wrote them (xmin, which has 32 bits of the id), and all
--- consumers need those.
+-- Writes the unfinished events of a queue again, under this transaction's id. An event that all
+-- consumers need stays one row; otherwise each consumer that needs it gets its own row. The
+-- transaction that wrote a row (xmin, which has 32 bits of the id) shows whether it was sent after
+-- the restore; all consumers need such rows.
 -- locks: the event tables, exclusively at the end. writes: the event tables.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
@@ -162,7 +163,8 @@ begin
 end;
 $$;
 
--- Whether a row's xmin is a given transaction or a later one; both are less than 2^31 apart.
+-- Returns whether a row's xmin is the given transaction or a later one. The two are less than 2^31
+-- apart.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
 returns boolean
@@ -174,7 +176,8 @@ begin
 end;
 $$;
 
--- One tick a queue, with this transaction still in progress, and every consumer at it.
+-- Gives each queue a single tick, in which this transaction is still in progress, and moves every
+-- consumer to it.
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void

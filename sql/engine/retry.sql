@@ -1,13 +1,13 @@
--- Earlier versions knew no holder.
+-- Earlier versions had no arguments for the lease holder.
 drop function if exists pgque.nack_batch(bigint, bigint[], interval, text);
 drop function if exists pgque.dead_letter_batch(bigint, bigint[], text);
--- And one reason for all.
+-- Earlier versions had one reason for all events.
 drop function if exists pgque.settle_events(bigint, bigint[], timestamptz, integer, text);
 
--- Schedules events of an open batch for another delivery to the same consumer; events that had
--- all their retries become dead letters, with the reason. One pass over the batch. Returns how
--- many events it settled; an event scheduled or given up before stays as it was. Of a batch under a
--- lease only the holder does that, who names himself.
+-- Schedules events of an open batch for another delivery to the same consumer. Events that have
+-- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
+-- many events it settled; events that were scheduled or dead-lettered before stay unchanged. If the
+-- batch is leased, only the holder may call this, with i_owner and i_epoch.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
@@ -22,7 +22,8 @@ begin
 end;
 $$;
 
--- The same with a reason for each event, in the order of the ids; a single one stands for all.
+-- Does the same with a reason for each event, in the order of the ids; a single reason applies to
+-- all.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
@@ -50,8 +51,8 @@ begin
 end;
 $$;
 
--- Makes events of an open batch dead letters at once. Returns how many. Of a batch under a lease only
--- the holder does that, who names himself.
+-- Makes events of an open batch dead letters at once. Returns how many. If the batch is leased,
+-- only the holder may call this, with i_owner and i_epoch.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,
@@ -65,7 +66,8 @@ begin
 end;
 $$;
 
--- The same with a reason for each event, in the order of the ids; a single one stands for all.
+-- Does the same with a reason for each event, in the order of the ids; a single reason applies to
+-- all.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
@@ -80,9 +82,10 @@ begin
 end;
 $$;
 
--- Refuses to settle events of a batch that somebody else has under a live lease, and whoever names
--- himself as the holder and is it no more. A holder that is taken over between this and his commit
--- is refused only where the same transaction acks the batch.
+-- Refuses to settle events of a batch that another session has under a live lease. Also refuses a
+-- caller that passes an owner and an epoch but no longer holds the lease. If the lease is taken
+-- over between this check and the caller's commit, the caller is refused only if the same
+-- transaction acks the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
@@ -103,12 +106,11 @@ begin
 end;
 $$;
 
--- The pass that nack_batch, dead_letter_batch and event_retry share: ids below the maximum of
--- retries go to the retry queue unless they were given up before (always, when that is null), the
--- others to the dead letters, with their reason or the one of those without. Those of a subconsumer's
--- batch belong to its main consumer.
--- The ids stand in a condition as well as in a join: for few of a large batch that is six times
--- faster.
+-- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
+-- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
+-- i_max_retries is null, all events go there. The others become dead letters, with the reason given
+-- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. The ids
+-- are in a condition as well as in a join: for a few ids of a large batch that is six times faster.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
@@ -167,7 +169,7 @@ begin
 end;
 $$;
 
--- Refuses ids that are null, and reasons that are neither one a id nor one for all.
+-- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
@@ -191,7 +193,8 @@ begin
 end;
 $$;
 
--- PgQ's call for one event: delivers it again at a time, however often that happened before.
+-- PgQ's call for one event: schedules it for another delivery at a given time, whatever its retry
+-- count.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
@@ -211,7 +214,7 @@ begin
 end;
 $$;
 
--- The same, so many seconds from now.
+-- Does the same, a number of seconds from now.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
@@ -232,9 +235,10 @@ begin
 end;
 $$;
 
--- Puts retries that are due back into their queues, as events of their subscription alone: as many
--- as make a tick due, once those moved before are in a tick, which this sees to. So they come in
--- batches no larger than they were sent in. Returns how many.
+-- Moves retries that are due back into their queues, as events for their subscription only. It
+-- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
+-- after those are in a tick, so that the batches are no larger than usual. It makes that tick
+-- itself, unless the queue is paused or has an external ticker. Returns how many events it moved.
 -- locks: the retries it moves; those that another session moves are left to it; those of make_ticks.
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()

@@ -1,5 +1,6 @@
--- Puts an event, given in full, into a consumer's retries: for consumers that keep events aside
--- themselves. Without an id it is a new event. Returns its id; one scheduled before stays as it was.
+-- Schedules an event, given in full, as a retry of a consumer. This is for consumers that store
+-- events themselves. Without an id, the event gets a new one. Returns its id; an event that was
+-- scheduled before stays unchanged.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry_raw(
     x_queue text, x_consumer text, x_retry_after timestamptz,
@@ -39,8 +40,9 @@ begin
 end;
 $$;
 
--- All events of an open batch again, so many seconds from now, however often that happened before.
--- Returns how many; those scheduled before stay as they were. The batch stays open.
+-- Schedules all events of an open batch for another delivery, a number of seconds from now,
+-- whatever their retry counts. Returns how many it scheduled; events that were scheduled before
+-- stay unchanged. The batch stays open.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer

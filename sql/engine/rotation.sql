@@ -1,5 +1,5 @@
--- The newest tick that every consumer of a queue has behind it, or the last tick where none is
--- registered: what its snapshot sees is needed by nobody.
+-- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
+-- consumer is registered. Nobody needs the events that its snapshot sees.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
@@ -19,10 +19,11 @@ begin
 end;
 $$;
 
--- The tick up to which every snapshot sees the events as consumed, or null while one may not. TRUNCATE
--- empties a table for old snapshots, too: a dump that waits for a lock would lack events that its
--- positions still need. So where the slowest consumer stands is noted with the transactions that hold
--- a snapshot then, and counts when these have ended, or after the patience with snapshots.
+-- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
+-- may not. TRUNCATE empties a table for old snapshots too, so a dump that waits for a lock could
+-- lack events that its positions still need. So this function notes where the slowest consumer
+-- stands and which transactions hold a snapshot at that time. The note counts when these
+-- transactions have ended, or after the snapshot patience.
 -- locks: held by the caller. writes: rotation_floor.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
@@ -54,7 +55,7 @@ begin
     set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
         noted_by = excluded.noted_by, holders = excluded.holders
     returning n.* into v_note;
-    -- A consumer that registered since stands before the noted tick.
+    -- A consumer that registered since then can stand before the noted tick.
     if v_floor.tick_id <= v_settled.tick_id
        or v_patience = '0'
        or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
@@ -64,11 +65,12 @@ begin
 end;
 $$;
 
--- Rotation, step 1: empties a child of the queue's event table that is not current and makes it the
--- current one: the oldest, or the other one where the oldest is still needed. Returns 1, or 0 when it
--- is too early, when step 2 of the last rotation is still to come, when an old snapshot may need what
--- consumers have behind them, or when neither can be emptied. The
--- one that comes next is closed to writers, unless it was passed by: then the oldest one stays so.
+-- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
+-- the current one. It takes the oldest child, or the other one if the oldest is still needed.
+-- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
+-- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
+-- child that comes next is closed to writers. If the oldest child was skipped, that one stays
+-- closed instead.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
 -- writes: queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
@@ -118,9 +120,9 @@ begin
 end;
 $$;
 
--- Truncates an event table unless somebody uses it, or it holds an event that the floor tick did not
--- see, which is looked up under the exclusive lock: what is truncated was provably consumed. Returns
--- whether it is empty now.
+-- Truncates an event table, unless a session uses it or it holds an event that the floor tick did
+-- not see. This is checked under the exclusive lock, so the truncated events are known to be
+-- consumed. Returns whether the table is empty now.
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
@@ -130,7 +132,7 @@ as $$
 declare
     v_needed boolean;
 begin
-    -- A lock that is taken and not used is given back with the inner block.
+    -- If the table is not truncated, the rollback of the inner block releases the lock.
     begin
         perform pgque.commit_locally();
         execute format('lock table %s in access exclusive mode nowait', i_table);  -- quoted: a number's
@@ -149,8 +151,8 @@ begin
 end;
 $$;
 
--- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, after
--- which the next one may come. A crash between the steps only delays that.
+-- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, which
+-- allows the next one. A crash between the steps only delays the next rotation.
 -- locks: rows of the queues it notes. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer

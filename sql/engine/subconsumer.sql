@@ -1,11 +1,11 @@
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
 -- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
--- at its main consumer (sub_main). Members come and go under the lock of the main's row in
--- subscription_base; batches are handed out in coop.sql.
+-- to its main consumer (sub_main). Subconsumers are registered and unregistered under a lock on the
+-- main consumer's row in subscription_base. coop.sql hands out the batches.
 
--- Registers a subconsumer, and its main consumer where that is new. A normal consumer becomes a
--- cooperative one only when i_convert_normal says so, and only without an open batch. Returns 1, or
--- 0 if the subconsumer was registered.
+-- Registers a subconsumer, and its main consumer if that is new. A normal consumer becomes a
+-- cooperative one only if i_convert_normal is true and it has no open batch. Returns 1, or 0 if the
+-- subconsumer was already registered.
 -- locks: the main's registration, until commit; those of register_consumer.
 -- writes: consumer, subscription_base, position_log.
 create or replace function pgque.register_subconsumer(
@@ -50,14 +50,14 @@ begin
             perform pgque.begin_positions(v_sub_id, null);
             exit;
         end if;
-        -- Another session was faster, or the name is somebody else's.
+        -- Another session registered it first, or the name belongs to another consumer.
         exit when (pgque.find_subconsumer(v_main, i_queue, v_name)).sub_id is not null;
     end loop;
     return (v_sub_id is not null)::integer;
 end;
 $$;
 
--- The name of a subconsumer among all consumers.
+-- Returns the full name of a subconsumer: consumer.subconsumer.
 -- locks: none. writes: nothing.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
 returns text
@@ -75,8 +75,8 @@ begin
 end;
 $$;
 
--- Makes a normal consumer the main one of cooperative workers, if allowed. False when its position
--- moved meanwhile: a batch may be open now.
+-- Makes a normal consumer the main consumer of cooperative workers, if i_allowed is true. Returns
+-- false if its position moved meanwhile, because a batch may be open now.
 -- locks: waits for a concurrent move of the consumer. writes: subscription_base, position_log.
 create or replace function pgque.make_cooperative(
     i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
@@ -106,7 +106,7 @@ begin
 end;
 $$;
 
--- Says how a consumer of this role is to be used instead.
+-- Raises an error that says how to use a consumer of this role.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
@@ -133,8 +133,8 @@ begin
 end;
 $$;
 
--- The same for the batch of a slot: without the lease of its worker nobody finishes it, and its
--- pages are not the whole batch.
+-- Raises the same error for the batch of a slot: only the worker that holds the slot's lease may
+-- finish it, and its pages are not the whole batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_slot(i_sub pgque.subscription)
 returns void
@@ -151,8 +151,9 @@ begin
 end;
 $$;
 
--- A registered subconsumer with its newest position, or null. The name may belong to another
--- consumer: a.b of c is also a of b.c.
+-- Returns a registered subconsumer with its newest position, or null. The name may belong to
+-- another consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer
+-- a.b.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
@@ -183,10 +184,10 @@ begin
 end;
 $$;
 
--- Ends a subconsumer's registration; the last one's end makes the main consumer a normal one again.
--- With a batch open, i_batch_handling 0 refuses, 1 gives its events back as nack_batch does: to the
--- main consumer's retries, or to the dead letters when these are used up. Returns 1, or 0 if it was
--- not registered.
+-- Unregisters a subconsumer. After the last one, the main consumer becomes a normal one again. If a
+-- batch is open, i_batch_handling 0 refuses and 1 returns its events as nack_batch does: to the
+-- main consumer's retries, or to the dead letters if the retries are used up. Returns 1, or 0 if
+-- the subconsumer was not registered.
 -- locks: the main's registration; waits for a concurrent move of the subconsumer.
 -- writes: subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
@@ -221,8 +222,9 @@ begin
 end;
 $$;
 
--- The part that unregister_subconsumer and unregister_consumer share. The position that it writes
--- keeps the subconsumer from finishing its batch, and others from taking it over, until commit.
+-- Does the work that unregister_subconsumer and unregister_consumer share. Until commit, the
+-- position that it writes prevents the subconsumer from finishing its batch and others from taking
+-- it over.
 -- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)

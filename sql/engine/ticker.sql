@@ -1,6 +1,6 @@
--- The snapshot that a tick stores. A transaction that already has an id counts as finished in its
--- own snapshot, although it may still insert events; so the ticker's own id is put among those in
--- progress, and its events come in a later batch, all of them.
+-- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
+-- in its own snapshot, although it may still insert events. So the ticker's own id is added to
+-- those in progress, and all its events come in a later batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.tick_snapshot()
 returns pg_snapshot
@@ -23,10 +23,10 @@ begin
 end;
 $$;
 
--- Keeps a transaction whose snapshot is older than a switch of the ticks from adding one to the half
--- that was left, or registering at one that is only there: it gets a serialization failure. In READ
--- COMMITTED the statement that inserts ticks takes its snapshot after its lock, which the switch waits
--- for, and so sees the current half.
+-- Raises a serialization failure in a transaction whose snapshot is older than a switch of the tick
+-- log. Such a transaction would add a tick to the half that was left, or register a consumer at a
+-- tick that is only there. READ COMMITTED needs no check: the statement that inserts ticks takes
+-- its snapshot after its lock, which the switch waits for, and so sees the current half.
 -- locks: in a stricter isolation the row of log, shared. writes: nothing.
 create or replace function pgque.check_tick_half()
 returns void
@@ -40,8 +40,9 @@ begin
 end;
 $$;
 
--- What another session has locked, or waits to lock, against everybody: a queue that is being dropped,
--- for one. Whoever reads its sequence would wait for that session's commit.
+-- Relations that another session has locked exclusively, or waits to lock exclusively, such as
+-- those of a queue that is being dropped. Reading such a queue's sequence would wait for that
+-- session's commit.
 create or replace view pgque.locked_relation as
 select l.relation
 from pg_locks l
@@ -50,10 +51,10 @@ where l.mode = 'AccessExclusiveLock'
   and l.database = (select d.oid from pg_database d where d.datname = current_database())
   and l.pid is distinct from pg_backend_pid();
 
--- Queues whose next tick is due, with their last tick and the last event id given out: enough
--- new events, or some and old enough, or some that the last tick left behind and old enough, or none
--- for the idle period, or asked for; a queue's first event is due at once. A queue that is being
--- dropped is passed by, so that its end, if it takes long to commit, holds up no other.
+-- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
+-- due for enough new events; for any new events, or events that the last tick left behind, once the
+-- lag has passed; after the idle period; on request; and at once for a queue's first event. A queue
+-- that is being dropped is skipped, so that a drop that takes long to commit delays no other queue.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -85,10 +86,10 @@ where not q.queue_external_ticker
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
--- Who may have taken an id from which sequence and is not finished: nextval() locks the sequence
--- before it gives an id out, until its transaction ends. written_seqs are those where the transaction
--- has an id, so it may have written events; touched_seqs all others, by whoever only looked, as a
--- ticker does, or is about to write.
+-- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
+-- the sequence before it gives an id out, until its transaction ends. written_seqs are locked by a
+-- transaction that has an id and so may have written events. touched_seqs are locked by one that
+-- only reads the sequence, as a ticker does, or has not written yet.
 -- locks: none. writes: nothing.
 create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
 returns record
@@ -117,14 +118,15 @@ begin
 end;
 $$;
 
--- Ticks those of the given queues that no other transaction is ticking; the lock is only tried, so
--- that a ticker inside somebody's long transaction holds up no other queue. It is one that nobody
--- without a right on the table can take.
--- A tick leaves an event behind when its id counts and its transaction is not in the snapshot. That
--- one had either taken the id when the tick fell due, and then still held the sequence when we
--- looked, before the snapshot; or it took the id since then, and the sequence moved on. A ticker
--- whose snapshot may be older, or which has events of its own, cannot tell. Nothing is left where no
--- id was given out since a tick that left nothing.
+-- Ticks those of the given queues that no other transaction is ticking. Locked rows are skipped, so
+-- that a ticker inside a long transaction delays no other queue. Only a role with rights on the
+-- table tick_state can take this lock.
+-- A tick leaves an event behind if the event's id counts and its transaction is not in the
+-- snapshot. Either that transaction took the id before the tick fell due: then it still held the
+-- sequence when we read the locks, before the snapshot. Or it took the id later: then the sequence
+-- advanced. A ticker that may have an older snapshot, or has events of its own, cannot tell the
+-- difference. If no id was given out since a tick that left nothing behind, this one leaves nothing
+-- behind either.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
 create or replace function pgque.make_ticks(i_due pgque.tick_due[])
@@ -199,8 +201,8 @@ begin
 end;
 $$;
 
--- Ticks one queue if it is due; returns the new tick's id, or null. Refuses one that has its ticks
--- from elsewhere, or none for now.
+-- Ticks one queue if it is due; returns the new tick's id, or null. Refuses a queue that is paused
+-- or has an external ticker.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
@@ -240,7 +242,7 @@ begin
 end;
 $$;
 
--- How often ticker_loop ticks, and for how long it runs.
+-- Returns how often ticker_loop ticks, and for how long it runs.
 -- locks: none. writes: nothing.
 create or replace function pgque.ticker_pace(out tick_period interval, out ticker_slot interval)
 language plpgsql stable security definer

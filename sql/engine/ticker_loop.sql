@@ -1,8 +1,9 @@
--- Procedures that fill a scheduler's slot with work that is committed bit by bit. Procedures that
--- commit may not pin their search_path, so what they compute they leave to functions that do.
+-- Procedures that work during one slot of a scheduler and commit after each step. A procedure that
+-- commits cannot pin its search_path, so these leave all computation to functions that pin theirs.
 
--- When a slot that began at this time is over. Slots of a minute and more are those of a cron, which
--- goes by the clock; shorter ones count from their start.
+-- Returns the end of a slot that began at a given time. Slots of a minute or more belong to a cron,
+-- which starts jobs on the minute, so they count from the minute; shorter ones count from their
+-- start.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
 returns timestamptz
@@ -21,8 +22,8 @@ begin
 end;
 $$;
 
--- When what runs now has to end for the session's statement_timeout to leave it alone: with a tenth of
--- it to spare. Null without one.
+-- Returns when the current statement has to end so that statement_timeout does not cancel it, with
+-- a tenth of the timeout to spare; null without a timeout.
 -- locks: none. writes: nothing.
 create or replace function pgque.statement_end()
 returns timestamptz
@@ -35,8 +36,8 @@ begin
 end;
 $$;
 
--- A slot that begins now: when it began, when it ends, and which job of pg_cron there is. It ends
--- before statement_timeout would end it.
+-- Begins a slot: returns its start, its end and the current pg_cron job. The slot ends before
+-- statement_timeout would cancel it.
 -- locks: none. writes: nothing.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
@@ -50,8 +51,8 @@ begin
 end;
 $$;
 
--- Says at the end of a slot that statement_timeout made it shorter, so that nobody works until the
--- next one.
+-- Raises an error at the end of a slot that statement_timeout shortened, because no work is done
+-- until the next slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
 returns void
@@ -71,9 +72,9 @@ begin
 end;
 $$;
 
--- When to work next in a slot, null when it is over or when stop() was called: the period after the
--- last time (null: that of ticks). Work that is late shifts the beat instead of being followed by a
--- burst.
+-- Returns when to work next in a slot: one period after the last time (a null period means that of
+-- ticks). Returns null if the slot is over or stop() was called. Late work delays the following
+-- work and is not followed by a burst.
 -- locks: none. writes: nothing.
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
@@ -96,9 +97,10 @@ begin
 end;
 $$;
 
--- Ticks for one slot of a scheduler, each tick committed by itself, so that no tick waits for
--- another and no snapshot is held longer than a period, and in READ COMMITTED, whatever the session's
--- default. A tick that fails does not end the slot; the slot then ends with its error.
+-- Ticks for one slot of a scheduler. Each tick is committed by itself, so that no tick waits for
+-- another and no snapshot is held longer than a period. It runs in READ COMMITTED, whatever the
+-- session's default. A tick that fails does not end the slot; the slot raises the last error at its
+-- end.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
 language plpgsql
@@ -132,7 +134,7 @@ begin
 end;
 $$;
 
--- The same with the slot that is configured (ticker_slot).
+-- Does the same with the configured slot (ticker_slot).
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop()
 language plpgsql
