@@ -1,10 +1,11 @@
--- All maintenance in one call, for any scheduler: rotation of events, retries, events whose time has
--- come, expired idempotency keys, what dead writers left, rotation of the logs. Returns how many
--- things it did. What it cannot lock it leaves for the next call. A step that fails stops no other
--- and is told of in a warning; when nothing else was done, with the error. Ticks are copied first, so
--- that no lock is held meanwhile; the logs are switched last, since their locks are kept until commit,
--- and the half with the old ticks is emptied after that, since readers wait for its lock. Call it in a
--- transaction of its own: one that switches a log commits without waiting for a synchronous standby.
+-- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
+-- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
+-- many things it did. What it cannot lock, it leaves for the next call. A step that fails stops no
+-- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
+-- are copied first, so that no lock is held during the copy. The logs are switched last, since
+-- their locks are kept until commit. The half with the old ticks is emptied after that, since
+-- readers wait for its lock. Call it in a transaction of its own: a transaction that switches a log
+-- commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -45,7 +46,7 @@ begin
 end;
 $$;
 
--- The steps of maint, in their order.
+-- Lists the steps of maint, in their order.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record

@@ -1,8 +1,9 @@
--- Maintenance by a scheduler, step by step: each in a transaction of its own, so that the two steps
--- of a rotation are apart, no lock outlasts its step, and a step that fails stops no other.
+-- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
+-- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
+-- fails stops no other.
 
--- Runs a function that maint_operations names; returns whether it did something and is to be called
--- again. Vacuum is left alone, since no procedure can run it.
+-- Runs a function that maint_operations names. Returns whether it did something and has to be
+-- called again. Skips vacuum, which no procedure can run.
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns boolean
@@ -24,8 +25,8 @@ begin
 end;
 $$;
 
--- How long maint_loop waits until it comes again: less while a log is on its other half, where reading
--- costs more.
+-- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
+-- half, where reading costs more.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_pause()
 returns interval
@@ -38,8 +39,9 @@ begin
 end;
 $$;
 
--- Maintains every 10 seconds for one slot of a scheduler, in READ COMMITTED, whatever the session's
--- default. The slot goes on after an error, and fails at its end with the last one.
+-- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ
+-- COMMITTED, whatever the session's default. A step that fails does not end the slot; the slot
+-- raises the last error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
 language plpgsql

@@ -1,6 +1,6 @@
--- What there is to maintain now, for schedulers that run each step in a transaction of its own:
--- functions of none or one argument, to be called again while they return more than 0, and tables
--- to vacuum.
+-- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
+-- own: functions with no or one argument, to be called again while they return more than 0, and
+-- tables to vacuum.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
@@ -49,8 +49,8 @@ begin
 end;
 $$;
 
--- The tables that change rows in place, where the server does not vacuum them by itself. Events,
--- positions and ticks are not among them: they are truncated.
+-- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
+-- positions and ticks are not among them, because their tables are truncated.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text

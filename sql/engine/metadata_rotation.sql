@@ -1,4 +1,4 @@
--- The logs that may be rotated now: the period is over, or the other half is the current one.
+-- The logs that may be rotated now: their period is over, or they are on their second half.
 create or replace view pgque.rotation_due as
 select r.log_name
 from pgque.log_rotation r
@@ -8,9 +8,10 @@ where r.rotated_at is null
    or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
    or l.half = 1;
 
--- Rotates one log (position, tick, counter, history) when metadata_rotation_period is over since the
--- last time and it holds enough that is obsolete, and goes back to the first half as soon as that is
--- empty. Returns whether it did. Another maintenance that is at it is left alone.
+-- Rotates one log (position, tick, counter, history) if metadata_rotation_period has passed since
+-- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
+-- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
+-- session is rotating.
 -- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
 create or replace function pgque.maint_rotate_metadata(i_log text)
 returns integer
@@ -41,8 +42,8 @@ begin
 end;
 $$;
 
--- The same for all logs, and empties the halves that are needed no more; that of the ticks last, so
--- that no copy is made under its lock. Returns how many it rotated.
+-- Rotates all logs, and empties the halves that are no longer needed. The half of the ticks comes
+-- last, so that no copy is made under its lock. Returns how many logs it rotated.
 -- locks: those of maint_empty_half and of the form above. writes: the same.
 create or replace function pgque.maint_rotate_metadata()
 returns integer

@@ -1,4 +1,4 @@
--- Sets how often the logs of positions and ticks are rotated at most; returns the period.
+-- Sets the shortest time between two rotations of the logs of positions and ticks; returns it.
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_metadata_rotation_period(p_period interval)
 returns interval
@@ -17,9 +17,9 @@ begin
 end;
 $$;
 
--- Sets how long the logs of positions and ticks keep what an old snapshot may still read; returns it.
--- A transaction that reads them for the first time when its snapshot is older gets a serialization
--- failure, and a dump lacks them.
+-- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read;
+-- returns that time. A transaction whose snapshot is older gets a serialization failure when it
+-- reads a log for the first time, and a dump lacks the rows.
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval

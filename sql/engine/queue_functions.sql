@@ -1,6 +1,6 @@
--- Generates the functions that belong to one queue, where general ones would read the queue's row
--- or need dynamic SQL on every event. Their texts contain nothing but the queue's number, and use
--- qualified names only.
+-- Generates the functions of one queue. General functions would read the queue's row or need
+-- dynamic SQL for every event. The generated texts contain nothing of the queue but its number, and
+-- only qualified names.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_queue_functions(i_queue_id integer)
 returns void
@@ -14,11 +14,11 @@ begin
 end;
 $$;
 
--- The insert functions know the current child, so rotation and disable_insert build them anew. A
--- session that still runs the earlier text inserts into the earlier child, which is safe: readers
--- look into all of them. The short one takes what send passes, and is a microsecond faster for it.
--- The bulk one draws the ids first, which is cheaper than having them returned row by row, and gives
--- them out in the order of the payloads.
+-- Builds the insert functions of a queue. They name the current child, so rotation and
+-- disable_insert build them again. A session that still runs the earlier text inserts into the
+-- earlier child, which is safe: readers look into all children. The short function takes only what
+-- send passes, which makes it a microsecond faster. The bulk function draws the ids first: that is
+-- cheaper than returning them row by row, and assigns them in the order of the payloads.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_insert_functions(i_queue_id integer)
 returns void
@@ -50,7 +50,7 @@ begin
         format('v_result := i_id; '
                'insert into %s (ev_id, ev_type, ev_data, ev_extra1, ev_extra2) '
                'values (v_result, i_type, i_data, i_extra1, i_extra2);', v_table));
-    -- Writers are not to choose ids; send_idem takes them from the queue's sequence.
+    -- Writers must not choose ids; send_idem takes them from the queue's sequence.
     execute format('revoke all on function pgque.%I(bigint, text, text, text, text) '
                    'from pgque_writer',
                    format('event_%s_insert_as', i_queue_id));
@@ -64,8 +64,8 @@ begin
 end;
 $$;
 
--- One insert function: a static statement on the current child, whose plan is kept. Of a queue that
--- is closed to producers it refuses first.
+-- Builds one insert function: a static statement on the current child, whose plan is cached. If the
+-- queue is closed to producers, the function first calls refuse_insert.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_insert_function(
     i_queue pgque.queue, i_name text, i_arguments text, i_result text, i_insert text)
@@ -89,8 +89,8 @@ begin
 end;
 $$;
 
--- Refuses an event of a queue that is closed to producers. Replication goes on: as in PgQ, a session
--- with session_replication_role = replica may send.
+-- Refuses an event for a queue that is closed to producers. As in PgQ, a session with
+-- session_replication_role = replica may send, so that replication continues.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_insert(i_queue_id integer)
 returns void

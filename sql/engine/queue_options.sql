@@ -1,6 +1,6 @@
--- Makes a queue with the parameters of set_queue_config, given as one JSON object. A queue that
--- exists takes them too, and keeps those not named, so that stating what shall be may be repeated.
--- Returns 1, or 0 if it existed.
+-- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
+-- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
+-- 0 if the queue existed.
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
@@ -20,8 +20,8 @@ begin
 end;
 $$;
 
--- The options, as create_queue takes them, that a queue does not have, with the values that it has
--- and that it would get. So who may not set options can tell whether all is as it shall be.
+-- Lists the options, given as for create_queue, whose values differ from the queue's, with the
+-- present and the wanted value. A role that may not set options can check them with it.
 -- locks: none. writes: nothing.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
@@ -68,8 +68,8 @@ begin
 end;
 $$;
 
--- Refuses options that are no object, or of which one is no parameter or a JSON value of another
--- type than its parameter's.
+-- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
+-- than their parameter's.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
@@ -98,8 +98,9 @@ begin
 end;
 $$;
 
--- Refuses a JSON value of another type than the parameter's, such as a number for a period, whose
--- unit one would have to guess. A string is left to whoever reads it as the parameter's type.
+-- Refuses a JSON value of another type than the parameter's, such as a number for a period, which
+-- would have no unit. A string is accepted here and checked when it is read as the parameter's
+-- type.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_option_type(i_name text, i_value jsonb, i_type text)
 returns void

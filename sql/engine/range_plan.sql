@@ -1,8 +1,9 @@
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
--- became visible after the first tick and up to the second. Without a consumer the events that are
--- for everybody; with one, also those that are delivered again to him. event_ttl hides none, because
--- nobody opened a batch that would fix the time. No consumer stands here and keeps rotation away, so
--- ticks before queue_first_tick are refused, and a slice that is read too late fails with PQ008.
+-- became visible after the first tick and up to the second. Without a consumer, these are the
+-- events for everybody; with one, also those redelivered to that consumer. event_ttl hides no
+-- events, because no open batch fixes the cutoff. No consumer's position protects the range from
+-- rotation, so ticks before queue_first_tick are refused, and a slice that is read too late fails
+-- with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan. writes: nothing.
 create or replace function pgque.tick_range_read_plan(
     i_queue text, i_from_tick bigint, i_to_tick bigint, i_max_slices integer,
@@ -48,8 +49,8 @@ begin
 end;
 $$;
 
--- A tick of a queue after which all events are still there. The queue's row tells how far rotation
--- has come; the caller holds it.
+-- Returns a tick of a queue after which all events still exist. The queue's row, which the caller
+-- holds, shows how far rotation has come.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick

@@ -1,5 +1,6 @@
--- The search for the children that hold events of a range of transactions: a probe of each index.
--- Its plan is kept from the time when the tables were small, so sequential scans are ruled out.
+-- Builds the function that finds the children with events of a range of transactions: it probes the
+-- index of each child. Its plan is cached when the tables are small, so sequential scans are
+-- disabled.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_tables_function(i_queue_id integer)
 returns void
@@ -25,11 +26,12 @@ begin
 end;
 $$;
 
--- The read of a batch whose transactions come as parameters, a range and a list: one statement, whose
--- plan is kept, so that reading costs no planning. That the planner knows no values makes it expect
--- few rows, which is right for small batches only, and neither sequential scans nor parallel workers
--- are. A session keeps what it used, about 130 kB a queue, so the table is named once and nothing but
--- the statement stands in the function.
+-- Builds the function that reads a batch. It takes the batch's transactions as parameters, a range
+-- and a list, so that it is one statement with a cached plan and reading costs no planning. The
+-- planner knows no values and expects few rows, which is right for small batches only. Sequential
+-- scans and parallel workers are wrong for those, so both are disabled. A session keeps the plan,
+-- about 130 kB per queue, so the statement names the table once and the function holds nothing
+-- else.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_read_function(i_queue_id integer)
 returns void

@@ -1,4 +1,4 @@
--- Earlier versions returned less.
+-- Earlier versions returned fewer columns.
 do $$
 begin
     if exists (select from pg_proc p
@@ -10,13 +10,14 @@ begin
 end;
 $$;
 
--- Splits an open batch into slices that can be read side by side: ranges of blocks between the
--- first and the last one that hold rows of the batch. Each slice is one SQL text that any
--- connection with pgque_reader runs by itself; together they give each event of the batch once.
--- At most max_slices, but at least one for each table that the batch is in; no row when the batch
--- is empty. A slice fails with PQ008 when its table was truncated or rewritten after planning.
--- slice_from is what slice_sql has after FROM, for readers that choose their columns; set_columns
--- are those of ev_retry and ev_extra1 to ev_extra4 that are not null in all of the slice.
+-- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
+-- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
+-- pgque_reader can run by itself; together the slices return each event of the batch once. There
+-- are at most i_max_slices slices, but at least one for each table that the batch is in, and none
+-- if the batch is empty. A slice fails with PQ008 if its table was truncated or rewritten after
+-- planning. slice_from is the part of slice_sql after FROM, for readers that choose their columns.
+-- set_columns names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the
+-- slice's table.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
@@ -38,8 +39,8 @@ begin
 end;
 $$;
 
--- Slices of the rows in some tables that meet a condition. The one pass over the rows that finds
--- the blocks also finds columns that nobody needs to fetch, because they are null throughout.
+-- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
+-- blocks and also the columns that are null throughout, which nobody needs to fetch.
 -- locks: none. writes: nothing.
 create or replace function pgque.plan_slices(
     i_tables text[], i_where text, i_max_slices integer,
@@ -72,7 +73,7 @@ begin
         return;
     end if;
 
-    -- Every table but one may add a slice that its last step does not fill.
+    -- Each table except one may add a slice that its last step does not fill.
     return query execute format(  -- quoted: numbers, our table names, conditions made by callers
         'with extent as materialized (select * from (%s) e where events > 0), '
         'step as (select ceil(sum(hi - lo + 1) / greatest(1, $1 - count(*) + 1))::bigint as blocks '
@@ -86,8 +87,8 @@ begin
 end;
 $$;
 
--- The rows of one slice. The conditions stand in a CASE, which no index can serve, so that the
--- planner reads the range of blocks and nothing else.
+-- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, which no index can
+-- serve, so that the planner reads the range of blocks and nothing else.
 -- locks: none. writes: nothing.
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
@@ -103,10 +104,10 @@ begin
 end;
 $$;
 
--- Earlier versions made both in one.
+-- Earlier versions built both parts in one function.
 drop function if exists pgque.slice_sql(text, oid, text, bigint, bigint);
 
--- One slice as a statement that gives events their columns and types.
+-- Returns the statement that reads one slice, with the columns and types of events.
 -- locks: none. writes: nothing.
 create or replace function pgque.slice_sql(i_from text)
 returns text
@@ -119,8 +120,9 @@ begin
 end;
 $$;
 
--- True while a table is the one that a plan was made for. It stands in the slice's WHERE as a
--- one-time filter: it runs once a read, when the table is locked and can change no more.
+-- Returns true while a table is the one that a plan was made for, else raises an error. It is a
+-- one-time filter in the slice's WHERE: it runs once per read, when the table is locked and cannot
+-- change any more.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean

@@ -1,4 +1,5 @@
--- A name as SQL writes it. The first dot parts schema and name; without one the schema is public.
+-- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
+-- is public.
 -- locks: none. writes: nothing.
 create or replace function pgque.quote_fqname(i_name text)
 returns text
@@ -20,8 +21,8 @@ begin
 end;
 $$;
 
--- The sequence of this name, if it gives a queue's event ids. Of no other: those who call
--- seq_getval and seq_setval act with the owner's rights.
+-- Returns the sequence of this name if it gives out a queue's event ids. Refuses any other
+-- sequence, because seq_getval and seq_setval run with the owner's rights.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_event_seq(i_seq_name text)
 returns regclass
@@ -41,7 +42,7 @@ begin
 end;
 $$;
 
--- The last event id that a queue gave out, 0 before the first.
+-- Returns the last event id that a queue gave out, or 0 before the first.
 -- locks: none. writes: nothing.
 create or replace function pgque.seq_getval(i_seq_name text)
 returns bigint
@@ -53,9 +54,10 @@ begin
 end;
 $$;
 
--- Raises a queue's event ids to a value, never lowers them; returns the last id given out then.
--- setval() could lower them below what a producer took meanwhile. So short ways are gone in single
--- steps, and a long one is jumped under a lock that keeps producers away.
+-- Raises a queue's event ids to a value and never lowers them; returns the last id given out then.
+-- setval() could lower them below an id that a producer takes meanwhile. So a difference below
+-- 100,000 is closed with nextval(), and a larger one with setval() under a lock that blocks
+-- producers.
 -- locks: the sequence against all others, until commit, for a jump of 100,000 and more.
 -- writes: the sequence.
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)

@@ -1,6 +1,7 @@
--- Trigger: each change of a row becomes an event with a fragment of SQL, to be completed by its
--- consumer. Arguments and formats are in docs/triggers.md. It runs with the rights and the
--- search_path of whoever changes the row. Generated columns are left out: nobody may write them.
+-- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
+-- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
+-- search_path of the role that changes the row. Generated columns are left out, because nobody may
+-- write them.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.sqltriga()
 returns trigger
@@ -28,7 +29,7 @@ begin
 end;
 $$;
 
--- What follows `insert into table`, `update table set` or `delete from table where`.
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`.
 -- locks: none. writes: nothing.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
@@ -45,7 +46,7 @@ begin
 end;
 $$;
 
--- What follows `insert into table`.
+-- Returns the text after `insert into table`.
 -- locks: none. writes: nothing.
 create or replace function pgque.insert_fragment(i_names text[], i_sent boolean[], i_values text[])
 returns text
@@ -61,8 +62,8 @@ begin
 end;
 $$;
 
--- What follows `update table set`: the columns that changed. Where none did, the key is set to
--- itself, so that the statement stays one.
+-- Returns the text after `update table set`: the columns that changed. If no column changed, the
+-- key is set to itself, so that the statement stays valid.
 -- locks: none. writes: nothing.
 create or replace function pgque.update_fragment(
     i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
@@ -87,7 +88,7 @@ begin
 end;
 $$;
 
--- The condition that finds the row, by its key.
+-- Returns the condition that finds the row by its key.
 -- locks: none. writes: nothing.
 create or replace function pgque.key_fragment(i_names text[], i_key text[], i_values text[])
 returns text

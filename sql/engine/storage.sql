@@ -1,8 +1,8 @@
--- Who may do what with a queue's tables and sequence; again after a restore without privileges.
--- Writers get no more than the columns that are theirs to fill, so that COPY into the current
--- table cannot forge ids, times or transactions. They get them in the current table and in the one
--- that was current before it, where a COPY may still come that asked earlier, and not in the one that
--- rotation empties next; in none while disable_insert is set.
+-- Sets the rights on a queue's tables and sequence; call it again after a restore without
+-- privileges. Writers may insert only the columns that they fill, so that COPY into the current
+-- table cannot forge ids, times or transactions. They have this right on the current table and on
+-- the previous one, because a COPY that looked up its table earlier may still use that one. They do
+-- not have it on the table that rotation empties next, and on no table while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
@@ -33,7 +33,7 @@ begin
 end;
 $$;
 
--- Opens to writers the event tables that they may fill now, and closes the others.
+-- Lets writers insert into the event tables that they may fill now, and not into the others.
 -- locks: none; callers lock the queue's row. writes: the catalog.
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
@@ -60,8 +60,8 @@ begin
 end;
 $$;
 
--- Storage settings of a queue's tables as create_queue makes them: full pages, and no autovacuum,
--- which has nothing to do where TRUNCATE empties.
+-- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no
+-- autovacuum, which has nothing to do because TRUNCATE empties the tables.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer

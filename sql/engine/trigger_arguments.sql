@@ -1,6 +1,6 @@
--- Reads the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
--- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. No state is
--- kept between rows: one argument is the common case, and then the loop has nothing to do.
+-- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
+-- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
+-- cached between rows: one argument is the common case, and then the loop does nothing.
 -- locks: none. writes: nothing.
 create or replace function pgque.trigger_arguments(
     i_trigger text, i_args text[],
@@ -54,9 +54,9 @@ begin
 end;
 $$;
 
--- The SQL that computes an event's fields ($2 holds those without an expression) from a row ($1),
--- and no row where the condition is not true. Null where there is nothing to compute.
--- The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
+-- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
+-- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing
+-- to compute. The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
 -- locks: none. writes: nothing.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
@@ -67,8 +67,8 @@ begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
         return null;
     end if;
-    -- The line breaks end a comment that an expression may close with. Offset keeps the planner from
-    -- computing expressions where the condition is false.
+    -- The line breaks end a comment at the end of an expression. OFFSET keeps the planner from
+    -- computing expressions when the condition is false.
     return (
         select format(e'select array[%s]::pg_catalog.text[] '
                       'from (select ($1).* offset 0) r where (%s\n)',
@@ -80,7 +80,7 @@ begin
 end;
 $$;
 
--- Raises what is wrong with a trigger's definition.
+-- Raises an error about a trigger's definition.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_trigger(i_trigger text, i_what text, i_hint text)
 returns void
@@ -95,7 +95,7 @@ begin
 end;
 $$;
 
--- Raises why a change of a row cannot be an event.
+-- Raises an error about a change of a row that cannot become an event.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_change(i_trigger text, i_what text, i_hint text)
 returns void

@@ -1,4 +1,4 @@
--- Refuses what a trigger of this kind cannot do.
+-- Refuses operations and arguments that a trigger of this kind does not support.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_firing(
     i_trigger text, i_when text, i_level text, i_op text, i_skip boolean, i_needs_row boolean)
@@ -22,8 +22,8 @@ begin
 end;
 $$;
 
--- Refuses names in pkey= and ignore= that are no columns: a misspelt one would show what was to be
--- left out, or leave the key out.
+-- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
+-- was meant to be ignored, or leave a column out of the key.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
 returns void
@@ -44,8 +44,8 @@ begin
 end;
 $$;
 
--- The table's own columns _pgq_ev_type, _pgq_ev_extra1 and so on fill the event's fields that have no
--- expression.
+-- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
+-- _pgq_ev_extra1 and so on.
 -- locks: none. writes: nothing.
 create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
 returns text[]
@@ -70,8 +70,8 @@ begin
 end;
 $$;
 
--- Whoever applies an update or delete elsewhere finds the row by its key: there must be one, and it
--- must stay. Returns true.
+-- Checks the key of an update or delete: the table must have one, and an update must not change it.
+-- Consumers that apply the change elsewhere find the row by its key. Returns true.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
@@ -102,8 +102,9 @@ begin
 end;
 $$;
 
--- Where columns are ignored, an update that changed nothing but those and the event's own fields
--- makes no event. One that changed nothing at all makes an event, as in PgQ.
+-- Returns whether an update makes an event. If columns are ignored, an update that changed only
+-- these and the event's own fields makes none. An update that changed nothing at all makes an
+-- event, as in PgQ.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_change_sent(
     i_names text[], i_sent boolean[], i_ignored text[], i_old text[], i_new text[])

@@ -1,6 +1,6 @@
--- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace some,
--- or prevent the event. They run with the rights and the search_path of whoever changes the row,
--- so nothing is pinned here and every name of ours is qualified.
+-- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
+-- some of them, or prevent the event. The expressions run with the rights and the search_path of
+-- the role that changes the row, so no search_path is pinned here and all our names are qualified.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_change(
     i_queue text, i_expressions text, i_row record, i_fields text[])

@@ -1,4 +1,4 @@
--- The columns of a table as its rows have them: in order, without dropped ones, with the primary
+-- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
 -- locks: none. writes: nothing.
 create or replace function pgque.table_columns(
@@ -28,9 +28,9 @@ begin
 end;
 $$;
 
--- The columns' values from a row's text form, each as its type prints it. One pass, and no SQL made
--- of names. In the text form a value with a comma, quote, backslash or space stands in quotes, with
--- quotes and backslashes doubled; nothing at all is null.
+-- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
+-- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
+-- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
 -- locks: none. writes: nothing.
 create or replace function pgque.split_row(i_row text)
 returns text[]
@@ -52,9 +52,9 @@ begin
 end;
 $$;
 
--- What a trigger was fired for: its arguments, whether an event is due, and the row's columns with
--- old and new values; `sent` tells which columns the event shows. The settings make the texts the
--- same in every session: ISO dates, and floats to the last bit.
+-- Describes the change that fired a trigger: the trigger's arguments, whether the change makes an
+-- event, and the row's columns with old and new values. `sent` tells which columns the event shows.
+-- The settings make the texts the same in every session: ISO dates, and floats to the last bit.
 -- locks: none. writes: nothing.
 create or replace function pgque.describe_change(
     i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
