@@ -32,9 +32,10 @@ create schema if not exists pgque;
 
 -- ===== schema/roles.sql ==========================================================================
 
--- Three roles: pgque_reader consumes, pgque_writer produces, pgque_admin does both and runs the queue.
--- They belong to the cluster and outlive an uninstall. Who may not create them is told what another
--- has to run; nothing else here needs more than the right to create a schema.
+-- Three roles: pgque_reader consumes, pgque_writer produces, pgque_admin does both and runs the
+-- queue. They belong to the cluster and remain after an uninstall. If the installing role may not
+-- create them, the error shows the commands for an administrator. Nothing else here needs more than
+-- the right to create a schema.
 do $$
 declare
     v_role text;
@@ -70,8 +71,8 @@ $$;
 
 -- ===== schema/takeover.sql =======================================================================
 
--- An installation over an existing one goes on as the role that owns it, so that all objects keep
--- one owner: functions of ours are closed to everybody else.
+-- An installation over an existing one continues as the role that owns it, so that all objects keep
+-- one owner: our own functions are closed to all other roles.
 do $$
 declare
     v_owner constant text := (select n.nspowner::regrole::text from pg_namespace n
@@ -90,14 +91,14 @@ begin
 end;
 $$;
 
--- Takes every lock that an installation needs, all at once; with the event tables, those that an
--- uninstall needs too. An installation changes event tables of an earlier version that inherit
--- event_template. Sessions that use the queue take theirs in various orders, so to wait for one
--- with others in hand would end in deadlocks. So this asks for all and, when one is not free, lets go
--- of all and asks again, for a minute or the session's lock_timeout; most times it hardly waits, now
--- and then for less time than PostgreSQL takes to look for a deadlock (a second). The table queue,
--- which every producer's open transaction has read, comes last: whoever else comes meanwhile waits
--- there with nothing in hand.
+-- Takes every lock that an installation needs; with i_with_events also those on the event tables,
+-- which an uninstall needs. An installation changes event tables of an earlier version that inherit
+-- event_template. Sessions that use the queue take their locks in various orders, so waiting for
+-- one lock while holding others would end in deadlocks. So this function asks for all locks and, if
+-- one is not free, releases all and tries again, for a minute or the session's lock_timeout. Most
+-- attempts wait for 10 ms at most; every 40th waits for up to 800 ms, which is less than the time
+-- after which PostgreSQL looks for a deadlock (a second). The table queue, which every producer's
+-- open transaction has read, comes last, so that other sessions wait for it without holding locks.
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
@@ -139,7 +140,7 @@ begin
             return;
         exception
             when lock_not_available then
-                null;  -- all locks are given back
+                null;  -- all locks are released
         end;
         exit when clock_timestamp() >= v_give_up;
         perform pg_sleep(0.02 * random());
@@ -148,7 +149,7 @@ begin
 end;
 $$;
 
--- Names those who hold the locks.
+-- Raises an error that names the sessions that hold the locks.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_to_wait()
 returns void
@@ -183,7 +184,7 @@ $$;
 
 -- ===== schema/config.sql =========================================================================
 
--- One row: what the scheduler of this database is told, and which version installed last.
+-- One row: the settings of this database's scheduler, and the version that was installed last.
 create table if not exists pgque.config (
     singleton       boolean primary key default true check (singleton),
     ticker_job_id   bigint,
@@ -195,8 +196,8 @@ create table if not exists pgque.config (
     schema_version  text not null
 );
 
--- The logs of positions and ticks have a rotation period of their own: they are small and busy,
--- where event tables are large and hold what consumers may still need.
+-- The logs of positions and ticks have a rotation period of their own: they are small and change
+-- often, while event tables are large and hold events that consumers may still need.
 alter table pgque.config
     add column if not exists metadata_rotation_period interval not null default '2 minutes'
         check (metadata_rotation_period >= '0'),
@@ -204,20 +205,20 @@ alter table pgque.config
 
 -- ===== schema/version.sql ========================================================================
 
--- Which versions were installed here, and when: the newest row is what runs now.
+-- The versions that were installed here, and when; the newest row is the running version.
 create table if not exists pgque.version_history (
     version       text not null,
     installed_at  timestamptz not null default clock_timestamp(),
     primary key (installed_at, version)
 );
 
--- 0.1.0 noted its version in pgque.config alone.
+-- 0.1.0 recorded its version in pgque.config only.
 insert into pgque.version_history (version, installed_at)
 select c.schema_version, c.installed_at
 from pgque.config c
 where not exists (select from pgque.version_history);
 
--- Where a newer version is installed, its trigger refuses this.
+-- If a newer version is installed, its trigger refuses this statement.
 insert into pgque.config (schema_version) values ('0.2.0')
 on conflict (singleton) do update set schema_version = excluded.schema_version;
 
@@ -226,8 +227,8 @@ select '0.2.0'
 where '0.2.0' is distinct from (
     select h.version from pgque.version_history h order by h.installed_at desc limit 1);
 
--- Keeps any older pgque.sql, also one that knows nothing of this, from undoing what a newer one
--- did: every file writes its version, and the error takes back the whole installation.
+-- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did:
+-- every file writes its version, and the error rolls back the whole installation.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_downgrade()
 returns trigger
@@ -253,7 +254,7 @@ for each row execute function pgque.refuse_downgrade();
 
 -- ===== schema/queue.sql ==========================================================================
 
--- One row a queue. Producers read it on every event, so it changes only at rotation and
+-- One row per queue. Producers read it for every event, so it changes only at rotation and
 -- reconfiguration. queue_first_tick is the oldest tick whose events are still guaranteed to exist.
 create table if not exists pgque.queue (
     queue_id                   integer generated by default as identity primary key,
@@ -279,21 +280,22 @@ create table if not exists pgque.queue (
     queue_extra_maint          text[] check (queue_extra_maint is null),
     queue_max_retries          integer check (queue_max_retries >= 0),
     queue_first_tick           bigint not null default 1,
-    -- What send and insert_event execute: stored, so that they need not make it for each event.
+    -- The statement that send and insert_event execute, stored so that it is not built for each
+    -- event.
     queue_insert_sql           text not null
 );
 
--- Events older than this when their batch is opened are not in it; null keeps all.
+-- Events that are older than this when their batch is opened are not in it; null keeps all.
 alter table pgque.queue
     add column if not exists queue_event_ttl interval
         check (queue_event_ttl > '0' and queue_event_ttl <= '1000 years');
 
 -- ===== schema/event.sql ==========================================================================
 
--- The shape of every event table, which create_queue copies. Nothing inherits it: to read it reads no
--- queue. pgque.event_<queue_id> holds no rows either, but its children _0, _1, _2 do: insert-only,
--- never updated or deleted, emptied by TRUNCATE.
--- ev_owner, if set, limits an event to the subscription of that id (retries and replays).
+-- The shape of every event table; create_queue copies it. No table inherits it, so reading it reads
+-- no queue. pgque.event_<queue_id> holds no rows either; its children _0, _1 and _2 do. They are
+-- insert-only: rows are never updated or deleted, and TRUNCATE empties the tables.
+-- ev_owner, if set, limits an event to the subscription with that id (retries and replays).
 create table if not exists pgque.event_template (
     ev_id      bigint not null,
     ev_time    timestamptz not null,
@@ -308,7 +310,7 @@ create table if not exists pgque.event_template (
     ev_extra4  text
 );
 
--- Earlier versions had the event tables of all queues inherit it.
+-- In earlier versions the event tables of all queues inherited it.
 do $$
 declare
     v_table regclass;
@@ -322,7 +324,7 @@ begin
 end;
 $$;
 
--- What receive() returns and nack() takes back: an event as applications see it.
+-- What receive() returns and nack() takes: an event as applications see it.
 do $$
 begin
     if to_regtype('pgque.message') is null then
@@ -345,13 +347,13 @@ $$;
 -- ===== schema/log.sql ============================================================================
 
 -- The logs of positions and ticks have two halves each, 0 and 1. Everything is written to the
--- current half. Maintenance copies what is still needed to the other one, makes that
--- the current one, and truncates the half that it left when no snapshot needs it any more. So no
--- row dies, and what a snapshot sees stays where it sees it.
+-- current half. Maintenance copies the rows that are still needed to the other half, makes that the
+-- current one, and truncates the half that it left when no snapshot needs it any more. So there are
+-- no dead rows, and a snapshot still finds its rows where it saw them.
 
--- Which half of each log is the current one. Updated by a switch and by nothing else: whoever locks
--- the row in REPEATABLE READ gets a serialization failure if there was a switch since its snapshot.
--- Two rows that each poll reads: an index would only make that dearer.
+-- Which half of each log is the current one. Only a switch updates it: a REPEATABLE READ
+-- transaction that locks the row gets a serialization failure if a switch happened after its
+-- snapshot. Every poll reads these two rows; an index would only make that slower.
 create table if not exists pgque.log (
     log_name  text not null,
     half      smallint not null check (half in (0, 1))
@@ -362,11 +364,13 @@ select log_name, 0
 from unnest(array['tick', 'position']) log_name
 where not exists (select from pgque.log);
 
--- What maintenance knows of each log: when it was rotated last; of one with halves, since when the
--- other half waits to be emptied, which transaction switched, or a later one that a standby's
--- snapshots have to be newer than (marked_at), and which transactions held a snapshot after the
--- switch; or whether that half holds a copy for the next switch; and since when its locks were not to
--- be had. Snapshots are waited for no longer than the patience.
+-- The state of maintenance for each log. rotated_at is the time of the last rotation. For a log
+-- with halves, left_at is the time since when the other half waits to be emptied. left_by is the
+-- transaction that switched, or a later one that the snapshots of standbys have to be newer than;
+-- marked_at is when left_by was set. holders are the transactions that held a snapshot after the
+-- switch. is_copied says that the other half holds a copy for the next switch. tried_at is the time
+-- since when the log's locks could not be taken. patience is how long maintenance waits for
+-- snapshots.
 create table if not exists pgque.log_rotation (
     log_name    text primary key,
     rotated_at  timestamptz,
@@ -385,7 +389,7 @@ on conflict do nothing;
 
 -- Earlier versions had one table of ticks and one of positions. Their rows move to the first halves
 -- (schema/tick.sql, schema/partition.sql); the tables are dropped when no view reads them any more
--- (ops/regenerate.sql). Functions that pass their rows are made anew.
+-- (ops/regenerate.sql). Functions that take or return their rows are dropped and created again.
 do $$
 declare
     v_name        regprocedure;
@@ -406,7 +410,7 @@ begin
     end loop;
     alter table pgque.tick rename to tick_before;
     alter table pgque.position_log rename to position_before;
-    for v_constraint in  -- whose names the new table takes
+    for v_constraint in  -- the new table takes these names
         select c.conname from pg_constraint c where c.conrelid = 'pgque.position_before'::regclass
     loop
         execute format('alter table pgque.position_before rename constraint %I to %I',
@@ -417,8 +421,9 @@ $$;
 
 -- ===== schema/rotation.sql =======================================================================
 
--- Where the slowest consumer of a queue stood when rotation last looked, and which transactions held a
--- snapshot then. When these have ended, every snapshot sees what that tick saw as consumed.
+-- The position of the slowest consumer of a queue when rotation last looked, and the transactions
+-- that held a snapshot then. When these have ended, every snapshot sees the events up to that tick
+-- as consumed.
 create table if not exists pgque.rotation_floor (
     queue_id  integer primary key references pgque.queue on delete cascade,
     tick_id   bigint not null,
@@ -430,11 +435,11 @@ create table if not exists pgque.rotation_floor (
 
 -- ===== schema/tick.sql ===========================================================================
 
--- Append-only, in two halves (schema/log.sql). The primary key is what serializes tickers: each
--- computes last id + 1 in the snapshot that it stores, so of two at once only one can insert, and
--- snapshots of a queue only grow with the id. For some time a tick stands in both halves, so whoever
--- reads this table rather than the view below wants one row of it.
--- Without autovacuum: an analyze of a nearly empty half would leave sequential scans in cached plans.
+-- The ticks: append-only, in two halves (schema/log.sql). The primary key serializes tickers: each
+-- computes last id + 1 in the snapshot that it stores, so only one of two concurrent tickers can
+-- insert, and the snapshots of a queue only grow with the id. For some time a tick is in both
+-- halves, so a query that reads this table and not the view below has to take one of its rows.
+-- No autovacuum: an analyze of a nearly empty half would leave sequential scans in cached plans.
 create table if not exists pgque.tick_log (
     tick_queue      integer not null,
     tick_id         bigint not null,
@@ -450,11 +455,11 @@ partition of pgque.tick_log for values in (0) with (autovacuum_enabled = false);
 create table if not exists pgque.tick_log_1
 partition of pgque.tick_log for values in (1) with (autovacuum_enabled = false);
 
--- Finds the farthest tick within a maximum count of events without walking the backlog.
+-- Finds the farthest tick within a maximum count of events without reading the whole backlog.
 create index if not exists tick_log_event_seq_idx
     on pgque.tick_log (tick_queue, tick_event_seq, tick_id);
 
--- Each tick once: those of the current half.
+-- The ticks of the current half, so each tick once.
 create or replace view pgque.tick as
 select t.*
 from pgque.tick_log t
@@ -470,17 +475,18 @@ begin
 end;
 $$;
 
--- Queues that tick at the next ticker run whatever their thresholds say. One row a request: a tick
--- takes away those that its own snapshot sees, and none that came with events too late for it.
+-- Queues that the next ticker run ticks whatever their thresholds are. One row per request: a tick
+-- deletes the requests that its own snapshot sees, and keeps those whose events came too late for
+-- it.
 create table if not exists pgque.tick_request (
     request_id  bigint generated by default as identity,
     queue_id    integer not null references pgque.queue on delete cascade,
     primary key (queue_id, request_id)
 );
 
--- One row a queue: whether its last tick may have left behind events whose transactions were still
--- running, so that the next one is due after the lag although no new event came. Changes only when a
--- queue becomes quiet, or ceases to be.
+-- One row per queue: whether its last tick may have left behind events whose transactions were
+-- still running. If so, the next tick is due after the lag although no new event came. The row
+-- changes only when a queue becomes quiet or stops being quiet.
 create table if not exists pgque.tick_state (
     queue_id   integer primary key references pgque.queue on delete cascade,
     left_some  boolean not null default false
@@ -512,12 +518,12 @@ alter table pgque.subscription_base
     add column if not exists sub_main integer references pgque.subscription_base
         check ((sub_main is not null) = (sub_role = 'coop_member'));
 
--- Where each subscription stands: append-only, the row with the highest pos_seq counts.
--- The primary key makes two sessions that move one consumer at once meet: the second waits for
--- the first and then finds its number taken. A log with two halves (schema/log.sql), so a held xmin
--- horizon slows no consumer: two tables that inherit an empty one. They are no partitions, since the
--- row of a switch stands in both; and none is the other's parent, since the planner takes an empty
--- parent for one that stays empty. No autovacuum: see pgque.tick_log.
+-- The positions of the subscriptions. Append-only: the row with the highest pos_seq is the current
+-- one. If two sessions move one consumer at once, the primary key makes the second wait for the
+-- first and then find its number taken. It is a log with two halves (schema/log.sql), so that a
+-- held xmin horizon slows no consumer. The halves are two tables that inherit an empty one. They
+-- are not partitions, because the row of a switch is in both. Neither is the parent of the other,
+-- because the planner assumes that an empty parent stays empty. No autovacuum: see pgque.tick_log.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -530,11 +536,11 @@ create table if not exists pgque.position_log (
     lease_epoch    bigint not null
 );
 
--- Where the queue has an event_ttl: events of the open batch that are older are not in it. Decided
--- when the batch is opened, so that it reads the same each time.
--- A switch of the halves is a move, too: it writes the same position under the next number to both,
--- and next_half says where the one after it goes; the default is for calls of an earlier version that
--- an upgrade overtakes.
+-- event_cutoff is set if the queue has an event_ttl: the open batch does not include older events.
+-- It is fixed when the batch is opened, so that every read of the batch gives the same events.
+-- A switch of the halves is a move, too: it writes the same position under the next number to both
+-- halves, and next_half says to which half the next one is written. The default is for calls of an
+-- earlier version that are still running during an upgrade.
 alter table pgque.position_log
     add column if not exists event_cutoff timestamptz,
     add column if not exists next_half smallint not null default 0;
@@ -554,8 +560,8 @@ create index if not exists position_log_1_batch_idx
 
 create sequence if not exists pgque.batch_id_seq;
 
--- PgQ's table of the same name, readable under its columns, plus the lease, the row's number and
--- the open batch's cutoff.
+-- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number
+-- and the open batch's cutoff.
 create or replace view pgque.subscription as
 select s.sub_id,
        s.sub_queue,
@@ -583,7 +589,7 @@ cross join lateral (
 
 -- ===== schema/failure.sql ========================================================================
 
--- Events waiting for their next delivery to one subscription (ev_owner).
+-- Events that wait for their next delivery to one subscription (ev_owner).
 create table if not exists pgque.retry_queue (
     ev_retry_after  timestamptz not null,
     ev_queue        integer not null references pgque.queue,
@@ -603,8 +609,8 @@ create table if not exists pgque.retry_queue (
 
 create index if not exists retry_queue_due_idx on pgque.retry_queue (ev_retry_after);
 
--- Events that a consumer gave up. Unique by consumer and event, so that a redelivered batch
--- which dead-letters again changes nothing.
+-- Events that a consumer gave up. Unique by consumer and event, so that a redelivered batch whose
+-- events become dead letters again changes nothing.
 create table if not exists pgque.dead_letter (
     dl_id           bigint generated by default as identity primary key,
     dl_queue_id     integer not null references pgque.queue,
@@ -628,11 +634,11 @@ create index if not exists dead_letter_time_idx on pgque.dead_letter (dl_queue_i
 
 -- ===== schema/partition.sql ======================================================================
 
--- Partitioned consumers: the events of a queue, shared out by key among n slots. Each slot is a
+-- Partitioned consumers: the events of a queue are divided by key among n slots. Each slot is a
 -- subscription of its own, named consumer#slot/n, with its own cursor; see docs/partitions.md.
 
--- How many slots a consumer has, and what a failed event does to later ones of its key: with skip
--- they go on, with pause they wait until it is settled.
+-- How many slots a consumer has, and what a failed event means for later events of its key: with
+-- skip they are delivered, with pause they wait until it is settled.
 create table if not exists pgque.partition_consumer (
     queue_id    integer not null references pgque.queue on delete cascade,
     co_name     text not null check (co_name <> ''),
@@ -641,8 +647,8 @@ create table if not exists pgque.partition_consumer (
     primary key (queue_id, co_name)
 );
 
--- The first subscription makes all n slots, at one tick, so that no event falls between them.
--- Those that nobody subscribed yet keep their place.
+-- The first subscription creates all n slots at one tick, so that no event falls between them.
+-- Slots that nobody has subscribed to keep that position.
 create table if not exists pgque.partition_slot_base (
     sub_id         integer primary key references pgque.subscription_base on delete cascade,
     queue_id       integer not null,
@@ -653,8 +659,8 @@ create table if not exists pgque.partition_slot_base (
     foreign key (queue_id, co_name) references pgque.partition_consumer
 );
 
--- Under pause: failed events with the time of their next delivery, and behind each, without a time,
--- those of its key that came later.
+-- With pause: failed events with the time of their next delivery, and the later events of their
+-- keys, which have no time.
 create table if not exists pgque.partition_held (
     sub_id       integer not null references pgque.subscription_base on delete cascade,
     ev_id        bigint not null,
@@ -672,7 +678,8 @@ create table if not exists pgque.partition_held (
 );
 
 -- A slot's lease outlives batches, and a batch is handed out in pages: acked up to page_from,
--- handed out up to page_to. With held_at that page consists of held events, those due at that time.
+-- handed out up to page_to. If held_at is set, the page consists of the held events that were due
+-- then.
 alter table pgque.position_log
     add column if not exists lease_ttl interval,
     add column if not exists page_from bigint,
@@ -695,7 +702,7 @@ begin
 end;
 $$;
 
--- Earlier versions knew no slots.
+-- Earlier versions had no slots.
 do $$
 begin
     if not exists (select from pg_constraint c
@@ -734,8 +741,9 @@ select s.queue_id, s.co_name, s.slot, s.lease_owner, s.lease_until, s.lease_ttl,
 from pgque.slot_state s
 where s.is_subscribed;
 
--- For operators: who works on each slot and how far it is behind. pending_events counts those of
--- all keys since the slot's position, as get_consumer_info does: an upper estimate.
+-- For operators: the lease holder of each slot and how far the slot is behind. pending_events
+-- counts the events of all keys since the slot's position, as get_consumer_info does: an upper
+-- estimate.
 create or replace view pgque.partition_slot_status as
 select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_until,
        s.lease_epoch as epoch, s.sub_last_tick as last_tick,
@@ -756,10 +764,10 @@ cross join lateral (
 
 -- ===== schema/publishing.sql =====================================================================
 
--- Events that wait for their time of delivery. The ids begin at 2^52, where no event id of a queue
--- comes, so that an id which send_at returned for an event sent at once never cancels another's
--- entry. The foreign key keeps a queue's end from leaving entries behind, those included that a
--- producer schedules meanwhile. Deletes leave dead tuples here; autovacuum takes them.
+-- Events that wait for their time of delivery. The ids begin at 2^52, above all event ids of
+-- queues, so that an id that send_at returned for an event sent at once never cancels the entry of
+-- another event. The foreign key deletes the entries of a dropped queue, including those that a
+-- producer schedules meanwhile. Deletes leave dead tuples here; autovacuum removes them.
 create table if not exists pgque.delayed_events (
     de_id          bigint generated by default as identity (start with 4503599627370496)
                    primary key,
@@ -776,8 +784,9 @@ create table if not exists pgque.delayed_events (
 create index if not exists delayed_events_due_idx
     on pgque.delayed_events (de_queue_name, de_deliver_at, de_id);
 
--- Which events were sent under a producer's key, until when the key counts. Without a foreign key:
--- it would lock the queue's row once for each event. Vacuumed for deleted keys alone.
+-- The events that were sent under a producer's idempotency key, and until when the key counts.
+-- There is no foreign key, because it would lock the queue's row once for each event. Only deleted
+-- keys trigger autovacuum.
 create table if not exists pgque.idem (
     queue_id    integer not null,
     idem_key    text collate "C" not null,
@@ -788,10 +797,10 @@ create table if not exists pgque.idem (
 
 create index if not exists idem_expires_idx on pgque.idem (expires_at);
 
--- What many connections write side by side, to be published at once: an entry for each such write,
--- whose events wait in the unlogged table staging_<staging_id>. It stays for a day after publishing,
--- so that whoever lost his connection over the commit can ask again. Without a foreign key: dropping
--- a queue need not wait for its writers.
+-- Writes that many connections make in parallel and that are published at once. Each such write has
+-- one row, and its events wait in the unlogged table staging_<staging_id>. The row stays for a day
+-- after publishing, so that a client that lost its connection during the commit can ask again.
+-- There is no foreign key, so that dropping a queue does not wait for its writers.
 create table if not exists pgque.staging (
     staging_id  bigint generated always as identity primary key,
     queue_id    integer not null,
@@ -799,13 +808,14 @@ create table if not exists pgque.staging (
     published   bigint
 );
 
--- The role that opened it; null where an earlier version did, which noted none.
+-- The role that opened it; null for rows of an earlier version, which did not record it.
 alter table pgque.staging add column if not exists opened_by name;
 
 -- ===== schema/hold.sql ===========================================================================
 
--- Batches that nobody tries again by himself, with the reason and the way out. A row counts only while
--- its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing here.
+-- Batches that are not retried automatically, with the reason and the way out. A row counts only
+-- while its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing
+-- here.
 create table if not exists pgque.held_batch (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     batch_id    bigint not null,
@@ -816,12 +826,13 @@ create table if not exists pgque.held_batch (
 
 -- ===== schema/counters.sql =======================================================================
 
--- What was counted and cannot be derived: append-only, the sums count. A position that moves without
--- finishing anything (registration, a move by hand, an end) is written with the difference of event
--- ids, so that what a consumer finished is always the sum of its rows plus the event id where it
--- stands, and finishing a batch writes nothing here. Compaction adds rows up (history.sql); the
--- row of queue 0 is always there, so that a snapshot older than a compaction can be told.
--- sub_id is null for what ended registrations left behind. No autovacuum: see pgque.tick.
+-- Counts that cannot be derived from other tables. Append-only; the sums are the counts. A position
+-- that moves without finishing anything (registration, a move by hand, unregistration) adds a row
+-- with the difference of event ids. So what a consumer finished is always the sum of its rows plus
+-- the event id at its position, and finishing a batch writes nothing here. Compaction adds rows up
+-- (history.sql). The row of queue 0 always exists; it shows whether a snapshot is older than a
+-- compaction.
+-- sub_id is null for what ended registrations left behind. No autovacuum: see pgque.tick_log.
 create table if not exists pgque.counter_log (
     queue_id       integer not null,
     sub_id         integer,
@@ -831,9 +842,9 @@ create table if not exists pgque.counter_log (
     dead_lettered  bigint not null default 0
 ) with (autovacuum_enabled = false);
 
--- Where compaction leaves what throughput and error rates are made of: for each queue and minute in
--- which something happened, the last tick's event id, or the retries and dead letters. Append-only,
--- with a row of queue 0 as in pgque.counter_log.
+-- The data for throughput and error rates, written by compaction: for each queue and minute in
+-- which something happened, the last tick's event id, or the number of retries and dead letters.
+-- Append-only, with a row of queue 0 as in pgque.counter_log.
 create table if not exists pgque.history (
     queue_id      integer not null,
     counted_at    timestamptz not null,
@@ -845,8 +856,8 @@ create table if not exists pgque.history (
 create index if not exists history_queue_idx on pgque.history (queue_id, counted_at);
 create index if not exists history_time_idx on pgque.history (counted_at);
 
--- The first installation counts consumers from where they stand, and dead letters from those there
--- are.
+-- The first installation counts consumers from their present positions, and starts the count of
+-- dead letters with the present ones.
 insert into pgque.counter_log (queue_id, sub_id, counted_at, acked, dead_lettered)
 select l.queue_id, l.sub_id, l.counted_at, l.acked, l.dead_lettered
 from (
@@ -871,8 +882,8 @@ where not exists (select from pgque.history);
 
 -- ===== schema/origin.sql =========================================================================
 
--- What pgque.origin holds: what it held before, if anything, so that a REFRESH changes nothing.
--- pg_restore makes it empty and refreshes it once, which makes it new.
+-- Computes the row of pgque.origin: the present one, if any, so that a REFRESH changes nothing.
+-- pg_restore creates the view empty and refreshes it once, which makes a new row.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
 returns record
@@ -888,10 +899,10 @@ begin
 end;
 $$;
 
--- Whether this database came here by pg_dump and pg_restore, with transaction ids of another
+-- Shows whether this database came from pg_dump and pg_restore, with transaction ids of another
 -- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
--- pg_upgrade and a template keep it, and the transaction ids with it. first_txid is newer than all
--- that the restore loaded. Earlier versions had one that each REFRESH changed.
+-- pg_upgrade and a template keep it, and keep the transaction ids. first_txid is newer than all
+-- that the restore loaded. In earlier versions each REFRESH changed the row.
 do $$
 begin
     if to_regclass('pgque.origin') is null then
@@ -914,8 +925,8 @@ where origin_id is null;
 
 -- ===== schema/lineage.sql ========================================================================
 
--- The server's timeline, which a promotion and a recovery change, as a number. 0 where it is not told:
--- during recovery, and on managed servers that refuse these functions.
+-- Returns the server's timeline as a number; a promotion or a recovery changes it. Returns 0 where
+-- it cannot be read: during recovery, and on managed servers that refuse these functions.
 -- locks: none. writes: nothing.
 create or replace function pgque.read_timeline()
 returns bigint
@@ -923,7 +934,7 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    -- Not pg_control_checkpoint(), which is behind until the first checkpoint of a new timeline.
+    -- pg_control_checkpoint() would show the old timeline until the first checkpoint of a new one.
     return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
 exception when object_not_in_prerequisite_state or feature_not_supported
           or insufficient_privilege or undefined_function then
@@ -931,16 +942,18 @@ exception when object_not_in_prerequisite_state or feature_not_supported
 end;
 $$;
 
--- Which life of the database this is: the timeline on which it began in the upper 32 bits, a random
--- number in the others, which is 0 in the first life. Two promotions from one origin may get the same
--- timeline. It is a sequence because setval() counts at once and for all, so that nobody waits for the
--- transaction that was the first to notice a promotion.
+-- The lineage of the database. The upper 32 bits are the timeline on which the lineage began. The
+-- lower 32 bits are a random number, because two promotions from one origin may get the same
+-- timeline; it is 0 in the first lineage. It is a sequence because setval() takes effect at once
+-- and is never rolled back, so that nobody waits for the transaction that first noticed a
+-- promotion.
 create sequence if not exists pgque.lineage_seq minvalue 0;
 
 select setval('pgque.lineage_seq', pgque.read_timeline() << 32)
 where pg_sequence_last_value('pgque.lineage_seq') is null;
 
--- One row. Whoever begins a life locks it, so that of two at once one does.
+-- One row. A transaction that begins a new lineage locks it, so that only one of two concurrent
+-- transactions does.
 create table if not exists pgque.lineage_lock (
     singleton  boolean primary key default true check (singleton)
 );
@@ -1629,9 +1642,9 @@ $$;
 
 -- ===== engine/queue_functions.sql ================================================================
 
--- Generates the functions that belong to one queue, where general ones would read the queue's row
--- or need dynamic SQL on every event. Their texts contain nothing but the queue's number, and use
--- qualified names only.
+-- Generates the functions of one queue. General functions would read the queue's row or need
+-- dynamic SQL for every event. The generated texts contain nothing of the queue but its number, and
+-- only qualified names.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_queue_functions(i_queue_id integer)
 returns void
@@ -1645,11 +1658,11 @@ begin
 end;
 $$;
 
--- The insert functions know the current child, so rotation and disable_insert build them anew. A
--- session that still runs the earlier text inserts into the earlier child, which is safe: readers
--- look into all of them. The short one takes what send passes, and is a microsecond faster for it.
--- The bulk one draws the ids first, which is cheaper than having them returned row by row, and gives
--- them out in the order of the payloads.
+-- Builds the insert functions of a queue. They name the current child, so rotation and
+-- disable_insert build them again. A session that still runs the earlier text inserts into the
+-- earlier child, which is safe: readers look into all children. The short function takes only what
+-- send passes, which makes it a microsecond faster. The bulk function draws the ids first: that is
+-- cheaper than returning them row by row, and assigns them in the order of the payloads.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_insert_functions(i_queue_id integer)
 returns void
@@ -1681,7 +1694,7 @@ begin
         format('v_result := i_id; '
                'insert into %s (ev_id, ev_type, ev_data, ev_extra1, ev_extra2) '
                'values (v_result, i_type, i_data, i_extra1, i_extra2);', v_table));
-    -- Writers are not to choose ids; send_idem takes them from the queue's sequence.
+    -- Writers must not choose ids; send_idem takes them from the queue's sequence.
     execute format('revoke all on function pgque.%I(bigint, text, text, text, text) '
                    'from pgque_writer',
                    format('event_%s_insert_as', i_queue_id));
@@ -1695,8 +1708,8 @@ begin
 end;
 $$;
 
--- One insert function: a static statement on the current child, whose plan is kept. Of a queue that
--- is closed to producers it refuses first.
+-- Builds one insert function: a static statement on the current child, whose plan is cached. If the
+-- queue is closed to producers, the function first calls refuse_insert.
 -- locks: none; callers lock the queue's row. writes: pg_proc.
 create or replace function pgque.build_insert_function(
     i_queue pgque.queue, i_name text, i_arguments text, i_result text, i_insert text)
@@ -1720,8 +1733,8 @@ begin
 end;
 $$;
 
--- Refuses an event of a queue that is closed to producers. Replication goes on: as in PgQ, a session
--- with session_replication_role = replica may send.
+-- Refuses an event for a queue that is closed to producers. As in PgQ, a session with
+-- session_replication_role = replica may send, so that replication continues.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_insert(i_queue_id integer)
 returns void
@@ -1745,8 +1758,9 @@ $$;
 
 -- ===== engine/read_functions.sql =================================================================
 
--- The search for the children that hold events of a range of transactions: a probe of each index.
--- Its plan is kept from the time when the tables were small, so sequential scans are ruled out.
+-- Builds the function that finds the children with events of a range of transactions: it probes the
+-- index of each child. Its plan is cached when the tables are small, so sequential scans are
+-- disabled.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_tables_function(i_queue_id integer)
 returns void
@@ -1772,11 +1786,12 @@ begin
 end;
 $$;
 
--- The read of a batch whose transactions come as parameters, a range and a list: one statement, whose
--- plan is kept, so that reading costs no planning. That the planner knows no values makes it expect
--- few rows, which is right for small batches only, and neither sequential scans nor parallel workers
--- are. A session keeps what it used, about 130 kB a queue, so the table is named once and nothing but
--- the statement stands in the function.
+-- Builds the function that reads a batch. It takes the batch's transactions as parameters, a range
+-- and a list, so that it is one statement with a cached plan and reading costs no planning. The
+-- planner knows no values and expects few rows, which is right for small batches only. Sequential
+-- scans and parallel workers are wrong for those, so both are disabled. A session keeps the plan,
+-- about 130 kB per queue, so the statement names the table once and the function holds nothing
+-- else.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_read_function(i_queue_id integer)
 returns void
@@ -1901,11 +1916,11 @@ $$;
 
 -- ===== engine/storage.sql ========================================================================
 
--- Who may do what with a queue's tables and sequence; again after a restore without privileges.
--- Writers get no more than the columns that are theirs to fill, so that COPY into the current
--- table cannot forge ids, times or transactions. They get them in the current table and in the one
--- that was current before it, where a COPY may still come that asked earlier, and not in the one that
--- rotation empties next; in none while disable_insert is set.
+-- Sets the rights on a queue's tables and sequence; call it again after a restore without
+-- privileges. Writers may insert only the columns that they fill, so that COPY into the current
+-- table cannot forge ids, times or transactions. They have this right on the current table and on
+-- the previous one, because a COPY that looked up its table earlier may still use that one. They do
+-- not have it on the table that rotation empties next, and on no table while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
@@ -1936,7 +1951,7 @@ begin
 end;
 $$;
 
--- Opens to writers the event tables that they may fill now, and closes the others.
+-- Lets writers insert into the event tables that they may fill now, and not into the others.
 -- locks: none; callers lock the queue's row. writes: the catalog.
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
@@ -1963,8 +1978,8 @@ begin
 end;
 $$;
 
--- Storage settings of a queue's tables as create_queue makes them: full pages, and no autovacuum,
--- which has nothing to do where TRUNCATE empties.
+-- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no
+-- autovacuum, which has nothing to do because TRUNCATE empties the tables.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
@@ -2254,9 +2269,9 @@ alter table pgque.queue enable always trigger apply_disable_insert;
 
 -- ===== engine/queue_options.sql ==================================================================
 
--- Makes a queue with the parameters of set_queue_config, given as one JSON object. A queue that
--- exists takes them too, and keeps those not named, so that stating what shall be may be repeated.
--- Returns 1, or 0 if it existed.
+-- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
+-- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
+-- 0 if the queue existed.
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
@@ -2276,8 +2291,8 @@ begin
 end;
 $$;
 
--- The options, as create_queue takes them, that a queue does not have, with the values that it has
--- and that it would get. So who may not set options can tell whether all is as it shall be.
+-- Lists the options, given as for create_queue, whose values differ from the queue's, with the
+-- present and the wanted value. A role that may not set options can check them with it.
 -- locks: none. writes: nothing.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
@@ -2324,8 +2339,8 @@ begin
 end;
 $$;
 
--- Refuses options that are no object, or of which one is no parameter or a JSON value of another
--- type than its parameter's.
+-- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
+-- than their parameter's.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
@@ -2354,8 +2369,9 @@ begin
 end;
 $$;
 
--- Refuses a JSON value of another type than the parameter's, such as a number for a period, whose
--- unit one would have to guess. A string is left to whoever reads it as the parameter's type.
+-- Refuses a JSON value of another type than the parameter's, such as a number for a period, which
+-- would have no unit. A string is accepted here and checked when it is read as the parameter's
+-- type.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_option_type(i_name text, i_value jsonb, i_type text)
 returns void
@@ -2495,9 +2511,9 @@ $$;
 
 -- ===== engine/trigger_arguments.sql ==============================================================
 
--- Reads the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
--- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. No state is
--- kept between rows: one argument is the common case, and then the loop has nothing to do.
+-- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
+-- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
+-- cached between rows: one argument is the common case, and then the loop does nothing.
 -- locks: none. writes: nothing.
 create or replace function pgque.trigger_arguments(
     i_trigger text, i_args text[],
@@ -2551,9 +2567,9 @@ begin
 end;
 $$;
 
--- The SQL that computes an event's fields ($2 holds those without an expression) from a row ($1),
--- and no row where the condition is not true. Null where there is nothing to compute.
--- The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
+-- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
+-- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing
+-- to compute. The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
 -- locks: none. writes: nothing.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
@@ -2564,8 +2580,8 @@ begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
         return null;
     end if;
-    -- The line breaks end a comment that an expression may close with. Offset keeps the planner from
-    -- computing expressions where the condition is false.
+    -- The line breaks end a comment at the end of an expression. OFFSET keeps the planner from
+    -- computing expressions when the condition is false.
     return (
         select format(e'select array[%s]::pg_catalog.text[] '
                       'from (select ($1).* offset 0) r where (%s\n)',
@@ -2577,7 +2593,7 @@ begin
 end;
 $$;
 
--- Raises what is wrong with a trigger's definition.
+-- Raises an error about a trigger's definition.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_trigger(i_trigger text, i_what text, i_hint text)
 returns void
@@ -2592,7 +2608,7 @@ begin
 end;
 $$;
 
--- Raises why a change of a row cannot be an event.
+-- Raises an error about a change of a row that cannot become an event.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_change(i_trigger text, i_what text, i_hint text)
 returns void
@@ -2609,7 +2625,7 @@ $$;
 
 -- ===== engine/trigger_checks.sql =================================================================
 
--- Refuses what a trigger of this kind cannot do.
+-- Refuses operations and arguments that a trigger of this kind does not support.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_firing(
     i_trigger text, i_when text, i_level text, i_op text, i_skip boolean, i_needs_row boolean)
@@ -2633,8 +2649,8 @@ begin
 end;
 $$;
 
--- Refuses names in pkey= and ignore= that are no columns: a misspelt one would show what was to be
--- left out, or leave the key out.
+-- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
+-- was meant to be ignored, or leave a column out of the key.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
 returns void
@@ -2655,8 +2671,8 @@ begin
 end;
 $$;
 
--- The table's own columns _pgq_ev_type, _pgq_ev_extra1 and so on fill the event's fields that have no
--- expression.
+-- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
+-- _pgq_ev_extra1 and so on.
 -- locks: none. writes: nothing.
 create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
 returns text[]
@@ -2681,8 +2697,8 @@ begin
 end;
 $$;
 
--- Whoever applies an update or delete elsewhere finds the row by its key: there must be one, and it
--- must stay. Returns true.
+-- Checks the key of an update or delete: the table must have one, and an update must not change it.
+-- Consumers that apply the change elsewhere find the row by its key. Returns true.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
@@ -2713,8 +2729,9 @@ begin
 end;
 $$;
 
--- Where columns are ignored, an update that changed nothing but those and the event's own fields
--- makes no event. One that changed nothing at all makes an event, as in PgQ.
+-- Returns whether an update makes an event. If columns are ignored, an update that changed only
+-- these and the event's own fields makes none. An update that changed nothing at all makes an
+-- event, as in PgQ.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_change_sent(
     i_names text[], i_sent boolean[], i_ignored text[], i_old text[], i_new text[])
@@ -2733,7 +2750,7 @@ $$;
 
 -- ===== engine/trigger_row.sql ====================================================================
 
--- The columns of a table as its rows have them: in order, without dropped ones, with the primary
+-- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
 -- locks: none. writes: nothing.
 create or replace function pgque.table_columns(
@@ -2763,9 +2780,9 @@ begin
 end;
 $$;
 
--- The columns' values from a row's text form, each as its type prints it. One pass, and no SQL made
--- of names. In the text form a value with a comma, quote, backslash or space stands in quotes, with
--- quotes and backslashes doubled; nothing at all is null.
+-- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
+-- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
+-- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
 -- locks: none. writes: nothing.
 create or replace function pgque.split_row(i_row text)
 returns text[]
@@ -2787,9 +2804,9 @@ begin
 end;
 $$;
 
--- What a trigger was fired for: its arguments, whether an event is due, and the row's columns with
--- old and new values; `sent` tells which columns the event shows. The settings make the texts the
--- same in every session: ISO dates, and floats to the last bit.
+-- Describes the change that fired a trigger: the trigger's arguments, whether the change makes an
+-- event, and the row's columns with old and new values. `sent` tells which columns the event shows.
+-- The settings make the texts the same in every session: ISO dates, and floats to the last bit.
 -- locks: none. writes: nothing.
 create or replace function pgque.describe_change(
     i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
@@ -2854,9 +2871,9 @@ $$;
 
 -- ===== engine/trigger_event.sql ==================================================================
 
--- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace some,
--- or prevent the event. They run with the rights and the search_path of whoever changes the row,
--- so nothing is pinned here and every name of ours is qualified.
+-- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
+-- some of them, or prevent the event. The expressions run with the rights and the search_path of
+-- the role that changes the row, so no search_path is pinned here and all our names are qualified.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_change(
     i_queue text, i_expressions text, i_row record, i_fields text[])
@@ -3033,9 +3050,10 @@ $$;
 
 -- ===== engine/sqltriga.sql =======================================================================
 
--- Trigger: each change of a row becomes an event with a fragment of SQL, to be completed by its
--- consumer. Arguments and formats are in docs/triggers.md. It runs with the rights and the
--- search_path of whoever changes the row. Generated columns are left out: nobody may write them.
+-- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
+-- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
+-- search_path of the role that changes the row. Generated columns are left out, because nobody may
+-- write them.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.sqltriga()
 returns trigger
@@ -3063,7 +3081,7 @@ begin
 end;
 $$;
 
--- What follows `insert into table`, `update table set` or `delete from table where`.
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`.
 -- locks: none. writes: nothing.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
@@ -3080,7 +3098,7 @@ begin
 end;
 $$;
 
--- What follows `insert into table`.
+-- Returns the text after `insert into table`.
 -- locks: none. writes: nothing.
 create or replace function pgque.insert_fragment(i_names text[], i_sent boolean[], i_values text[])
 returns text
@@ -3096,8 +3114,8 @@ begin
 end;
 $$;
 
--- What follows `update table set`: the columns that changed. Where none did, the key is set to
--- itself, so that the statement stays one.
+-- Returns the text after `update table set`: the columns that changed. If no column changed, the
+-- key is set to itself, so that the statement stays valid.
 -- locks: none. writes: nothing.
 create or replace function pgque.update_fragment(
     i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
@@ -3122,7 +3140,7 @@ begin
 end;
 $$;
 
--- The condition that finds the row, by its key.
+-- Returns the condition that finds the row by its key.
 -- locks: none. writes: nothing.
 create or replace function pgque.key_fragment(i_names text[], i_key text[], i_values text[])
 returns text
@@ -3140,7 +3158,8 @@ $$;
 
 -- ===== engine/sequences.sql ======================================================================
 
--- A name as SQL writes it. The first dot parts schema and name; without one the schema is public.
+-- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
+-- is public.
 -- locks: none. writes: nothing.
 create or replace function pgque.quote_fqname(i_name text)
 returns text
@@ -3162,8 +3181,8 @@ begin
 end;
 $$;
 
--- The sequence of this name, if it gives a queue's event ids. Of no other: those who call
--- seq_getval and seq_setval act with the owner's rights.
+-- Returns the sequence of this name if it gives out a queue's event ids. Refuses any other
+-- sequence, because seq_getval and seq_setval run with the owner's rights.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_event_seq(i_seq_name text)
 returns regclass
@@ -3183,7 +3202,7 @@ begin
 end;
 $$;
 
--- The last event id that a queue gave out, 0 before the first.
+-- Returns the last event id that a queue gave out, or 0 before the first.
 -- locks: none. writes: nothing.
 create or replace function pgque.seq_getval(i_seq_name text)
 returns bigint
@@ -3195,9 +3214,10 @@ begin
 end;
 $$;
 
--- Raises a queue's event ids to a value, never lowers them; returns the last id given out then.
--- setval() could lower them below what a producer took meanwhile. So short ways are gone in single
--- steps, and a long one is jumped under a lock that keeps producers away.
+-- Raises a queue's event ids to a value and never lowers them; returns the last id given out then.
+-- setval() could lower them below an id that a producer takes meanwhile. So a difference below
+-- 100,000 is closed with nextval(), and a larger one with setval() under a lock that blocks
+-- producers.
 -- locks: the sequence against all others, until commit, for a jump of 100,000 and more.
 -- writes: the sequence.
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
@@ -3228,9 +3248,9 @@ $$;
 
 -- ===== engine/ticker.sql =========================================================================
 
--- The snapshot that a tick stores. A transaction that already has an id counts as finished in its
--- own snapshot, although it may still insert events; so the ticker's own id is put among those in
--- progress, and its events come in a later batch, all of them.
+-- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
+-- in its own snapshot, although it may still insert events. So the ticker's own id is added to
+-- those in progress, and all its events come in a later batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.tick_snapshot()
 returns pg_snapshot
@@ -3253,10 +3273,10 @@ begin
 end;
 $$;
 
--- Keeps a transaction whose snapshot is older than a switch of the ticks from adding one to the half
--- that was left, or registering at one that is only there: it gets a serialization failure. In READ
--- COMMITTED the statement that inserts ticks takes its snapshot after its lock, which the switch waits
--- for, and so sees the current half.
+-- Raises a serialization failure in a transaction whose snapshot is older than a switch of the tick
+-- log. Such a transaction would add a tick to the half that was left, or register a consumer at a
+-- tick that is only there. READ COMMITTED needs no check: the statement that inserts ticks takes
+-- its snapshot after its lock, which the switch waits for, and so sees the current half.
 -- locks: in a stricter isolation the row of log, shared. writes: nothing.
 create or replace function pgque.check_tick_half()
 returns void
@@ -3270,8 +3290,9 @@ begin
 end;
 $$;
 
--- What another session has locked, or waits to lock, against everybody: a queue that is being dropped,
--- for one. Whoever reads its sequence would wait for that session's commit.
+-- Relations that another session has locked exclusively, or waits to lock exclusively, such as
+-- those of a queue that is being dropped. Reading such a queue's sequence would wait for that
+-- session's commit.
 create or replace view pgque.locked_relation as
 select l.relation
 from pg_locks l
@@ -3280,10 +3301,11 @@ where l.mode = 'AccessExclusiveLock'
   and l.database = (select d.oid from pg_database d where d.datname = current_database())
   and l.pid is distinct from pg_backend_pid();
 
--- Queues whose next tick is due, with their last tick and the last event id given out: enough
--- new events, or some and old enough, or some that the last tick left behind and old enough, or none
--- for the idle period, or asked for; a queue's first event is due at once. A queue that is being
--- dropped is passed by, so that its end, if it takes long to commit, holds up no other.
+-- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
+-- due for enough new events; for any new events, or events that the last tick left behind, once
+-- that tick is older than the lag; after the idle period; on request; and at once for a queue's
+-- first event. A queue that is being dropped is skipped, so that a drop that takes long to commit
+-- delays no other queue.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -3315,10 +3337,10 @@ where not q.queue_external_ticker
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
--- Who may have taken an id from which sequence and is not finished: nextval() locks the sequence
--- before it gives an id out, until its transaction ends. written_seqs are those where the transaction
--- has an id, so it may have written events; touched_seqs all others, by whoever only looked, as a
--- ticker does, or is about to write.
+-- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
+-- the sequence before it gives an id out, until its transaction ends. written_seqs are locked by a
+-- transaction that has an id and so may have written events. touched_seqs are locked by one that
+-- only reads the sequence, as a ticker does, or has not written yet.
 -- locks: none. writes: nothing.
 create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
 returns record
@@ -3347,14 +3369,15 @@ begin
 end;
 $$;
 
--- Ticks those of the given queues that no other transaction is ticking; the lock is only tried, so
--- that a ticker inside somebody's long transaction holds up no other queue. It is one that nobody
--- without a right on the table can take.
--- A tick leaves an event behind when its id counts and its transaction is not in the snapshot. That
--- one had either taken the id when the tick fell due, and then still held the sequence when we
--- looked, before the snapshot; or it took the id since then, and the sequence moved on. A ticker
--- whose snapshot may be older, or which has events of its own, cannot tell. Nothing is left where no
--- id was given out since a tick that left nothing.
+-- Ticks those of the given queues that no other transaction is ticking. Locked rows are skipped, so
+-- that a ticker inside a long transaction delays no other queue. Only a role with rights on the
+-- table tick_state can take this lock.
+-- A tick leaves an event behind if the event's id counts and its transaction is not in the
+-- snapshot. Either that transaction took the id before the tick fell due: then it still held the
+-- sequence when we read the locks, before the snapshot. Or it took the id later: then the sequence
+-- advanced. A ticker that may have an older snapshot, or has events of its own, cannot tell and
+-- assumes that events were left behind. If no id was given out since a tick that left nothing
+-- behind, this one leaves nothing behind either.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
 create or replace function pgque.make_ticks(i_due pgque.tick_due[])
@@ -3429,8 +3452,8 @@ begin
 end;
 $$;
 
--- Ticks one queue if it is due; returns the new tick's id, or null. Refuses one that has its ticks
--- from elsewhere, or none for now.
+-- Ticks one queue if it is due; returns the new tick's id, or null. Refuses a queue that is paused
+-- or has an external ticker.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
@@ -3470,7 +3493,7 @@ begin
 end;
 $$;
 
--- How often ticker_loop ticks, and for how long it runs.
+-- Returns how often ticker_loop ticks, and for how long it runs.
 -- locks: none. writes: nothing.
 create or replace function pgque.ticker_pace(out tick_period interval, out ticker_slot interval)
 language plpgsql stable security definer
@@ -3485,11 +3508,12 @@ $$;
 
 -- ===== engine/ticker_loop.sql ====================================================================
 
--- Procedures that fill a scheduler's slot with work that is committed bit by bit. Procedures that
--- commit may not pin their search_path, so what they compute they leave to functions that do.
+-- Procedures that work during one slot of a scheduler and commit after each step. A procedure that
+-- commits cannot pin its search_path, so these leave all computation to functions that pin theirs.
 
--- When a slot that began at this time is over. Slots of a minute and more are those of a cron, which
--- goes by the clock; shorter ones count from their start.
+-- Returns the end of a slot that began at a given time. Slots of a minute or more belong to a cron,
+-- which starts jobs on the minute, so they count from the minute; shorter ones count from their
+-- start.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
 returns timestamptz
@@ -3508,8 +3532,8 @@ begin
 end;
 $$;
 
--- When what runs now has to end for the session's statement_timeout to leave it alone: with a tenth of
--- it to spare. Null without one.
+-- Returns when the current statement has to end so that statement_timeout does not cancel it, with
+-- a tenth of the timeout to spare; null without a timeout.
 -- locks: none. writes: nothing.
 create or replace function pgque.statement_end()
 returns timestamptz
@@ -3522,8 +3546,8 @@ begin
 end;
 $$;
 
--- A slot that begins now: when it began, when it ends, and which job of pg_cron there is. It ends
--- before statement_timeout would end it.
+-- Begins a slot: returns its start, its end and the current pg_cron job. The slot ends before
+-- statement_timeout would cancel it.
 -- locks: none. writes: nothing.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
@@ -3537,8 +3561,8 @@ begin
 end;
 $$;
 
--- Says at the end of a slot that statement_timeout made it shorter, so that nobody works until the
--- next one.
+-- Raises an error at the end of a slot that statement_timeout shortened, because no work is done
+-- until the next slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
 returns void
@@ -3558,9 +3582,9 @@ begin
 end;
 $$;
 
--- When to work next in a slot, null when it is over or when stop() was called: the period after the
--- last time (null: that of ticks). Work that is late shifts the beat instead of being followed by a
--- burst.
+-- Returns when to work next in a slot: one period after the last time (a null period means that of
+-- ticks). Returns null if the slot is over or stop() was called. Late work delays the following
+-- work and is not followed by a burst.
 -- locks: none. writes: nothing.
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
@@ -3583,9 +3607,10 @@ begin
 end;
 $$;
 
--- Ticks for one slot of a scheduler, each tick committed by itself, so that no tick waits for
--- another and no snapshot is held longer than a period, and in READ COMMITTED, whatever the session's
--- default. A tick that fails does not end the slot; the slot then ends with its error.
+-- Ticks for one slot of a scheduler. Each tick is committed by itself, so that no tick waits for
+-- another and no snapshot is held longer than a period. It runs in READ COMMITTED, whatever the
+-- session's default. A tick that fails does not end the slot; the slot raises the last error at its
+-- end.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
 language plpgsql
@@ -3619,7 +3644,7 @@ begin
 end;
 $$;
 
--- The same with the slot that is configured (ticker_slot).
+-- Does the same with the configured slot (ticker_slot).
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop()
 language plpgsql
@@ -3727,7 +3752,7 @@ $$;
 
 -- ===== engine/periods.sql ========================================================================
 
--- Sets how often the logs of positions and ticks are rotated at most; returns the period.
+-- Sets the shortest time between two rotations of the logs of positions and ticks; returns it.
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_metadata_rotation_period(p_period interval)
 returns interval
@@ -3746,9 +3771,9 @@ begin
 end;
 $$;
 
--- Sets how long the logs of positions and ticks keep what an old snapshot may still read; returns it.
--- A transaction that reads them for the first time when its snapshot is older gets a serialization
--- failure, and a dump lacks them.
+-- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read;
+-- returns that time. A transaction whose snapshot is older gets a serialization failure when it
+-- reads a log for the first time, and a dump lacks the rows.
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval
@@ -3788,8 +3813,9 @@ $$;
 
 -- ===== engine/register_consumer.sql ==============================================================
 
--- Registers a consumer at a tick: it will get every event that this tick's snapshot did not see.
--- Returns 1, or 0 if it was registered; then a given tick moves it there, and null leaves it.
+-- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
+-- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
+-- moves it there, and null leaves it where it is.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit.
 -- writes: consumer, subscription_base, position_log, counter_log.
 create or replace function pgque.register_consumer_at(
@@ -3871,7 +3897,8 @@ begin
 end;
 $$;
 
--- Puts a registered consumer at another tick, taking back its open batch unless that is leased.
+-- Moves a registered consumer to another tick and cancels its open batch. Refuses if that is
+-- leased.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
 create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
 returns void
@@ -3898,7 +3925,8 @@ begin
 end;
 $$;
 
--- Registers a consumer at the last tick: it gets what is not yet ticked, and all that follows.
+-- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
+-- later ones.
 -- locks: those of register_consumer_at. writes: the same.
 create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
@@ -3910,10 +3938,11 @@ begin
 end;
 $$;
 
--- Ends a registration with its open batch and waiting retries. Its dead letters go too, unless they
--- are to be kept: then they can be inspected and purged, and replayed once a consumer of that name is
--- registered again. Returns 1, or 0 if it was not registered. One with subconsumers is refused; of a
--- subconsumer, see unregister_subconsumer.
+-- Unregisters a consumer and deletes its waiting retries. Its open batch ends. Its dead letters are
+-- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and
+-- replayed once a consumer of that name is registered again. Returns 1, or 0 if the consumer was
+-- not registered. Refuses a consumer with subconsumers; for a subconsumer, see
+-- unregister_subconsumer.
 -- locks: the registration's row; waits for a concurrent move of the consumer.
 -- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
 create or replace function pgque.unregister_consumer(
@@ -3959,7 +3988,7 @@ begin
 end;
 $$;
 
--- PgQ's form: the dead letters go with the registration.
+-- PgQ's form: deletes the dead letters with the registration.
 -- locks: those of the form above. writes: the same.
 create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
@@ -3975,12 +4004,12 @@ $$;
 
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
 -- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
--- at its main consumer (sub_main). Members come and go under the lock of the main's row in
--- subscription_base; batches are handed out in coop.sql.
+-- to its main consumer (sub_main). Subconsumers are registered and unregistered under a lock on the
+-- main consumer's row in subscription_base. coop.sql hands out the batches.
 
--- Registers a subconsumer, and its main consumer where that is new. A normal consumer becomes a
--- cooperative one only when i_convert_normal says so, and only without an open batch. Returns 1, or
--- 0 if the subconsumer was registered.
+-- Registers a subconsumer, and its main consumer if that is new. A normal consumer becomes a
+-- cooperative one only if i_convert_normal is true and it has no open batch. Returns 1, or 0 if the
+-- subconsumer was already registered.
 -- locks: the main's registration, until commit; those of register_consumer.
 -- writes: consumer, subscription_base, position_log.
 create or replace function pgque.register_subconsumer(
@@ -4025,14 +4054,14 @@ begin
             perform pgque.begin_positions(v_sub_id, null);
             exit;
         end if;
-        -- Another session was faster, or the name is somebody else's.
+        -- Another session registered it first, or the name belongs to another consumer.
         exit when (pgque.find_subconsumer(v_main, i_queue, v_name)).sub_id is not null;
     end loop;
     return (v_sub_id is not null)::integer;
 end;
 $$;
 
--- The name of a subconsumer among all consumers.
+-- Returns the full name of a subconsumer: consumer.subconsumer.
 -- locks: none. writes: nothing.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
 returns text
@@ -4050,8 +4079,8 @@ begin
 end;
 $$;
 
--- Makes a normal consumer the main one of cooperative workers, if allowed. False when its position
--- moved meanwhile: a batch may be open now.
+-- Makes a normal consumer the main consumer of cooperative workers, if i_allowed is true. Returns
+-- false if its position moved meanwhile, because a batch may be open now.
 -- locks: waits for a concurrent move of the consumer. writes: subscription_base, position_log.
 create or replace function pgque.make_cooperative(
     i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
@@ -4081,7 +4110,7 @@ begin
 end;
 $$;
 
--- Says how a consumer of this role is to be used instead.
+-- Raises an error that says how to use a consumer of this role.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
@@ -4108,8 +4137,8 @@ begin
 end;
 $$;
 
--- The same for the batch of a slot: without the lease of its worker nobody finishes it, and its
--- pages are not the whole batch.
+-- Raises the same error for the batch of a slot: only the worker that holds the slot's lease may
+-- finish it, and its pages are not the whole batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_slot(i_sub pgque.subscription)
 returns void
@@ -4126,8 +4155,9 @@ begin
 end;
 $$;
 
--- A registered subconsumer with its newest position, or null. The name may belong to another
--- consumer: a.b of c is also a of b.c.
+-- Returns a registered subconsumer with its newest position, or null. The name may belong to
+-- another consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer
+-- a.b.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
@@ -4158,10 +4188,10 @@ begin
 end;
 $$;
 
--- Ends a subconsumer's registration; the last one's end makes the main consumer a normal one again.
--- With a batch open, i_batch_handling 0 refuses, 1 gives its events back as nack_batch does: to the
--- main consumer's retries, or to the dead letters when these are used up. Returns 1, or 0 if it was
--- not registered.
+-- Unregisters a subconsumer. After the last one, the main consumer becomes a normal one again. If a
+-- batch is open, i_batch_handling 0 refuses and 1 returns its events as nack_batch does: to the
+-- main consumer's retries, or to the dead letters if the retries are used up. Returns 1, or 0 if
+-- the subconsumer was not registered.
 -- locks: the main's registration; waits for a concurrent move of the subconsumer.
 -- writes: subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
@@ -4196,8 +4226,9 @@ begin
 end;
 $$;
 
--- The part that unregister_subconsumer and unregister_consumer share. The position that it writes
--- keeps the subconsumer from finishing its batch, and others from taking it over, until commit.
+-- Does the work that unregister_subconsumer and unregister_consumer share. Until commit, the
+-- position that it writes prevents the subconsumer from finishing its batch and others from taking
+-- it over.
 -- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
@@ -4244,11 +4275,11 @@ $$;
 drop function if exists pgque.find_next_tick(
     integer, pgque.tick, interval, integer, interval, integer);
 
--- The tick that ends the next batch after a given one, or null. The nearest tick that is older
--- than the lag and meets the minimum count or the minimum interval; with a maximum count, the
--- farthest one that stays within it. Counts are differences of event ids given out, so they are
--- upper estimates where transactions rolled back. What is delivered again brings no new ids, so for
--- an owner the events are counted, too, before several ticks become one batch.
+-- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
+-- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
+-- is the farthest tick that stays within that count. Counts are differences of event ids, so they
+-- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
+-- owner the events themselves are counted before several ticks become one batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
@@ -4297,8 +4328,8 @@ begin
 end;
 $$;
 
--- The farthest tick up to which a consumer gets no more than a maximum of events, from the nearest
--- to the farthest that there may be; the nearest where that has more already.
+-- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
+-- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
 -- locks: none. writes: nothing.
 create or replace function pgque.narrow_to_count(
     i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
@@ -4317,7 +4348,7 @@ begin
         else
             v_high := i_far.tick_id - 1;
         end if;
-        -- The middle one of those that are not decided on; ids from elsewhere have gaps.
+        -- The tick in the middle of the undecided range; ids of an external ticker can have gaps.
         v_middle := (i_near.tick_id + v_high + 1) / 2;
         select t.* into i_far
         from pgque.tick t
@@ -4338,7 +4369,7 @@ begin
 end;
 $$;
 
--- How many events a consumer gets between two ticks of a queue, counted to one more than the limit.
+-- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
 -- locks: none. writes: nothing.
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
@@ -4369,9 +4400,10 @@ begin
 end;
 $$;
 
--- Returns a consumer's open batch, or opens the next one; with an owner, takes or takes over the
--- lease on it under a new epoch. A batch id in i_only limits it to that open batch.
--- locks: none; of two sessions at once the second waits for the first's commit, then sees its batch.
+-- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
+-- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
+-- returned.
+-- locks: none; of two concurrent sessions the second waits for the first, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_batch(
     i_queue text, i_consumer text,
@@ -4421,9 +4453,9 @@ begin
 end;
 $$;
 
--- Up to which time events have expired, for a batch that is opened now; null without an event_ttl.
--- Decided once a batch, and kept with it: at each read the clock would give another set of rows.
--- Events that are delivered again keep their time, so they expire as well.
+-- Returns the time before which events have expired for a batch that is opened now; null without an
+-- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
+-- different rows each time. Redelivered events keep their time, so they expire as well.
 -- locks: none. writes: nothing.
 create or replace function pgque.event_cutoff(i_queue_id integer)
 returns timestamptz
@@ -4437,7 +4469,7 @@ begin
 end;
 $$;
 
--- Refuses what only the holder of a live lease may do.
+-- Refuses the call if the open batch is under another owner's live lease.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_not_leased(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text)
@@ -4458,8 +4490,8 @@ begin
 end;
 $$;
 
--- Writes a subscription's next position: the given one, under the number after the one that it was
--- read from. False when another session took that number first; then the caller must look again.
+-- Writes a subscription's next position: i_sub, under the number after its pos_seq. Returns false
+-- if another session took that number first; the caller then has to read the position again.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
@@ -4490,7 +4522,7 @@ begin
 end;
 $$;
 
--- Writes a position to the half that it names; false when its number is taken.
+-- Writes a position to the half in next_half. Returns false if its number is taken.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.write_position(i_row pgque.position_log)
 returns boolean
@@ -4509,8 +4541,9 @@ begin
 end;
 $$;
 
--- A tick that must exist. Compaction keeps every tick that a consumer needs, so only a
--- transaction whose snapshot is older than a compaction can miss one; it has to start again.
+-- Returns a tick that must exist. Compaction keeps every tick that a consumer needs, so only a
+-- transaction whose snapshot is older than a compaction can miss one. It gets a serialization
+-- failure and has to start again.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
@@ -4537,7 +4570,8 @@ $$;
 
 -- Opens the next batch, or returns the open one, with its ticks. The batch ends at the nearest tick
 -- that is older than i_min_lag and comes i_min_count events or i_min_interval after the consumer's
--- position; with i_max_count, at the farthest one that stays within so many events. Null is no limit.
+-- position. With i_max_count, it ends at the farthest tick that stays within that many events. A
+-- null argument sets no limit.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text,
@@ -4592,9 +4626,10 @@ begin
 end;
 $$;
 
--- Opens the next batch, or returns the open one; null when there is none. Each poll comes by here: a
--- poll without a new batch is one statement, and a new batch one more, of the first half alone while
--- that is current (see log_halves.sql). What is left goes to open_batch.
+-- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
+-- this function, so the common case is short: without a new batch it runs one statement, with a new
+-- batch one more, and both use only the first halves of the logs while these are current (see
+-- log_halves.sql). All other cases go to next_batch_of_both_halves.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
@@ -4650,7 +4685,8 @@ begin
 end;
 $$;
 
--- The same, wherever position and ticks are.
+-- Does the same as next_batch, whichever halves the position and the ticks are in. An open batch, a
+-- role other than normal, a stricter isolation or a lost race goes to open_batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_of_both_halves(
     i_queue_name text, i_consumer_name text, i_committed boolean)
@@ -5859,7 +5895,7 @@ $$;
 
 -- ===== engine/read_plan.sql ======================================================================
 
--- Earlier versions returned less.
+-- Earlier versions returned fewer columns.
 do $$
 begin
     if exists (select from pg_proc p
@@ -5871,13 +5907,14 @@ begin
 end;
 $$;
 
--- Splits an open batch into slices that can be read side by side: ranges of blocks between the
--- first and the last one that hold rows of the batch. Each slice is one SQL text that any
--- connection with pgque_reader runs by itself; together they give each event of the batch once.
--- At most max_slices, but at least one for each table that the batch is in; no row when the batch
--- is empty. A slice fails with PQ008 when its table was truncated or rewritten after planning.
--- slice_from is what slice_sql has after FROM, for readers that choose their columns; set_columns
--- are those of ev_retry and ev_extra1 to ev_extra4 that are not null in all of the slice.
+-- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
+-- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
+-- pgque_reader can run by itself; together the slices return each event of the batch once. There
+-- are at most i_max_slices slices, but at least one for each table that the batch is in, and none
+-- if the batch is empty. A slice fails with PQ008 if its table was truncated or rewritten after
+-- planning. slice_from is the part of slice_sql after FROM, for readers that choose their columns.
+-- set_columns names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the
+-- slice's table.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
@@ -5899,8 +5936,8 @@ begin
 end;
 $$;
 
--- Slices of the rows in some tables that meet a condition. The one pass over the rows that finds
--- the blocks also finds columns that nobody needs to fetch, because they are null throughout.
+-- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
+-- blocks and also the columns that are null throughout, which nobody needs to fetch.
 -- locks: none. writes: nothing.
 create or replace function pgque.plan_slices(
     i_tables text[], i_where text, i_max_slices integer,
@@ -5933,7 +5970,7 @@ begin
         return;
     end if;
 
-    -- Every table but one may add a slice that its last step does not fill.
+    -- Each table except one may add a slice that its last step does not fill.
     return query execute format(  -- quoted: numbers, our table names, conditions made by callers
         'with extent as materialized (select * from (%s) e where events > 0), '
         'step as (select ceil(sum(hi - lo + 1) / greatest(1, $1 - count(*) + 1))::bigint as blocks '
@@ -5947,8 +5984,8 @@ begin
 end;
 $$;
 
--- The rows of one slice. The conditions stand in a CASE, which no index can serve, so that the
--- planner reads the range of blocks and nothing else.
+-- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, which no index can
+-- serve, so that the planner reads the range of blocks and nothing else.
 -- locks: none. writes: nothing.
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
@@ -5964,10 +6001,10 @@ begin
 end;
 $$;
 
--- Earlier versions made both in one.
+-- Earlier versions built both parts in one function.
 drop function if exists pgque.slice_sql(text, oid, text, bigint, bigint);
 
--- One slice as a statement that gives events their columns and types.
+-- Returns the statement that reads one slice, with the columns and types of events.
 -- locks: none. writes: nothing.
 create or replace function pgque.slice_sql(i_from text)
 returns text
@@ -5980,8 +6017,9 @@ begin
 end;
 $$;
 
--- True while a table is the one that a plan was made for. It stands in the slice's WHERE as a
--- one-time filter: it runs once a read, when the table is locked and can change no more.
+-- Returns true while a table is the one that a plan was made for, else raises an error. It is a
+-- one-time filter in the slice's WHERE: it runs once per read, when the table is locked and cannot
+-- change any more.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean
@@ -6003,10 +6041,11 @@ $$;
 -- ===== engine/range_plan.sql =====================================================================
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
--- became visible after the first tick and up to the second. Without a consumer the events that are
--- for everybody; with one, also those that are delivered again to him. event_ttl hides none, because
--- nobody opened a batch that would fix the time. No consumer stands here and keeps rotation away, so
--- ticks before queue_first_tick are refused, and a slice that is read too late fails with PQ008.
+-- became visible after the first tick and up to the second. Without a consumer, these are the
+-- events for everybody; with one, also those redelivered to that consumer. event_ttl hides no
+-- events, because no open batch fixes the cutoff. No consumer's position protects the range from
+-- rotation, so ticks before queue_first_tick are refused, and a slice that is read too late fails
+-- with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan. writes: nothing.
 create or replace function pgque.tick_range_read_plan(
     i_queue text, i_from_tick bigint, i_to_tick bigint, i_max_slices integer,
@@ -6052,8 +6091,8 @@ begin
 end;
 $$;
 
--- A tick of a queue after which all events are still there. The queue's row tells how far rotation
--- has come; the caller holds it.
+-- Returns a tick of a queue after which all events still exist. The queue's row, which the caller
+-- holds, shows how far rotation has come.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
@@ -6087,16 +6126,16 @@ $$;
 
 -- ===== engine/retry.sql ==========================================================================
 
--- Earlier versions knew no holder.
+-- Earlier versions had no arguments for the lease holder.
 drop function if exists pgque.nack_batch(bigint, bigint[], interval, text);
 drop function if exists pgque.dead_letter_batch(bigint, bigint[], text);
--- And one reason for all.
+-- Earlier versions had one reason for all events.
 drop function if exists pgque.settle_events(bigint, bigint[], timestamptz, integer, text);
 
--- Schedules events of an open batch for another delivery to the same consumer; events that had
--- all their retries become dead letters, with the reason. One pass over the batch. Returns how
--- many events it settled; an event scheduled or given up before stays as it was. Of a batch under a
--- lease only the holder does that, who names himself.
+-- Schedules events of an open batch for another delivery to the same consumer. Events that have
+-- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
+-- many events it settled; events that were scheduled or dead-lettered before stay unchanged. If the
+-- batch is leased, only the holder may call this, with i_owner and i_epoch.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
@@ -6111,7 +6150,8 @@ begin
 end;
 $$;
 
--- The same with a reason for each event, in the order of the ids; a single one stands for all.
+-- Does the same with a reason for each event, in the order of the ids; a single reason applies to
+-- all.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
@@ -6139,8 +6179,8 @@ begin
 end;
 $$;
 
--- Makes events of an open batch dead letters at once. Returns how many. Of a batch under a lease only
--- the holder does that, who names himself.
+-- Makes events of an open batch dead letters at once. Returns how many. If the batch is leased,
+-- only the holder may call this, with i_owner and i_epoch.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,
@@ -6154,7 +6194,8 @@ begin
 end;
 $$;
 
--- The same with a reason for each event, in the order of the ids; a single one stands for all.
+-- Does the same with a reason for each event, in the order of the ids; a single reason applies to
+-- all.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
@@ -6169,9 +6210,10 @@ begin
 end;
 $$;
 
--- Refuses to settle events of a batch that somebody else has under a live lease, and whoever names
--- himself as the holder and is it no more. A holder that is taken over between this and his commit
--- is refused only where the same transaction acks the batch.
+-- Refuses to settle events of a batch under a live lease unless the caller names itself as the
+-- holder. Also refuses a caller that names itself but no longer holds the lease. If the lease is
+-- taken over between this check and the caller's commit, the caller is refused only if the same
+-- transaction acks the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
@@ -6192,12 +6234,11 @@ begin
 end;
 $$;
 
--- The pass that nack_batch, dead_letter_batch and event_retry share: ids below the maximum of
--- retries go to the retry queue unless they were given up before (always, when that is null), the
--- others to the dead letters, with their reason or the one of those without. Those of a subconsumer's
--- batch belong to its main consumer.
--- The ids stand in a condition as well as in a join: for few of a large batch that is six times
--- faster.
+-- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
+-- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
+-- i_max_retries is null, all events go there. The others become dead letters, with the reason given
+-- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. The ids
+-- are in a condition as well as in a join: for a few ids of a large batch that is six times faster.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
@@ -6256,7 +6297,7 @@ begin
 end;
 $$;
 
--- Refuses ids that are null, and reasons that are neither one a id nor one for all.
+-- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
@@ -6280,7 +6321,8 @@ begin
 end;
 $$;
 
--- PgQ's call for one event: delivers it again at a time, however often that happened before.
+-- PgQ's call for one event: schedules it for another delivery at a given time, whatever its retry
+-- count.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
@@ -6300,7 +6342,7 @@ begin
 end;
 $$;
 
--- The same, so many seconds from now.
+-- Does the same, a number of seconds from now.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
@@ -6321,10 +6363,12 @@ begin
 end;
 $$;
 
--- Puts retries that are due back into their queues, as events of their subscription alone: as many
--- as make a tick due, once those moved before are in a tick, which this sees to. So they come in
--- batches no larger than they were sent in. Returns how many.
--- locks: the retries it moves; those that another session moves are left to it; those of make_ticks.
+-- Moves retries that are due back into their queues, as events for their subscription only. It
+-- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
+-- after those are in a tick, so that the batches are no larger than usual. It makes that tick
+-- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
+-- none. Returns how many events it moved.
+-- locks: the retries it moves, except those that another session moves; those of make_ticks.
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
 returns integer
@@ -6376,8 +6420,9 @@ $$;
 
 -- ===== engine/retry_raw.sql ======================================================================
 
--- Puts an event, given in full, into a consumer's retries: for consumers that keep events aside
--- themselves. Without an id it is a new event. Returns its id; one scheduled before stays as it was.
+-- Schedules an event, given in full, as a retry of a consumer. This is for consumers that store
+-- events themselves. Without an id, the event gets a new one. Returns its id; an event that was
+-- scheduled before stays unchanged.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry_raw(
     x_queue text, x_consumer text, x_retry_after timestamptz,
@@ -6417,8 +6462,9 @@ begin
 end;
 $$;
 
--- All events of an open batch again, so many seconds from now, however often that happened before.
--- Returns how many; those scheduled before stay as they were. The batch stays open.
+-- Schedules all events of an open batch for another delivery, a number of seconds from now,
+-- whatever their retry counts. Returns how many it scheduled; events that were scheduled before
+-- stay unchanged. The batch stays open.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
@@ -6450,8 +6496,8 @@ $$;
 
 -- ===== engine/rotation.sql =======================================================================
 
--- The newest tick that every consumer of a queue has behind it, or the last tick where none is
--- registered: what its snapshot sees is needed by nobody.
+-- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
+-- consumer is registered. Nobody needs the events that its snapshot sees.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
@@ -6471,10 +6517,11 @@ begin
 end;
 $$;
 
--- The tick up to which every snapshot sees the events as consumed, or null while one may not. TRUNCATE
--- empties a table for old snapshots, too: a dump that waits for a lock would lack events that its
--- positions still need. So where the slowest consumer stands is noted with the transactions that hold
--- a snapshot then, and counts when these have ended, or after the patience with snapshots.
+-- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
+-- may not. TRUNCATE empties a table for old snapshots too, so a dump that waits for a lock could
+-- lack events that its positions still need. So this function notes where the slowest consumer
+-- stands and which transactions hold a snapshot at that time. The note counts when these
+-- transactions have ended, or after the snapshot patience.
 -- locks: held by the caller. writes: rotation_floor.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
@@ -6506,7 +6553,7 @@ begin
     set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
         noted_by = excluded.noted_by, holders = excluded.holders
     returning n.* into v_note;
-    -- A consumer that registered since stands before the noted tick.
+    -- A consumer that registered since then can stand before the noted tick.
     if v_floor.tick_id <= v_settled.tick_id
        or v_patience = '0'
        or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
@@ -6516,11 +6563,12 @@ begin
 end;
 $$;
 
--- Rotation, step 1: empties a child of the queue's event table that is not current and makes it the
--- current one: the oldest, or the other one where the oldest is still needed. Returns 1, or 0 when it
--- is too early, when step 2 of the last rotation is still to come, when an old snapshot may need what
--- consumers have behind them, or when neither can be emptied. The
--- one that comes next is closed to writers, unless it was passed by: then the oldest one stays so.
+-- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
+-- the current one. It takes the oldest child, or the other one if the oldest is still needed.
+-- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
+-- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
+-- child that comes next is closed to writers. If the oldest child was skipped, that one stays
+-- closed instead.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
 -- writes: queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
@@ -6570,9 +6618,9 @@ begin
 end;
 $$;
 
--- Truncates an event table unless somebody uses it, or it holds an event that the floor tick did not
--- see, which is looked up under the exclusive lock: what is truncated was provably consumed. Returns
--- whether it is empty now.
+-- Truncates an event table, unless a session uses it or it holds an event that the floor tick did
+-- not see. This is checked under the exclusive lock, so the truncated events are known to be
+-- consumed. Returns whether the table is empty now.
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
@@ -6582,7 +6630,7 @@ as $$
 declare
     v_needed boolean;
 begin
-    -- A lock that is taken and not used is given back with the inner block.
+    -- If the table is not truncated, the rollback of the inner block releases the lock.
     begin
         perform pgque.commit_locally();
         execute format('lock table %s in access exclusive mode nowait', i_table);  -- quoted: a number's
@@ -6601,8 +6649,8 @@ begin
 end;
 $$;
 
--- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, after
--- which the next one may come. A crash between the steps only delays that.
+-- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, which
+-- allows the next one. A crash between the steps only delays the next rotation.
 -- locks: rows of the queues it notes. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
@@ -7008,7 +7056,7 @@ $$;
 
 -- ===== engine/metadata_rotation.sql ==============================================================
 
--- The logs that may be rotated now: the period is over, or the other half is the current one.
+-- The logs that may be rotated now: their period is over, or they are on their second half.
 create or replace view pgque.rotation_due as
 select r.log_name
 from pgque.log_rotation r
@@ -7018,9 +7066,10 @@ where r.rotated_at is null
    or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
    or l.half = 1;
 
--- Rotates one log (position, tick, counter, history) when metadata_rotation_period is over since the
--- last time and it holds enough that is obsolete, and goes back to the first half as soon as that is
--- empty. Returns whether it did. Another maintenance that is at it is left alone.
+-- Rotates one log (position, tick, counter, history) if metadata_rotation_period has passed since
+-- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
+-- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
+-- session is rotating.
 -- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
 create or replace function pgque.maint_rotate_metadata(i_log text)
 returns integer
@@ -7051,8 +7100,8 @@ begin
 end;
 $$;
 
--- The same for all logs, and empties the halves that are needed no more; that of the ticks last, so
--- that no copy is made under its lock. Returns how many it rotated.
+-- Rotates all logs, and empties the halves that are no longer needed. The half of the ticks comes
+-- last, so that no copy is made under its lock. Returns how many logs it rotated.
 -- locks: those of maint_empty_half and of the form above. writes: the same.
 create or replace function pgque.maint_rotate_metadata()
 returns integer
@@ -7076,11 +7125,12 @@ $$;
 
 -- ===== engine/restore.sql ========================================================================
 
--- Life after pg_restore. Transaction ids of the new cluster say nothing beside those stored in
--- ticks and events, so nothing is ticked, read or truncated until adopt_restored_database has
--- renumbered what is unread. See docs/restore.md.
+-- Adoption after pg_restore. The transaction ids in restored ticks and events come from the old
+-- cluster and cannot be compared with those of the new one. So nothing is ticked, read or truncated
+-- until adopt_restored_database has written the unread events again. See docs/restore.md.
 
--- Refuses to compare transaction ids of two clusters.
+-- Refuses to work in a restored database that is not adopted yet: transaction ids of two clusters
+-- cannot be compared.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_adopted()
 returns void
@@ -7097,9 +7147,9 @@ begin
 end;
 $$;
 
--- Gives every consumer what it had not finished as new events: its next batch holds all of them,
--- with their ids, times and retry counts. Open batches are taken back, leases end. Returns how many
--- rows it wrote, 0 also where there is nothing to adopt.
+-- Writes the unfinished events of all consumers again as new events. A consumer's next batch holds
+-- all of its events, with their ids, times and retry counts. Open batches are canceled and leases
+-- end. Returns how many rows it wrote, and 0 if there is nothing to adopt.
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
@@ -7133,9 +7183,9 @@ begin
 end;
 $$;
 
--- Refuses to adopt a dump that does not say where its consumers stand: it waited for a lock for longer
--- than maintenance has patience with snapshots, and found a log emptied. To take such consumers for
--- finished would drop their events.
+-- Refuses to adopt a dump that lacks ticks or positions. Such a dump waited for a lock longer than
+-- the snapshot patience and found a log already emptied. If its consumers were taken as finished,
+-- their events would be lost.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_logs_complete()
 returns void
@@ -7168,9 +7218,9 @@ begin
 end;
 $$;
 
--- What each consumer of a queue has not finished: all that its last tick did not see and, for an
--- open batch of a cooperative member, what lies between its two ticks. Without consumers, what
--- is not ticked.
+-- What each consumer of a queue has not finished: all events that its last tick did not see and,
+-- for the open batch of a cooperative member, those between the batch's two ticks. For a queue
+-- without consumers, these are the events after its last tick.
 create or replace view pgque.unfinished as
 select s.sub_queue as queue_id, coalesce(s.sub_main, s.sub_id) as owner_id,
        prev.tick_snapshot as after_snapshot,
@@ -7189,10 +7239,10 @@ cross join lateral (
 ) last_tick
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
--- Writes the unfinished events of a queue again, under this transaction's id. One that all
--- consumers need stays one row, else each gets its own. Rows sent since the restore are told from
--- restored ones by the transaction that wrote them (xmin, which has 32 bits of the id), and all
--- consumers need those.
+-- Writes the unfinished events of a queue again, under this transaction's id. An event that all
+-- consumers need stays one row; otherwise each consumer that needs it gets its own row. The
+-- transaction that wrote a row (xmin, which has 32 bits of the id) shows whether it was sent after
+-- the restore; all consumers need such rows.
 -- locks: the event tables, exclusively at the end. writes: the event tables.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
@@ -7240,7 +7290,8 @@ begin
 end;
 $$;
 
--- Whether a row's xmin is a given transaction or a later one; both are less than 2^31 apart.
+-- Returns whether a row's xmin is the given transaction or a later one. The two are less than 2^31
+-- apart.
 -- locks: none. writes: nothing.
 create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
 returns boolean
@@ -7252,7 +7303,8 @@ begin
 end;
 $$;
 
--- One tick a queue, with this transaction still in progress, and every consumer at it.
+-- Gives each queue a single tick, in which this transaction is still in progress, and moves every
+-- consumer to it.
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
@@ -7311,13 +7363,14 @@ $$;
 
 -- ===== engine/maint.sql ==========================================================================
 
--- All maintenance in one call, for any scheduler: rotation of events, retries, events whose time has
--- come, expired idempotency keys, what dead writers left, rotation of the logs. Returns how many
--- things it did. What it cannot lock it leaves for the next call. A step that fails stops no other
--- and is told of in a warning; when nothing else was done, with the error. Ticks are copied first, so
--- that no lock is held meanwhile; the logs are switched last, since their locks are kept until commit,
--- and the half with the old ticks is emptied after that, since readers wait for its lock. Call it in a
--- transaction of its own: one that switches a log commits without waiting for a synchronous standby.
+-- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
+-- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
+-- many things it did. What it cannot lock, it leaves for the next call. A step that fails stops no
+-- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
+-- are copied first, so that no lock is held during the copy. The logs are switched last, since
+-- their locks are kept until commit. The half with the old ticks is emptied after that, since
+-- readers wait for its lock. Call it in a transaction of its own: a transaction that switches a log
+-- commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -7358,7 +7411,7 @@ begin
 end;
 $$;
 
--- The steps of maint, in their order.
+-- Lists the steps of maint, in their order.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
@@ -7384,9 +7437,9 @@ $$;
 
 -- ===== engine/maint_operations.sql ===============================================================
 
--- What there is to maintain now, for schedulers that run each step in a transaction of its own:
--- functions of none or one argument, to be called again while they return more than 0, and tables
--- to vacuum.
+-- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
+-- own: functions with no or one argument, to be called again while they return more than 0, and
+-- tables to vacuum.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
@@ -7435,8 +7488,8 @@ begin
 end;
 $$;
 
--- The tables that change rows in place, where the server does not vacuum them by itself. Events,
--- positions and ticks are not among them: they are truncated.
+-- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
+-- positions and ticks are not among them, because their tables are truncated.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
@@ -7456,11 +7509,12 @@ $$;
 
 -- ===== engine/maint_loop.sql =====================================================================
 
--- Maintenance by a scheduler, step by step: each in a transaction of its own, so that the two steps
--- of a rotation are apart, no lock outlasts its step, and a step that fails stops no other.
+-- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
+-- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
+-- fails stops no other.
 
--- Runs a function that maint_operations names; returns whether it did something and is to be called
--- again. Vacuum is left alone, since no procedure can run it.
+-- Runs a function that maint_operations names. Returns whether it did something and has to be
+-- called again. Skips vacuum, which no procedure can run.
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns boolean
@@ -7482,8 +7536,8 @@ begin
 end;
 $$;
 
--- How long maint_loop waits until it comes again: less while a log is on its other half, where reading
--- costs more.
+-- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
+-- half, where reading costs more.
 -- locks: none. writes: nothing.
 create or replace function pgque.maint_pause()
 returns interval
@@ -7496,8 +7550,9 @@ begin
 end;
 $$;
 
--- Maintains every 10 seconds for one slot of a scheduler, in READ COMMITTED, whatever the session's
--- default. The slot goes on after an error, and fails at its end with the last one.
+-- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ
+-- COMMITTED, whatever the session's default. A step that fails does not end the slot; the slot
+-- raises the last error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
 language plpgsql

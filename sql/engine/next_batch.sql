@@ -130,7 +130,7 @@ $$;
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
 -- returned.
--- locks: none; of two sessions at once the second waits for the first's commit, then sees its batch.
+-- locks: none; of two concurrent sessions the second waits for the first, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_batch(
     i_queue text, i_consumer text,

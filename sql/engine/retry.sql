@@ -82,9 +82,9 @@ begin
 end;
 $$;
 
--- Refuses to settle events of a batch that another session has under a live lease. Also refuses a
--- caller that passes an owner and an epoch but no longer holds the lease. If the lease is taken
--- over between this check and the caller's commit, the caller is refused only if the same
+-- Refuses to settle events of a batch under a live lease unless the caller names itself as the
+-- holder. Also refuses a caller that names itself but no longer holds the lease. If the lease is
+-- taken over between this check and the caller's commit, the caller is refused only if the same
 -- transaction acks the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_may_settle(
@@ -238,8 +238,9 @@ $$;
 -- Moves retries that are due back into their queues, as events for their subscription only. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
 -- after those are in a tick, so that the batches are no larger than usual. It makes that tick
--- itself, unless the queue is paused or has an external ticker. Returns how many events it moved.
--- locks: the retries it moves; those that another session moves are left to it; those of make_ticks.
+-- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
+-- none. Returns how many events it moved.
+-- locks: the retries it moves, except those that another session moves; those of make_ticks.
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
 returns integer

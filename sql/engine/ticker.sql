@@ -52,9 +52,10 @@ where l.mode = 'AccessExclusiveLock'
   and l.pid is distinct from pg_backend_pid();
 
 -- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
--- due for enough new events; for any new events, or events that the last tick left behind, once the
--- lag has passed; after the idle period; on request; and at once for a queue's first event. A queue
--- that is being dropped is skipped, so that a drop that takes long to commit delays no other queue.
+-- due for enough new events; for any new events, or events that the last tick left behind, once
+-- that tick is older than the lag; after the idle period; on request; and at once for a queue's
+-- first event. A queue that is being dropped is skipped, so that a drop that takes long to commit
+-- delays no other queue.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -124,9 +125,9 @@ $$;
 -- A tick leaves an event behind if the event's id counts and its transaction is not in the
 -- snapshot. Either that transaction took the id before the tick fell due: then it still held the
 -- sequence when we read the locks, before the snapshot. Or it took the id later: then the sequence
--- advanced. A ticker that may have an older snapshot, or has events of its own, cannot tell the
--- difference. If no id was given out since a tick that left nothing behind, this one leaves nothing
--- behind either.
+-- advanced. A ticker that may have an older snapshot, or has events of its own, cannot tell and
+-- assumes that events were left behind. If no id was given out since a tick that left nothing
+-- behind, this one leaves nothing behind either.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
 create or replace function pgque.make_ticks(i_due pgque.tick_due[])

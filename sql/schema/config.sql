@@ -1,4 +1,4 @@
--- One row: what the scheduler of this database is told, and which version installed last.
+-- One row: the settings of this database's scheduler, and the version that was installed last.
 create table if not exists pgque.config (
     singleton       boolean primary key default true check (singleton),
     ticker_job_id   bigint,
@@ -10,8 +10,8 @@ create table if not exists pgque.config (
     schema_version  text not null
 );
 
--- The logs of positions and ticks have a rotation period of their own: they are small and busy,
--- where event tables are large and hold what consumers may still need.
+-- The logs of positions and ticks have a rotation period of their own: they are small and change
+-- often, while event tables are large and hold events that consumers may still need.
 alter table pgque.config
     add column if not exists metadata_rotation_period interval not null default '2 minutes'
         check (metadata_rotation_period >= '0'),

@@ -1,9 +1,10 @@
--- What was counted and cannot be derived: append-only, the sums count. A position that moves without
--- finishing anything (registration, a move by hand, an end) is written with the difference of event
--- ids, so that what a consumer finished is always the sum of its rows plus the event id where it
--- stands, and finishing a batch writes nothing here. Compaction adds rows up (history.sql); the
--- row of queue 0 is always there, so that a snapshot older than a compaction can be told.
--- sub_id is null for what ended registrations left behind. No autovacuum: see pgque.tick.
+-- Counts that cannot be derived from other tables. Append-only; the sums are the counts. A position
+-- that moves without finishing anything (registration, a move by hand, unregistration) adds a row
+-- with the difference of event ids. So what a consumer finished is always the sum of its rows plus
+-- the event id at its position, and finishing a batch writes nothing here. Compaction adds rows up
+-- (history.sql). The row of queue 0 always exists; it shows whether a snapshot is older than a
+-- compaction.
+-- sub_id is null for what ended registrations left behind. No autovacuum: see pgque.tick_log.
 create table if not exists pgque.counter_log (
     queue_id       integer not null,
     sub_id         integer,
@@ -13,9 +14,9 @@ create table if not exists pgque.counter_log (
     dead_lettered  bigint not null default 0
 ) with (autovacuum_enabled = false);
 
--- Where compaction leaves what throughput and error rates are made of: for each queue and minute in
--- which something happened, the last tick's event id, or the retries and dead letters. Append-only,
--- with a row of queue 0 as in pgque.counter_log.
+-- The data for throughput and error rates, written by compaction: for each queue and minute in
+-- which something happened, the last tick's event id, or the number of retries and dead letters.
+-- Append-only, with a row of queue 0 as in pgque.counter_log.
 create table if not exists pgque.history (
     queue_id      integer not null,
     counted_at    timestamptz not null,
@@ -27,8 +28,8 @@ create table if not exists pgque.history (
 create index if not exists history_queue_idx on pgque.history (queue_id, counted_at);
 create index if not exists history_time_idx on pgque.history (counted_at);
 
--- The first installation counts consumers from where they stand, and dead letters from those there
--- are.
+-- The first installation counts consumers from their present positions, and starts the count of
+-- dead letters with the present ones.
 insert into pgque.counter_log (queue_id, sub_id, counted_at, acked, dead_lettered)
 select l.queue_id, l.sub_id, l.counted_at, l.acked, l.dead_lettered
 from (

@@ -1,7 +1,7 @@
--- The shape of every event table, which create_queue copies. Nothing inherits it: to read it reads no
--- queue. pgque.event_<queue_id> holds no rows either, but its children _0, _1, _2 do: insert-only,
--- never updated or deleted, emptied by TRUNCATE.
--- ev_owner, if set, limits an event to the subscription of that id (retries and replays).
+-- The shape of every event table; create_queue copies it. No table inherits it, so reading it reads
+-- no queue. pgque.event_<queue_id> holds no rows either; its children _0, _1 and _2 do. They are
+-- insert-only: rows are never updated or deleted, and TRUNCATE empties the tables.
+-- ev_owner, if set, limits an event to the subscription with that id (retries and replays).
 create table if not exists pgque.event_template (
     ev_id      bigint not null,
     ev_time    timestamptz not null,
@@ -16,7 +16,7 @@ create table if not exists pgque.event_template (
     ev_extra4  text
 );
 
--- Earlier versions had the event tables of all queues inherit it.
+-- In earlier versions the event tables of all queues inherited it.
 do $$
 declare
     v_table regclass;
@@ -30,7 +30,7 @@ begin
 end;
 $$;
 
--- What receive() returns and nack() takes back: an event as applications see it.
+-- What receive() returns and nack() takes: an event as applications see it.
 do $$
 begin
     if to_regtype('pgque.message') is null then

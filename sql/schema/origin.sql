@@ -1,5 +1,5 @@
--- What pgque.origin holds: what it held before, if anything, so that a REFRESH changes nothing.
--- pg_restore makes it empty and refreshes it once, which makes it new.
+-- Computes the row of pgque.origin: the present one, if any, so that a REFRESH changes nothing.
+-- pg_restore creates the view empty and refreshes it once, which makes a new row.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
 returns record
@@ -15,10 +15,10 @@ begin
 end;
 $$;
 
--- Whether this database came here by pg_dump and pg_restore, with transaction ids of another
+-- Shows whether this database came from pg_dump and pg_restore, with transaction ids of another
 -- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
--- pg_upgrade and a template keep it, and the transaction ids with it. first_txid is newer than all
--- that the restore loaded. Earlier versions had one that each REFRESH changed.
+-- pg_upgrade and a template keep it, and keep the transaction ids. first_txid is newer than all
+-- that the restore loaded. In earlier versions each REFRESH changed the row.
 do $$
 begin
     if to_regclass('pgque.origin') is null then

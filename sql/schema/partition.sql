@@ -1,8 +1,8 @@
--- Partitioned consumers: the events of a queue, shared out by key among n slots. Each slot is a
+-- Partitioned consumers: the events of a queue are divided by key among n slots. Each slot is a
 -- subscription of its own, named consumer#slot/n, with its own cursor; see docs/partitions.md.
 
--- How many slots a consumer has, and what a failed event does to later ones of its key: with skip
--- they go on, with pause they wait until it is settled.
+-- How many slots a consumer has, and what a failed event means for later events of its key: with
+-- skip they are delivered, with pause they wait until it is settled.
 create table if not exists pgque.partition_consumer (
     queue_id    integer not null references pgque.queue on delete cascade,
     co_name     text not null check (co_name <> ''),
@@ -11,8 +11,8 @@ create table if not exists pgque.partition_consumer (
     primary key (queue_id, co_name)
 );
 
--- The first subscription makes all n slots, at one tick, so that no event falls between them.
--- Those that nobody subscribed yet keep their place.
+-- The first subscription creates all n slots at one tick, so that no event falls between them.
+-- Slots that nobody has subscribed to keep that position.
 create table if not exists pgque.partition_slot_base (
     sub_id         integer primary key references pgque.subscription_base on delete cascade,
     queue_id       integer not null,
@@ -23,8 +23,8 @@ create table if not exists pgque.partition_slot_base (
     foreign key (queue_id, co_name) references pgque.partition_consumer
 );
 
--- Under pause: failed events with the time of their next delivery, and behind each, without a time,
--- those of its key that came later.
+-- With pause: failed events with the time of their next delivery, and the later events of their
+-- keys, which have no time.
 create table if not exists pgque.partition_held (
     sub_id       integer not null references pgque.subscription_base on delete cascade,
     ev_id        bigint not null,
@@ -42,7 +42,8 @@ create table if not exists pgque.partition_held (
 );
 
 -- A slot's lease outlives batches, and a batch is handed out in pages: acked up to page_from,
--- handed out up to page_to. With held_at that page consists of held events, those due at that time.
+-- handed out up to page_to. If held_at is set, the page consists of the held events that were due
+-- then.
 alter table pgque.position_log
     add column if not exists lease_ttl interval,
     add column if not exists page_from bigint,
@@ -65,7 +66,7 @@ begin
 end;
 $$;
 
--- Earlier versions knew no slots.
+-- Earlier versions had no slots.
 do $$
 begin
     if not exists (select from pg_constraint c
@@ -104,8 +105,9 @@ select s.queue_id, s.co_name, s.slot, s.lease_owner, s.lease_until, s.lease_ttl,
 from pgque.slot_state s
 where s.is_subscribed;
 
--- For operators: who works on each slot and how far it is behind. pending_events counts those of
--- all keys since the slot's position, as get_consumer_info does: an upper estimate.
+-- For operators: the lease holder of each slot and how far the slot is behind. pending_events
+-- counts the events of all keys since the slot's position, as get_consumer_info does: an upper
+-- estimate.
 create or replace view pgque.partition_slot_status as
 select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_until,
        s.lease_epoch as epoch, s.sub_last_tick as last_tick,

@@ -1,6 +1,7 @@
--- Three roles: pgque_reader consumes, pgque_writer produces, pgque_admin does both and runs the queue.
--- They belong to the cluster and outlive an uninstall. Who may not create them is told what another
--- has to run; nothing else here needs more than the right to create a schema.
+-- Three roles: pgque_reader consumes, pgque_writer produces, pgque_admin does both and runs the
+-- queue. They belong to the cluster and remain after an uninstall. If the installing role may not
+-- create them, the error shows the commands for an administrator. Nothing else here needs more than
+-- the right to create a schema.
 do $$
 declare
     v_role text;

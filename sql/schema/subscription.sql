@@ -18,12 +18,12 @@ alter table pgque.subscription_base
     add column if not exists sub_main integer references pgque.subscription_base
         check ((sub_main is not null) = (sub_role = 'coop_member'));
 
--- Where each subscription stands: append-only, the row with the highest pos_seq counts.
--- The primary key makes two sessions that move one consumer at once meet: the second waits for
--- the first and then finds its number taken. A log with two halves (schema/log.sql), so a held xmin
--- horizon slows no consumer: two tables that inherit an empty one. They are no partitions, since the
--- row of a switch stands in both; and none is the other's parent, since the planner takes an empty
--- parent for one that stays empty. No autovacuum: see pgque.tick_log.
+-- The positions of the subscriptions. Append-only: the row with the highest pos_seq is the current
+-- one. If two sessions move one consumer at once, the primary key makes the second wait for the
+-- first and then find its number taken. It is a log with two halves (schema/log.sql), so that a
+-- held xmin horizon slows no consumer. The halves are two tables that inherit an empty one. They
+-- are not partitions, because the row of a switch is in both. Neither is the parent of the other,
+-- because the planner assumes that an empty parent stays empty. No autovacuum: see pgque.tick_log.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -36,11 +36,11 @@ create table if not exists pgque.position_log (
     lease_epoch    bigint not null
 );
 
--- Where the queue has an event_ttl: events of the open batch that are older are not in it. Decided
--- when the batch is opened, so that it reads the same each time.
--- A switch of the halves is a move, too: it writes the same position under the next number to both,
--- and next_half says where the one after it goes; the default is for calls of an earlier version that
--- an upgrade overtakes.
+-- event_cutoff is set if the queue has an event_ttl: the open batch does not include older events.
+-- It is fixed when the batch is opened, so that every read of the batch gives the same events.
+-- A switch of the halves is a move, too: it writes the same position under the next number to both
+-- halves, and next_half says to which half the next one is written. The default is for calls of an
+-- earlier version that are still running during an upgrade.
 alter table pgque.position_log
     add column if not exists event_cutoff timestamptz,
     add column if not exists next_half smallint not null default 0;
@@ -60,8 +60,8 @@ create index if not exists position_log_1_batch_idx
 
 create sequence if not exists pgque.batch_id_seq;
 
--- PgQ's table of the same name, readable under its columns, plus the lease, the row's number and
--- the open batch's cutoff.
+-- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number
+-- and the open batch's cutoff.
 create or replace view pgque.subscription as
 select s.sub_id,
        s.sub_queue,

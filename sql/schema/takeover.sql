@@ -1,5 +1,5 @@
--- An installation over an existing one goes on as the role that owns it, so that all objects keep
--- one owner: functions of ours are closed to everybody else.
+-- An installation over an existing one continues as the role that owns it, so that all objects keep
+-- one owner: our own functions are closed to all other roles.
 do $$
 declare
     v_owner constant text := (select n.nspowner::regrole::text from pg_namespace n
@@ -18,14 +18,14 @@ begin
 end;
 $$;
 
--- Takes every lock that an installation needs, all at once; with the event tables, those that an
--- uninstall needs too. An installation changes event tables of an earlier version that inherit
--- event_template. Sessions that use the queue take theirs in various orders, so to wait for one
--- with others in hand would end in deadlocks. So this asks for all and, when one is not free, lets go
--- of all and asks again, for a minute or the session's lock_timeout; most times it hardly waits, now
--- and then for less time than PostgreSQL takes to look for a deadlock (a second). The table queue,
--- which every producer's open transaction has read, comes last: whoever else comes meanwhile waits
--- there with nothing in hand.
+-- Takes every lock that an installation needs; with i_with_events also those on the event tables,
+-- which an uninstall needs. An installation changes event tables of an earlier version that inherit
+-- event_template. Sessions that use the queue take their locks in various orders, so waiting for
+-- one lock while holding others would end in deadlocks. So this function asks for all locks and, if
+-- one is not free, releases all and tries again, for a minute or the session's lock_timeout. Most
+-- attempts wait for 10 ms at most; every 40th waits for up to 800 ms, which is less than the time
+-- after which PostgreSQL looks for a deadlock (a second). The table queue, which every producer's
+-- open transaction has read, comes last, so that other sessions wait for it without holding locks.
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
@@ -67,7 +67,7 @@ begin
             return;
         exception
             when lock_not_available then
-                null;  -- all locks are given back
+                null;  -- all locks are released
         end;
         exit when clock_timestamp() >= v_give_up;
         perform pg_sleep(0.02 * random());
@@ -76,7 +76,7 @@ begin
 end;
 $$;
 
--- Names those who hold the locks.
+-- Raises an error that names the sessions that hold the locks.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_to_wait()
 returns void

@@ -1,17 +1,17 @@
--- Which versions were installed here, and when: the newest row is what runs now.
+-- The versions that were installed here, and when; the newest row is the running version.
 create table if not exists pgque.version_history (
     version       text not null,
     installed_at  timestamptz not null default clock_timestamp(),
     primary key (installed_at, version)
 );
 
--- 0.1.0 noted its version in pgque.config alone.
+-- 0.1.0 recorded its version in pgque.config only.
 insert into pgque.version_history (version, installed_at)
 select c.schema_version, c.installed_at
 from pgque.config c
 where not exists (select from pgque.version_history);
 
--- Where a newer version is installed, its trigger refuses this.
+-- If a newer version is installed, its trigger refuses this statement.
 insert into pgque.config (schema_version) values ('@VERSION@')
 on conflict (singleton) do update set schema_version = excluded.schema_version;
 
@@ -20,8 +20,8 @@ select '@VERSION@'
 where '@VERSION@' is distinct from (
     select h.version from pgque.version_history h order by h.installed_at desc limit 1);
 
--- Keeps any older pgque.sql, also one that knows nothing of this, from undoing what a newer one
--- did: every file writes its version, and the error takes back the whole installation.
+-- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did:
+-- every file writes its version, and the error rolls back the whole installation.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_downgrade()
 returns trigger
