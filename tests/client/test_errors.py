@@ -47,6 +47,7 @@ from pgque_dagster.client.calls.ticks import next_tick
 from tests.support.queues import (
     Connection,
     compact_positions,
+    empty_halves,
     make_queue,
     open_batch,
     queue_id,
@@ -141,6 +142,8 @@ def transaction_older_than_a_compaction(client: Client, db: Connection) -> None:
         connection.execute("set transaction isolation level repeatable read")
         connection.execute("select pg_current_snapshot()")
         compact_positions(db)
+        db.execute("select pgque.set_snapshot_patience('0')")
+        empty_halves(db)
         client.next_batch("q", "c")
 
 

@@ -328,6 +328,7 @@ class TestOtherQueues:
         self, db: Connection, another: Another
     ) -> None:
         make_queue(db, rotation_period="1 microsecond")
+        value(db, "select pgque.set_snapshot_patience('0')::text")
         with db.transaction():
             schedule(db, "x")
             assert value(another(), "select pgque.maint_rotate_tables_step1('q')") == 1

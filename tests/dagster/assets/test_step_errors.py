@@ -41,8 +41,8 @@ def logged_errors(printed: str) -> list[str]:
     [
         (
             misspelt,
-            'queue "odrers" does not exist. The resource pgque declares none: add the queue to its '
-            "`queues`, or correct queue= of misspelt.",
+            'queue not found: queue "odrers" does not exist. The resource pgque declares none: '
+            "add the queue to its `queues`, or correct queue= of misspelt.",
         ),
         (no_frame, "no_frame returned int. Return a Spark DataFrame."),
     ],
@@ -88,4 +88,4 @@ def test_an_error_of_a_job_is_told_in_one_line_before_the_traceback(
         raise_on_error=False,
     )
 
-    assert logged_errors(capfd.readouterr().err)[0].startswith('queue "odrers" does not exist')
+    assert logged_errors(capfd.readouterr().err)[0].startswith('queue not found: queue "odrers"')

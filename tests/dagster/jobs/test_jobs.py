@@ -301,7 +301,7 @@ def test_an_export_into_a_folder_that_is_missing_is_refused(client: Client, tmp_
 def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Client) -> None:
     paused = run(client, "pause_queue")
     client.send("orders", "a")
-    tick(client)
+    client.ticker()
     while_paused = client.claim("orders", "revenue", owner="a test")
     resumed = run(client, "resume_queue")
 

@@ -34,7 +34,7 @@ def test_an_error_of_planning_comes_by_its_name_and_in_one_line(
     with pytest.raises(BatchNotOpen) as raised, clear_executor_errors():
         count(spark, url=database_url, batch_id="4711")
 
-    assert str(raised.value).startswith("batch 4711 is not open. It was finished already")
+    assert str(raised.value).startswith("batch not found: batch 4711 is not open. It")
     assert "\n" not in str(raised.value)
     assert raised.value.__suppress_context__
 
