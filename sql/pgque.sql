@@ -11481,7 +11481,7 @@ end;
 $$;
 
 -- Unschedules the jobs; a run in progress ends with its next tick. If nothing was started, it does
--- nothing.
+-- nothing. It fails if pg_cron is in another database, where there may be jobs for this one.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void
@@ -11489,7 +11489,9 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform pgque.remove_jobs();
+    if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
+        perform pgque.find_cron(false);
+    end if;
 end;
 $$;
 
