@@ -1185,6 +1185,9 @@ begin
     if found then
         update pgque.log_rotation r set tried_at = clock_timestamp() where r.log_name = i_log;
     end if;
+exception
+    when lock_not_available then  -- an upgrade has the table
+        return;
 end;
 $$;
 
