@@ -4272,7 +4272,7 @@ begin
 end;
 $$;
 
--- ===== engine/next_batch.sql =====================================================================
+-- ===== engine/find_next_tick.sql =================================================================
 
 -- Earlier versions counted no events.
 drop function if exists pgque.find_next_tick(
@@ -4402,6 +4402,8 @@ begin
     return v_events;
 end;
 $$;
+
+-- ===== engine/next_batch.sql =====================================================================
 
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is

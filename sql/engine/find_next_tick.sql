@@ -1,0 +1,128 @@
+-- Earlier versions counted no events.
+drop function if exists pgque.find_next_tick(
+    integer, pgque.tick, interval, integer, interval, integer);
+
+-- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
+-- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
+-- is the farthest tick that stays within that count. Counts are differences of event ids, so they
+-- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
+-- owner the events themselves are counted before several ticks become one batch.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_next_tick(
+    i_queue_id integer, i_last pgque.tick,
+    i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
+    i_owner_id integer default null)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_newest  timestamptz := timestamptz 'infinity';
+    v_near    pgque.tick;
+    v_far     pgque.tick;
+begin
+    if i_min_lag is not null then
+        v_newest := clock_timestamp() - i_min_lag;
+    end if;
+
+    select t.* into v_near
+    from pgque.tick_log t
+    where t.tick_queue = i_queue_id
+      and t.tick_id > i_last.tick_id
+      and t.tick_time <= v_newest
+      and (i_min_count is null and i_min_interval is null
+           or t.tick_event_seq >= i_last.tick_event_seq + i_min_count
+           or t.tick_time >= i_last.tick_time + i_min_interval)
+    order by t.tick_id
+    limit 1;
+    if not found or i_max_count is null then
+        return v_near;
+    end if;
+
+    select t.* into v_far
+    from pgque.tick_log t
+    where t.tick_queue = i_queue_id
+      and t.tick_event_seq <= i_last.tick_event_seq + i_max_count
+      and t.tick_id > v_near.tick_id
+      and t.tick_time <= v_newest
+    order by t.tick_event_seq desc, t.tick_id desc
+    limit 1;
+    if not found or i_owner_id is null then
+        return case when found then v_far else v_near end;
+    end if;
+
+    return pgque.narrow_to_count(i_last, v_near, v_far, i_owner_id, i_max_count);
+end;
+$$;
+
+-- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
+-- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
+-- locks: none. writes: nothing.
+create or replace function pgque.narrow_to_count(
+    i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
+    i_max_count integer)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_high    bigint := i_far.tick_id;
+    v_middle  bigint;
+begin
+    while i_far.tick_id is not null loop
+        if pgque.count_between(i_last, i_far, i_owner_id, i_max_count) <= i_max_count then
+            i_near := i_far;
+        else
+            v_high := i_far.tick_id - 1;
+        end if;
+        -- The tick in the middle of the undecided range; ids of an external ticker can have gaps.
+        v_middle := (i_near.tick_id + v_high + 1) / 2;
+        select t.* into i_far
+        from pgque.tick t
+        where t.tick_queue = i_last.tick_queue
+          and t.tick_id > i_near.tick_id and t.tick_id <= v_middle
+        order by t.tick_id desc
+        limit 1;
+        if not found then
+            select t.* into i_far
+            from pgque.tick t
+            where t.tick_queue = i_last.tick_queue
+              and t.tick_id > v_middle and t.tick_id <= v_high
+            order by t.tick_id
+            limit 1;
+        end if;
+    end loop;
+    return i_near;
+end;
+$$;
+
+-- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
+-- locks: none. writes: nothing.
+create or replace function pgque.count_between(
+    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);
+    v_tables  text[];
+    v_events  bigint;
+begin
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_from.tick_queue))
+    into v_tables using v_c.first_txid, v_c.end_txid;
+    if v_tables = '{}' then
+        return 0;
+    end if;
+    execute format(  -- quoted: made by the queue's own function and snapshot_conditions
+        'select count(*) from (%s limit %s) e',
+        (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
+                                  t, c, i_owner_id), ' union all ')
+         from unnest(v_tables) t
+         cross join unnest(array[v_c.in_range, v_c.in_list]) c
+         where c is not null),
+        i_limit::bigint + 1)
+    into v_events;
+    return v_events;
+end;
+$$;
