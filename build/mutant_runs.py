@@ -60,20 +60,23 @@ class MutantRuns:
 
     def _watch(self, conftest: Any) -> None:
         """Notes the functions that were called in a database before it is dropped."""
-        administer = conftest.administer
+        administer, execute = conftest.administer, conftest.execute
 
-        def watching(server: Any, statement: str) -> None:
+        def preparing(server: Any, statement: str) -> None:
             self._server = server
-            if statement.startswith("drop database"):
-                name = statement.split()[2]
-                with psycopg.connect(server.database_url(name), autocommit=True) as db:
-                    self._called |= {name for (name,) in db.execute(_CALLS)}
             administer(server, statement)
             if statement == f"create database {conftest.TEMPLATE}":
                 administer(server, "alter system set track_functions = 'all'")
                 administer(server, "select pg_reload_conf()")
 
-        conftest.administer = watching
+        def watching(connection: Any, statement: str) -> None:
+            if statement.startswith("drop database t_"):
+                name = statement.split()[2]
+                with psycopg.connect(self._server.database_url(name), autocommit=True) as db:
+                    self._called |= {name for (name,) in db.execute(_CALLS)}
+            execute(connection, statement)
+
+        conftest.administer, conftest.execute = preparing, watching
 
     def _record(self, item: pytest.Item) -> None:
         self._called = set()
@@ -122,6 +125,8 @@ class MutantRuns:
         if child == 0:
             os.setpgrp()
             os.close(reading)
+            # The session's connection stays the parent's, who goes on if this process is killed.
+            conftest.execute = lambda _, statement: conftest.administer(self._server, statement)
             conftest._numbers = iter(range(number * 100_000, (number + 1) * 100_000))
             for item in items:
                 os.write(writing, f"{item.nodeid}\n".encode())

@@ -155,16 +155,21 @@ def database_url(
     """URL of a fresh database with the queue installed."""
     name = f"t_{next(_numbers)}"
     # Copying files costs half of copying through the log; its checkpoints are cheap without fsync.
-    administration.execute(
-        f"create database {name} template {template_database} strategy file_copy".encode()
+    execute(
+        administration,
+        f"create database {name} template {template_database} strategy file_copy",
     )
     yield server.database_url(name)
-    administration.execute(f"drop database {name} with (force)".encode())
+    execute(administration, f"drop database {name} with (force)")
+
+
+def execute(connection: psycopg.Connection, statement: str) -> None:
+    connection.execute(statement.encode())
 
 
 def administer(server: Server, statement: str) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(statement.encode())
+        execute(connection, statement)
 
 
 @pytest.fixture(scope="session")
