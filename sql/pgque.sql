@@ -3820,7 +3820,7 @@ $$;
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
 -- moves it there, and null leaves it where it is.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit.
--- writes: consumer, subscription_base, position_log, counter_log.
+-- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -3861,6 +3861,8 @@ begin
                           'and tick_id >= %s;', v_queue.queue_id, v_queue.queue_first_tick);
     end if;
 
+    -- A consumer that stands before rotation's note needs events which the note gives up.
+    delete from pgque.rotation_floor n where n.queue_id = v_queue.queue_id and n.tick_id > v_tick;
     perform pgque.check_tick_half();
     insert into pgque.consumer (co_name) values (x_consumer_name) on conflict do nothing;
     select c.co_id into v_consumer from pgque.consumer c where c.co_name = x_consumer_name;
@@ -6540,16 +6542,14 @@ declare
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
 begin
     select n.* into v_note from pgque.rotation_floor n where n.queue_id = i_queue_id;
-    if v_note.noted_at + v_patience <= clock_timestamp() then
-        v_settled := v_floor;
-    elsif pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
+    if v_note.noted_at + v_patience > clock_timestamp()
+       and pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
         return null;
     elsif v_note.tick_id = v_floor.tick_id then
         return v_floor;
-    elsif v_note.tick_id is not null then
-        v_settled.tick_id := v_note.tick_id;
-        v_settled.tick_snapshot := v_note.snapshot;
     end if;
+    v_settled.tick_id := v_note.tick_id;
+    v_settled.tick_snapshot := v_note.snapshot;
 
     insert into pgque.rotation_floor as n (queue_id, tick_id, snapshot, noted_at, noted_by, holders)
     values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot, clock_timestamp(),
@@ -6558,7 +6558,7 @@ begin
     set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
         noted_by = excluded.noted_by, holders = excluded.holders
     returning n.* into v_note;
-    -- A consumer that registered since then can stand before the noted tick.
+    -- Whatever the note says, a consumer that stands before it needs its events.
     if v_floor.tick_id <= v_settled.tick_id
        or v_patience = '0'
        or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then

@@ -2,7 +2,7 @@
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
 -- moves it there, and null leaves it where it is.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit.
--- writes: consumer, subscription_base, position_log, counter_log.
+-- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -43,6 +43,8 @@ begin
                           'and tick_id >= %s;', v_queue.queue_id, v_queue.queue_first_tick);
     end if;
 
+    -- A consumer that stands before rotation's note needs events which the note gives up.
+    delete from pgque.rotation_floor n where n.queue_id = v_queue.queue_id and n.tick_id > v_tick;
     perform pgque.check_tick_half();
     insert into pgque.consumer (co_name) values (x_consumer_name) on conflict do nothing;
     select c.co_id into v_consumer from pgque.consumer c where c.co_name = x_consumer_name;

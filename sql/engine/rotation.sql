@@ -37,16 +37,14 @@ declare
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
 begin
     select n.* into v_note from pgque.rotation_floor n where n.queue_id = i_queue_id;
-    if v_note.noted_at + v_patience <= clock_timestamp() then
-        v_settled := v_floor;
-    elsif pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
+    if v_note.noted_at + v_patience > clock_timestamp()
+       and pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
         return null;
     elsif v_note.tick_id = v_floor.tick_id then
         return v_floor;
-    elsif v_note.tick_id is not null then
-        v_settled.tick_id := v_note.tick_id;
-        v_settled.tick_snapshot := v_note.snapshot;
     end if;
+    v_settled.tick_id := v_note.tick_id;
+    v_settled.tick_snapshot := v_note.snapshot;
 
     insert into pgque.rotation_floor as n (queue_id, tick_id, snapshot, noted_at, noted_by, holders)
     values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot, clock_timestamp(),
@@ -55,7 +53,7 @@ begin
     set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
         noted_by = excluded.noted_by, holders = excluded.holders
     returning n.* into v_note;
-    -- A consumer that registered since then can stand before the noted tick.
+    -- Whatever the note says, a consumer that stands before it needs its events.
     if v_floor.tick_id <= v_settled.tick_id
        or v_patience = '0'
        or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then

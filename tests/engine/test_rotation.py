@@ -295,3 +295,44 @@ class TestASnapshotOlderThanWhatConsumersDid:
         old.rollback()
         rotate_often(db)
         assert payloads(db, next_batch(db, consumer="new")) == ["a"]
+
+    def test_is_waited_for_although_rotation_last_looked_long_ago(
+        self, db: Connection, another: Another
+    ) -> None:
+        """Longer ago than the patience, as with the default rotation period."""
+        make_queue(db, **AT_ONCE)
+        send(db, "a")
+        tick(db)
+        rotate_often(db, 2)
+        db.execute("update pgque.rotation_floor set noted_at = now() - interval '3 hours'")
+        old = another()
+        old.execute("begin isolation level repeatable read")
+        value(old, "select pg_current_snapshot()::text")
+        drain(db)
+        rotate_often(db)
+        assert stored_payloads(old) == {"a"}
+        old.rollback()
+        rotate_often(db)
+        assert stored_payloads(db) == set()
+
+    def test_is_waited_for_after_a_consumer_went_back_and_caught_up(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db, **AT_ONCE)
+        send(db, "a")
+        tick(db)
+        drain(db)
+        old = another()
+        old.execute("begin isolation level repeatable read")
+        value(old, "select pg_current_snapshot()::text")
+        assert rotate(db) == 0  # it notes where the consumer stands
+        old.rollback()
+        value(db, "select pgque.register_consumer_at('q', 'c', 1)")
+        old.execute("begin isolation level repeatable read")
+        value(old, "select pg_current_snapshot()::text")
+        drain(db)
+        rotate_often(db)
+        assert stored_payloads(old) == {"a"}
+        old.rollback()
+        rotate_often(db)
+        assert stored_payloads(db) == set()
