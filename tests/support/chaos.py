@@ -199,14 +199,18 @@ ROLES: dict[str, Work] = {
 ON_SLOTS = ("slot", "repartitioner")
 
 
+OVERTAKEN = ("cache lookup failed for type", 'relation "pgque.tick_retention" does not exist')
+
+
 def is_disturbance(error: psycopg.Error) -> bool:
     """Whether the cause was a lost connection, a stopped server, a cancelled statement, or a
     compaction in between.
 
-    Or an upgrade: a call of 0.1.0 that it overtook finds no table of ticks, but a view.
+    Or an upgrade: a call of 0.1.0 that it overtook finds no table of ticks, but a view, and misses
+    what the upgrade drops.
     """
     state = error.sqlstate
-    overtaken = state == "42P10" or "cache lookup failed for type" in str(error)
+    overtaken = state == "42P10" or any(words in str(error) for words in OVERTAKEN)
     return state is None or state.startswith(("08", "57")) or state == "40001" or overtaken
 
 
