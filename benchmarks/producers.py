@@ -2,6 +2,7 @@
 
 import os
 import re
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -26,51 +27,60 @@ create index on plain (ev_txid);
 
 
 def measure(url: str, *, seconds: int, rounds: int) -> list[Result]:
-    """Returns the results for producers."""
+    """Returns the results for producers, with 1, 100 and 1,000 queues in the database."""
+    results = []
     with connect(url) as connection:
         connection.execute(_PLAIN.encode())
-        value(connection, "select pgque.create_queue('bench')")
         value(connection, "select pgq.create_queue('bench')")
-        function = value(connection, "select queue_data_pfx from pgque.queue") + "_insert"
-        return [
-            *_single(url, function, seconds=seconds, rounds=rounds),
-            *_batched(connection, rounds=rounds),
-        ]
+        for queues in (1, 100, 1000):
+            _make_queues(connection, queues)
+            results += _single(url, queues, seconds=seconds, rounds=rounds)
+            results += _batched(connection, queues, rounds=rounds)
+            results.append(_first(url, queues))
+    return results
 
 
-def _single(url: str, function: str, *, seconds: int, rounds: int) -> list[Result]:
+def _make_queues(connection: Connection, queues: int) -> None:
+    """Creates queues up to this number; the last one is measured."""
+    for number in range(value(connection, "select count(*) from pgque.queue"), queues):
+        value(connection, f"select pgque.create_queue('bench{number + 1}')")
+
+
+def _single(url: str, queues: int, *, seconds: int, rounds: int) -> list[Result]:
+    send = "send, single insert a transaction, 4 clients"
+    rival = "C PgQ insert_event, single insert a transaction, 4 clients"
     statements = {
         "plain INSERT": f"insert into plain (ev_type, ev_data) values ('t', '{PAYLOAD}')",
-        "the queue's insert function": f"select {function}('t', '{PAYLOAD}')",
-        "send": f"select pgque.send('bench', 't', '{PAYLOAD}')",
-        "C PgQ insert_event": f"select pgq.insert_event('bench', 't', '{PAYLOAD}')",
+        send: f"select pgque.send('bench{queues}', 't', '{PAYLOAD}')",
     }
+    if queues == 1:
+        statements[rival] = f"select pgq.insert_event('bench', 't', '{PAYLOAD}')"
     costs = medians(
         [Contender(name, pgbench(url, text, seconds)) for name, text in statements.items()],
         rounds,
     )
-    plain = costs["plain INSERT"]
-    targets = {"send": 0.65, "the queue's insert function": 0.80, "C PgQ insert_event": None}
+    plain = costs.pop("plain INSERT")
     return [
         Result(
-            f"{name}, single insert a transaction, 4 clients",
+            f"{name}, {_of(queues)}" if name == send else name,
             "plain INSERT",
-            plain / costs[name],
+            plain / cost,
             ">=",
-            target,
-            f"{1 / costs[name]:,.0f} against {1 / plain:,.0f} transactions a second",
+            0.80 if name == send else None,
+            f"{1 / cost:,.0f} against {1 / plain:,.0f} transactions a second",
         )
-        for name, target in targets.items()
+        for name, cost in costs.items()
     ]
 
 
-def _batched(connection: Connection, *, rounds: int) -> list[Result]:
-    table = value(connection, "select pgque.current_event_table('bench')")
+def _batched(connection: Connection, queues: int, *, rounds: int) -> list[Result]:
+    queue = f"bench{queues}"
+    table = value(connection, "select pgque.current_event_table(%s)", queue)
     # Both are encoded before, so that Python's time for this is not measured.
     rows = f"t\t{PAYLOAD}\n".encode() * BATCH
     payloads = [PAYLOAD] * BATCH
     array = Transformer(connection).get_dumper(payloads, PyFormat.BINARY).dump(payloads)
-    send = prepared(connection, "select pgque.send_batch('bench', 't', $1::text[])")
+    send = prepared(connection, f"select pgque.send_batch('{queue}', 't', $1::text[])")
 
     def copy_into(table: str) -> None:
         with (
@@ -89,7 +99,7 @@ def _batched(connection: Connection, *, rounds: int) -> list[Result]:
     )
     return [
         Result(
-            f"{name} of {BATCH}",
+            f"{name} of {BATCH}, {_of(queues)}",
             f"COPY of {BATCH}",
             costs["copy"] / costs[key],
             ">=",
@@ -97,10 +107,33 @@ def _batched(connection: Connection, *, rounds: int) -> list[Result]:
             f"{costs[key] * 1000:.1f} against {costs['copy'] * 1000:.1f} ms",
         )
         for name, key, target in (
-            ("send_batch", "send_batch", 0.90),
+            ("send_batch", "send_batch", 0.95),
             ("COPY into the event table", "copy_event_table", None),
         )
     ]
+
+
+def _first(url: str, queues: int) -> Result:
+    """Measures the first call of new connections."""
+    costs = []
+    for _ in range(21):
+        with connect(url) as connection:
+            value(connection, "select 1")
+            call = f"select pgque.send('bench{queues}', 't', 'x')"
+            costs.append(timed(lambda: value(connection, call)))  # noqa: B023
+    milliseconds = statistics.median(costs) * 1000
+    return Result(
+        f"a new connection's first send, {_of(queues)}",
+        "milliseconds",
+        milliseconds,
+        "<=",
+        8,
+        f"{milliseconds:.1f} ms",
+    )
+
+
+def _of(queues: int) -> str:
+    return f"{queues:,} queues" if queues > 1 else "1 queue"
 
 
 def pgbench(url: str, statement: str, seconds: int) -> Callable[[], float]:

@@ -39,8 +39,6 @@ _CONDITIONS = {
 }
 _CALL = re.compile(r"\bpgque\.(\w+)\s*\(")
 _LITERAL = re.compile(r"'[^']*'")
-# Dynamic calls of the insert functions of a queue, which may be closed.
-_INSERT_CALL = re.compile(r"queue_insert_sql into|return pgque\.dispatch_insert(_bulk)?\(")
 
 _INTRO = """\
 # Reference of the SQL functions
@@ -303,8 +301,6 @@ def _calls(routine: Routine) -> Iterator[tuple[str, int]]:
     code = _LITERAL.sub("''", blank_comments(routine.body))
     for call in _CALL.finditer(code):
         yield call[1], len(_split_arguments(code[call.end() :]))
-    if _INSERT_CALL.search(routine.body):
-        yield "refuse_insert", 1
 
 
 def _split_arguments(text: str) -> list[str]:

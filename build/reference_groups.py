@@ -105,6 +105,7 @@ GROUPS = (
             "engine/config.sql",
             "engine/queue_options.sql",
             "engine/storage.sql",
+            "engine/event_tables.sql",
         ),
     ),
     Group(

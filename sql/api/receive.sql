@@ -32,39 +32,50 @@ $$;
 -- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
 -- it returns any i_max_return messages, because finding the first ones would read all of them. ack
 -- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
--- same messages. Batches without events are finished.
--- A maximum of null returns no message and opens no batch.
+-- same messages. Batches without events are finished. A maximum of null returns no message and
+-- opens no batch. Like next_batch, it has no SET clause.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
 returns setof pgque.message
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-set jit = off
 as $$
 declare
-    v_batch bigint;
+    v_batch pg_catalog.int8;
 begin
     if i_max_return is null then
         return;
-    elsif i_max_return < 1 then
+    elsif i_max_return operator(pg_catalog.<) 1 then
         raise exception using
             errcode = 'PQ005',
-            message = format('no batch returns %s messages', i_max_return),
+            message = pg_catalog.format('no batch returns %s messages', i_max_return),
             hint = 'Ask for 1 or more.';
     end if;
     loop
         v_batch := pgque.next_batch(i_queue, i_consumer);
         exit when v_batch is null;
-        return query execute format(  -- quoted: made by batch_select
-            'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
-            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-            'from (%s limit $2) e order by ev_id',
-            pgque.batch_select(v_batch, '*'))
-        using v_batch, i_max_return;
+        return query select * from pgque.read_messages(v_batch, i_max_return);
         exit when found;
         perform pgque.finish_batch(v_batch);
     end loop;
+end;
+$$;
+
+-- Reads messages of an open batch. JIT is off for the reason that get_batch_events has.
+-- locks: none. writes: nothing.
+create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
+returns setof pgque.message
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+    return query execute format(  -- quoted: made by batch_select
+        'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
+        'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+        'from (%s limit $2) e order by ev_id',
+        pgque.batch_select(i_batch_id, '*'))
+    using i_batch_id, i_max_return;
 end;
 $$;
 

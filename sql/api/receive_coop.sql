@@ -8,7 +8,6 @@ create or replace function pgque.receive_coop(
 returns setof pgque.message
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
-set jit = off
 as $$
 declare
     v_batch bigint;
@@ -24,12 +23,7 @@ begin
     loop
         v_batch := pgque.next_batch(i_queue, i_consumer, i_subconsumer, i_dead_interval);
         exit when v_batch is null;
-        return query execute format(  -- quoted: made by batch_select
-            'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
-            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-            'from (%s limit $2) e order by ev_id',
-            pgque.batch_select(v_batch, '*'))
-        using v_batch, i_max_return;
+        return query select * from pgque.read_messages(v_batch, i_max_return);
         exit when found;
         perform pgque.finish_batch(v_batch);
     end loop;

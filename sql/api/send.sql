@@ -1,19 +1,26 @@
 -- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and
--- stored in PostgreSQL's form. An untyped literal is text. Like insert_event, it calls no wrapper.
+-- stored in PostgreSQL's form. An untyped literal is text. See insert_event.sql for the statement.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_queue_id pg_catalog.int4;
+    v_id pg_catalog.int8;
 begin
-    select q.queue_id into v_queue_id
-    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
+    insert into pgque.event as e (ev_table, ev_id, ev_type, ev_data)
+    select q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table,
+           pg_catalog.nextval(q.queue_seq), $2, $3
+    from pgque.queue q
+    where q.queue_name operator(pg_catalog.=) $1
+      and (not q.queue_disable_insert
+           or pg_catalog.current_setting('session_replication_role')
+              operator(pg_catalog.=) 'replica')
+    returning e.ev_id into v_id;
     if not found then
-        perform pgque.find_queue($1);
+        perform pgque.refuse_event($1);
     end if;
-    return pgque.dispatch_insert(v_queue_id, $2, $3);
+    return v_id;
 end;
 $$;
 
@@ -25,18 +32,8 @@ create or replace function pgque.send(
 returns bigint
 language plpgsql security definer
 as $$
-declare
-    v_sql  pg_catalog.text;
-    v_id   pg_catalog.int8;
 begin
-    select q.queue_insert_sql into v_sql
-    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
-    if not found then
-        perform pgque.find_queue($1);
-    end if;
-    execute v_sql into v_id
-    using $2, $3, $4, null::pg_catalog.text, null::pg_catalog.text, null::pg_catalog.text;
-    return v_id;
+    return pgque.insert_event($1, $2, $3, $4, null, null, null);
 end;
 $$;
 
@@ -46,10 +43,9 @@ create or replace function pgque.send(
     i_queue text, i_type text, i_payload jsonb, i_partition_key text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.send(i_queue, i_type, i_payload::text, i_partition_key);
+    return pgque.insert_event($1, $2, $3::pg_catalog.text, $4, null, null, null);
 end;
 $$;
 
@@ -58,10 +54,9 @@ $$;
 create or replace function pgque.send(queue_name text, payload text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.send(queue_name, 'default', payload);
+    return pgque.send($1, 'default', $2);
 end;
 $$;
 
@@ -70,10 +65,9 @@ $$;
 create or replace function pgque.send(queue_name text, type_name text, payload jsonb)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.send(queue_name, type_name, payload::text);
+    return pgque.send($1, $2, $3::pg_catalog.text);
 end;
 $$;
 
@@ -82,10 +76,9 @@ $$;
 create or replace function pgque.send(queue_name text, payload jsonb)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.send(queue_name, 'default', payload::text);
+    return pgque.send($1, 'default', $2::pg_catalog.text);
 end;
 $$;
 
@@ -98,7 +91,9 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(queue_name);
+    v_queue  pgque.queue := pgque.find_queue(queue_name);
+    v_ids    bigint[];
+    v_table  integer := pgque.current_event_number(v_queue);
 begin
     if payloads is null then
         raise exception using
@@ -106,7 +101,15 @@ begin
             message = 'the array of payloads is null',
             hint = 'Pass an array; an empty one sends nothing.';
     end if;
-    return pgque.dispatch_insert_bulk(v_queue.queue_id, type_name, payloads);
+    if v_queue.queue_disable_insert then
+        perform pgque.refuse_insert(v_queue.queue_id);
+    end if;
+    -- Drawn first: that is cheaper than returning the ids row by row, and assigns them in order.
+    v_ids := array(select nextval(v_queue.queue_seq)
+                   from generate_series(1, cardinality(payloads)));
+    insert into pgque.event (ev_table, ev_id, ev_type, ev_data)
+    select v_table, unnest(v_ids), type_name, unnest(payloads);
+    return v_ids;
 end;
 $$;
 

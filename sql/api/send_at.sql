@@ -143,19 +143,23 @@ as $$
 declare
     v_sent integer;
 begin
-    execute format(  -- quoted: made of the queue's number
-        'with due as ('
-        '  delete from pgque.delayed_events d where d.ctid = any (array('
-        '    select e.ctid from pgque.delayed_events e '
-        '    where e.de_queue_name = $1 and e.de_deliver_at <= $2 '
-        '      and ($3 is null or e.de_id = $3) '
-        '    order by e.de_deliver_at, e.de_id limit 100000 for update skip locked)) '
-        '  returning d.*) '
-        'insert into %s_%s (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-        'select de_type, de_data, de_extra1, de_extra2, de_extra3, de_extra4 '
-        'from due order by de_deliver_at, de_id',
-        i_queue.queue_data_pfx, i_queue.queue_cur_table)
-    using i_queue.queue_name, i_now, i_entry_id;
+    with due as (
+        delete from pgque.delayed_events d
+        where d.ctid = any (array(
+            select e.ctid
+            from pgque.delayed_events e
+            where e.de_queue_name = i_queue.queue_name and e.de_deliver_at <= i_now
+              and (i_entry_id is null or e.de_id = i_entry_id)
+            order by e.de_deliver_at, e.de_id
+            limit 100000
+            for update skip locked))
+        returning d.*
+    )
+    insert into pgque.event (
+        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    select pgque.current_event_number(i_queue), nextval(i_queue.queue_seq), d.de_type, d.de_data,
+           d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
+    from (select * from due order by de_deliver_at, de_id) d;
     get diagnostics v_sent = row_count;
     return v_sent;
 end;

@@ -14,9 +14,9 @@ set enable_seqscan = off
 as $$
 declare
     v_queue_id  pg_catalog.int4;
-    v_seq       pg_catalog.text;
+    v_seq       pg_catalog.regclass;
 begin
-    select q.queue_id, q.queue_event_seq into v_queue_id, v_seq
+    select q.queue_id, q.queue_seq into v_queue_id, v_seq
     from pgque.queue q where q.queue_name operator(pg_catalog.=) i_queue;
     if not found or i_idem_key is null or i_ttl is null
        or i_idem_key operator(pg_catalog.=) ''
@@ -37,7 +37,7 @@ begin
         end if;
 
         insert into pgque.idem as i (queue_id, idem_key, event_id, expires_at)
-        values (v_queue_id, i_idem_key, pg_catalog.nextval(v_seq::pg_catalog.regclass),
+        values (v_queue_id, i_idem_key, pg_catalog.nextval(v_seq),
                 pg_catalog.clock_timestamp() operator(pg_catalog.+) i_ttl)
         on conflict on constraint idem_pkey do update
         set event_id = excluded.event_id, expires_at = excluded.expires_at
@@ -46,8 +46,17 @@ begin
         exit when found;
     end loop;
 
-    perform pgque.dispatch_insert_as(
-        v_queue_id, event_id, i_type, i_payload, i_partition_key, i_idem_key);
+    insert into pgque.event (ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2)
+    select q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table,
+           event_id, i_type, i_payload, i_partition_key, i_idem_key
+    from pgque.queue q
+    where q.queue_id operator(pg_catalog.=) v_queue_id
+      and (not q.queue_disable_insert
+           or pg_catalog.current_setting('session_replication_role')
+              operator(pg_catalog.=) 'replica');
+    if not found then
+        perform pgque.refuse_event(i_queue);
+    end if;
     deduped := false;
     return next;
 end;

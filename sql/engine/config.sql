@@ -87,7 +87,6 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform pgque.build_insert_functions(new.queue_id);
     perform pgque.open_event_tables(new.queue_id);
     return null;
 end;
@@ -99,5 +98,5 @@ for each row
 when (old.queue_disable_insert is distinct from new.queue_disable_insert)
 execute function pgque.apply_disable_insert();
 
--- Also with session_replication_role = replica, so that functions and tables always match the row.
+-- Also with session_replication_role = replica, so that the rights on the tables always match the row.
 alter table pgque.queue enable always trigger apply_disable_insert;

@@ -21,7 +21,7 @@ begin
            clock_timestamp() - newest.tick_time,
            ((newest.tick_event_seq - before.tick_event_seq)
             / nullif(extract(epoch from newest.tick_time - before.tick_time), 0))::double precision,
-           coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0) - newest.tick_event_seq,
+           coalesce(pg_sequence_last_value(q.queue_seq), 0) - newest.tick_event_seq,
            newest.tick_id
     from pgque.queue q
     cross join lateral (

@@ -1,6 +1,10 @@
--- Publishes one event with all its fields; returns its id. insert_event and send look up the queue
--- and call its generated insert function. They run for every event, so each is flat: it calls no
--- other wrapper, has no SET clause, and qualifies every name and operator.
+-- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
+-- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
+-- the queue, draws the id, and inserts into the queue's current event table. A session with
+-- session_replication_role = replica may send to a closed queue, as in PgQ, so that replication
+-- continues.
+
+-- Publishes one event with all its fields; returns its id.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
@@ -9,15 +13,21 @@ returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_sql  pg_catalog.text;
-    v_id   pg_catalog.int8;
+    v_id pg_catalog.int8;
 begin
-    select q.queue_insert_sql into v_sql
-    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
+    insert into pgque.event as e (
+        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    select q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table,
+           pg_catalog.nextval(q.queue_seq), $2, $3, $4, $5, $6, $7
+    from pgque.queue q
+    where q.queue_name operator(pg_catalog.=) $1
+      and (not q.queue_disable_insert
+           or pg_catalog.current_setting('session_replication_role')
+              operator(pg_catalog.=) 'replica')
+    returning e.ev_id into v_id;
     if not found then
-        perform pgque.find_queue($1);
+        perform pgque.refuse_event($1);
     end if;
-    execute v_sql into v_id using $2, $3, $4, $5, $6, $7;
     return v_id;
 end;
 $$;
@@ -28,15 +38,8 @@ create or replace function pgque.insert_event(queue_name text, ev_type text, ev_
 returns bigint
 language plpgsql security definer
 as $$
-declare
-    v_queue_id pg_catalog.int4;
 begin
-    select q.queue_id into v_queue_id
-    from pgque.queue q where q.queue_name operator(pg_catalog.=) $1;
-    if not found then
-        perform pgque.find_queue($1);
-    end if;
-    return pgque.dispatch_insert(v_queue_id, $2, $3);
+    return pgque.send($1, $2, $3);
 end;
 $$;
 
@@ -57,14 +60,61 @@ begin
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_id);
     end if;
-    execute format(
-        'insert into %s as e (ev_id, ev_time, ev_owner, ev_retry, '  -- quoted: made of a number
-        'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-        'values (coalesce($1, nextval(%L)), coalesce($2, now()), $3, $4, $5, $6, $7, $8, $9, $10) '
-        'returning e.ev_id',
-        format('%s_%s', v_queue.queue_data_pfx, v_queue.queue_cur_table), v_queue.queue_event_seq)
-    into v_id using $2, $3, $4, $5, $6, $7, $8, $9, $10, $11;
+    insert into pgque.event as e (
+        ev_table, ev_id, ev_time, ev_owner, ev_retry,
+        ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    values (
+        pgque.current_event_number(v_queue), coalesce($2, nextval(v_queue.queue_seq)),
+        coalesce($3, now()), $4, $5, $6, $7, $8, $9, $10, $11)
+    returning e.ev_id into v_id;
     return v_id;
+end;
+$$;
+
+-- The number of a queue's current event table, pgque.event.ev_table.
+-- locks: none. writes: nothing.
+create or replace function pgque.current_event_number(i_queue pgque.queue)
+returns integer
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return i_queue.queue_id * 4 + i_queue.queue_cur_table;
+end;
+$$;
+
+-- Raises the error for a queue that takes no event: it does not exist, or it is closed.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_event(i_queue text)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.refuse_insert((pgque.find_queue(i_queue)).queue_id);
+end;
+$$;
+
+-- Refuses an event for a queue that is closed to producers, except with session_replication_role =
+-- replica.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_insert(i_queue_id integer)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name text;
+begin
+    if current_setting('session_replication_role') = 'replica' then
+        return;
+    end if;
+    select q.queue_name into v_name from pgque.queue q where q.queue_id = i_queue_id;
+    raise exception using
+        errcode = 'PQ006',
+        message = format('queue "%s" takes no events now: disable_insert is set', v_name),
+        hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', ''false'');',
+                      v_name);
 end;
 $$;
 

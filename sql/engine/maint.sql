@@ -63,7 +63,7 @@ begin
     select 'maint_rotate_tables_step1', q.queue_name from pgque.queue q order by q.queue_id;
     return query
     values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
-           ('maint_idem', null), ('maint_staging', null),
+           ('maint_idem', null), ('maint_staging', null), ('maint_event_tables', null),
            ('maint_rotate_metadata', 'history'), ('maint_rotate_metadata', 'counter'),
            ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
            ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick');

@@ -35,6 +35,10 @@ begin
     if exists (select from pgque.removable_stagings()) then
         return query values ('pgque.maint_staging', null::text);
     end if;
+    if exists (select from pgque.dropped_event_tables())
+       or exists (select from pgque.old_insert_functions()) then
+        return query values ('pgque.maint_event_tables', null::text);
+    end if;
     return query
     select 'pgque.maint_empty_half', r.log_name
     from pgque.log_rotation r

@@ -227,38 +227,45 @@ $$;
 -- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
 -- this function, so the common case is short: without a new batch it runs one statement, with a new
 -- batch one more, and both use only the first halves of the logs while these are current (see
--- log_halves.sql). All other cases go to next_batch_of_both_halves.
+-- log_halves.sql). All other cases go to next_batch_of_both_halves. It has no SET clause, which
+-- would cost a tenth of an empty poll, and qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
+    v_committed  constant pg_catalog.bool := pg_catalog.current_setting('transaction_isolation')
+                                             operator(pg_catalog.=) 'read committed';
     v_free       record;
-    v_batch      bigint;
+    v_batch      pg_catalog.int8;
 begin
-    select s.sub_id, p.pos_seq, p.sub_last_tick, p.sub_batch, p.lease_epoch, t.tick_id, q.queue_event_ttl,
+    select s.sub_id, p.pos_seq, p.sub_last_tick, p.sub_batch, p.lease_epoch, t.tick_id,
+           q.queue_event_ttl,
            case when t.tick_id is null
-                then (select l.half from pgque.log l where l.log_name = 'tick') end as tick_half
+                then (select l.half from pgque.log l
+                      where l.log_name operator(pg_catalog.=) 'tick') end as tick_half
     into v_free
     from pgque.queue q
-    join pgque.subscription_base s on s.sub_queue = q.queue_id
-    join pgque.consumer c on c.co_id = s.sub_consumer
+    join pgque.subscription_base s on s.sub_queue operator(pg_catalog.=) q.queue_id
+    join pgque.consumer c on c.co_id operator(pg_catalog.=) s.sub_consumer
     cross join lateral (
         select *
         from pgque.position_log_0 l
-        where l.sub_id = s.sub_id
+        where l.sub_id operator(pg_catalog.=) s.sub_id
         order by l.pos_seq desc
         limit 1) p
     left join lateral (
         select l.tick_id from pgque.tick_log_0 l
-        where l.tick_queue = s.sub_queue and l.tick_id > p.sub_last_tick
+        where l.tick_queue operator(pg_catalog.=) s.sub_queue
+          and l.tick_id operator(pg_catalog.>) p.sub_last_tick
         order by l.tick_id
         limit 1) t on true
-    where q.queue_name = i_queue_name and c.co_name = i_consumer_name
-      and p.next_half = 0 and p.lease_until is null and s.sub_role = 'normal';
+    where q.queue_name operator(pg_catalog.=) i_queue_name
+      and c.co_name operator(pg_catalog.=) i_consumer_name
+      and p.next_half operator(pg_catalog.=) 0
+      and p.lease_until is null
+      and s.sub_role operator(pg_catalog.=) 'normal';
     if not v_committed then
         null;
     elsif v_free.sub_batch is not null then
@@ -268,15 +275,16 @@ begin
             sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
             event_cutoff)
         values (
-            v_free.sub_id, v_free.pos_seq + 1, v_free.sub_last_tick, clock_timestamp(),
-            pgque.next_batch_id(), v_free.tick_id, v_free.lease_epoch,
-            clock_timestamp() - v_free.queue_event_ttl)
+            v_free.sub_id, v_free.pos_seq operator(pg_catalog.+) 1, v_free.sub_last_tick,
+            pg_catalog.clock_timestamp(), pgque.next_batch_id(), v_free.tick_id,
+            v_free.lease_epoch,
+            pg_catalog.clock_timestamp() operator(pg_catalog.-) v_free.queue_event_ttl)
         on conflict (sub_id, pos_seq) do nothing
         returning sub_batch into v_batch;
         if found then
             return v_batch;
         end if;
-    elsif v_free.tick_half = 0 then
+    elsif v_free.tick_half operator(pg_catalog.=) 0 then
         return null;
     end if;
     return pgque.next_batch_of_both_halves(i_queue_name, i_consumer_name, v_committed);

@@ -267,19 +267,25 @@ begin
             continue when exists (select from pgque.tick_request r
                                   where r.queue_id = v_queue.queue_id);
         end if;
-        execute format(  -- quoted: made of the queue's number
-            'with due as ('
-            '  delete from pgque.retry_queue d using ('
-            '    select r.ev_owner, r.ev_id from pgque.retry_queue r '
-            '    where r.ev_queue = $1 and r.ev_retry_after <= clock_timestamp() '
-            '    order by r.ev_retry_after limit $2 for update skip locked) r '
-            '  where d.ev_owner = r.ev_owner and d.ev_id = r.ev_id returning d.*) '
-            'insert into %s_%s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
-            '  ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'select ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
-            '  ev_extra1, ev_extra2, ev_extra3, ev_extra4 from due order by ev_id',
-            v_queue.queue_data_pfx, v_queue.queue_cur_table)
-        using v_queue.queue_id, v_queue.queue_ticker_max_count;
+        with due as (
+            delete from pgque.retry_queue d using (
+                select r.ev_owner, r.ev_id
+                from pgque.retry_queue r
+                where r.ev_queue = v_queue.queue_id and r.ev_retry_after <= clock_timestamp()
+                order by r.ev_retry_after
+                limit v_queue.queue_ticker_max_count
+                for update skip locked
+            ) r
+            where d.ev_owner = r.ev_owner and d.ev_id = r.ev_id
+            returning d.*
+        )
+        insert into pgque.event (
+            ev_table, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
+            ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+        select pgque.current_event_number(v_queue), d.ev_id, d.ev_time, d.ev_owner, d.ev_retry,
+               d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
+        from due d
+        order by d.ev_id;
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
             insert into pgque.tick_request (queue_id) values (v_queue.queue_id);

@@ -27,7 +27,7 @@ begin
     end if;
 
     if v_id is null then
-        v_id := nextval(v_queue.queue_event_seq);
+        v_id := nextval(v_queue.queue_seq);
     end if;
     insert into pgque.retry_queue (
         ev_retry_after, ev_queue, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,

@@ -108,7 +108,6 @@ begin
             queue_switch_time = clock_timestamp(),
             queue_first_tick = v_floor.tick_id
         where queue_id = v_queue.queue_id;
-        perform pgque.build_insert_functions(v_queue.queue_id);
         if v_ahead = 1 then
             perform pgque.open_event_tables(v_queue.queue_id);
         end if;

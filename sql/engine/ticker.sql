@@ -40,29 +40,17 @@ begin
 end;
 $$;
 
--- Relations that another session has locked exclusively, or waits to lock exclusively, such as
--- those of a queue that is being dropped. Reading such a queue's sequence would wait for that
--- session's commit.
-create or replace view pgque.locked_relation as
-select l.relation
-from pg_locks l
-where l.mode = 'AccessExclusiveLock'
-  and l.relation is not null
-  and l.database = (select d.oid from pg_database d where d.datname = current_database())
-  and l.pid is distinct from pg_backend_pid();
-
 -- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
 -- due for enough new events; for any new events, or events that the last tick left behind, once
 -- that tick is older than the lag; after the idle period; on request; and at once for a queue's
--- first event. A queue that is being dropped is skipped, so that a drop that takes long to commit
--- delays no other queue.
+-- first event.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
        last_tick.tick_id as last_tick_id,
        seq.last_event_id,
        last_tick.tick_event_seq as last_tick_event_seq,
-       q.queue_event_seq::regclass as event_seq,
+       q.queue_seq as event_seq,
        s.left_some
 from pgque.queue q
 join pgque.tick_state s on s.queue_id = q.queue_id
@@ -74,12 +62,10 @@ cross join lateral (
     limit 1
 ) last_tick
 cross join lateral (
-    select coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0) as last_event_id
+    select coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
 ) seq
 where not q.queue_external_ticker
   and not q.queue_ticker_paused
-  and (not exists (select from pgque.locked_relation)
-       or q.queue_event_seq::regclass not in (select r.relation from pgque.locked_relation r))
   and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
        or (seq.last_event_id > last_tick.tick_event_seq or s.left_some)
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag

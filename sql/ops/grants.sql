@@ -210,6 +210,7 @@ grant execute on function
     pgque.maint_idem(),
     pgque.maint_idem(text),
     pgque.maint_staging(),
+    pgque.maint_event_tables(),
     pgque.maint_operations(),
     pgque.maint_tables_to_vacuum(),
     pgque.maint_rotate_metadata(),

@@ -60,7 +60,7 @@ begin
          coalesce(extract(epoch from s.oldest_msg_age)::numeric, 0)),
         ('pgque.queue.throughput', 'gauge', s.events_per_sec),
         ('pgque.message.sent_total', 'counter',
-         coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0)::numeric),
+         coalesce(pg_sequence_last_value(q.queue_seq), 0)::numeric),
         ('pgque.message.acked_total', 'counter', coalesce(n.acked, 0)),
         ('pgque.message.nacked_total', 'counter', coalesce(n.nacked, 0)),
         ('pgque.message.dead_lettered_total', 'counter', coalesce(n.dead_lettered, 0)),

@@ -1,36 +1,64 @@
--- Creates each queue's generated functions in this version. Returns the number of queues. The
+-- Moves the event tables of a queue that an earlier version created into pgque.event. PostgreSQL
+-- reads the events once, to see that they belong there.
+-- locks: the queue's event tables, exclusively, until the transaction ends. writes: the catalog.
+create or replace function pgque.move_event_tables(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_parent text := format('event_%s', i_queue_id);
+begin
+    for v_nr in 0..2 loop
+        execute format('alter table pgque.%I no inherit pgque.%I', format('%s_%s', v_parent, v_nr),
+                       v_parent);
+    end loop;
+    execute format('drop table pgque.%I', v_parent);
+    perform pgque.create_event_parent(i_queue_id);
+    for v_nr in 0..2 loop
+        perform pgque.attach_event_child(i_queue_id, v_nr);
+    end loop;
+    execute format('grant select on pgque.%I to pgque_reader', v_parent);
+end;
+$$;
+
+-- Brings the tables and functions of each queue to this version. Returns the number of queues. The
 -- installation calls it last, for queues that an older version created.
--- locks: the rows of all queues. writes: the catalog.
+-- locks: the rows of all queues; event tables that it moves. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queues integer;
+    v_queue_id  integer;
+    v_queues    integer := 0;
 begin
-    perform pgque.build_queue_functions(q.queue_id), pgque.open_event_tables(q.queue_id)
-    from (select queue_id from pgque.queue order by queue_id for update) q;
-    get diagnostics v_queues = row_count;
-    perform pgque.build_insert_dispatch();
+    for v_queue_id in select q.queue_id from pgque.queue q order by q.queue_id for update loop
+        if (select c.relkind from pg_class c
+            where c.oid = to_regclass(format('pgque.%I', format('event_%s', v_queue_id)))) = 'r' then
+            perform pgque.move_event_tables(v_queue_id);
+        end if;
+        perform pgque.build_tables_function(v_queue_id);
+        perform pgque.build_read_function(v_queue_id);
+        perform pgque.open_event_tables(v_queue_id);
+        v_queues := v_queues + 1;
+    end loop;
     return v_queues;
 end;
 $$;
 
--- Earlier versions did not store the idempotency key with the event.
-drop function if exists pgque.dispatch_insert_as(integer, bigint, text, text, text);
-
 do $$
-declare
-    v_queue_id integer;
 begin
-    for v_queue_id in select q.queue_id from pgque.queue q loop
-        execute format('drop function if exists pgque.%I(bigint, text, text, text)',
-                       format('event_%s_insert_as', v_queue_id));
-    end loop;
     perform pgque.upgrade_schema();
 end;
 $$;
 
 -- No view reads the logs of earlier versions any more (schema/log.sql).
 drop table if exists pgque.tick_before, pgque.position_before;
+
+-- An earlier version compacted the ticks with it.
+drop function if exists pgque.keep_tick_history();
+
+-- An earlier version's ticker passed over sequences that a drop had locked.
+drop view if exists pgque.locked_relation;

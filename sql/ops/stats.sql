@@ -19,7 +19,7 @@ select q.queue_id,
        newest.tick_snapshot,
        before.tick_time as before_time,
        before.tick_event_seq as before_event_seq,
-       coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0) as last_event_id
+       coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
 from pgque.queue q
 left join lateral (
     select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1

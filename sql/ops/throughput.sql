@@ -57,7 +57,7 @@ begin
         from pgque.tick t
         where t.tick_queue = v_queue.queue_id
         union all
-        select v_now, coalesce(pg_sequence_last_value(v_queue.queue_event_seq::regclass), 0)
+        select v_now, coalesce(pg_sequence_last_value(v_queue.queue_seq), 0)
     ), known as (
         select case when min(p.seq) > 0 then min(p.at) else '-infinity' end as since from point p
     ), bucket as (

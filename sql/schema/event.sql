@@ -1,11 +1,9 @@
--- The shape of every event table; create_queue copies it. No table inherits it, so reading it reads
--- no queue. pgque.event_<queue_id> holds no rows either; its children _0, _1 and _2 do. They are
--- insert-only: rows are never updated or deleted, and TRUNCATE empties the tables.
+-- The columns of an event. This table is empty, and no table inherits it.
 -- ev_owner, if set, limits an event to the subscription with that id (retries and replays).
 create table if not exists pgque.event_template (
     ev_id      bigint not null,
-    ev_time    timestamptz not null,
-    ev_txid    xid8 not null,
+    ev_time    timestamptz not null default now(),
+    ev_txid    xid8 not null default pg_current_xact_id(),
     ev_owner   integer,
     ev_retry   integer,
     ev_type    text,
@@ -16,19 +14,21 @@ create table if not exists pgque.event_template (
     ev_extra4  text
 );
 
--- In earlier versions the event tables of all queues inherited it.
-do $$
-declare
-    v_table regclass;
-begin
-    for v_table in
-        select i.inhrelid from pg_inherits i where i.inhparent = 'pgque.event_template'::regclass
-    loop
-        execute format(  -- quoted: by regclass
-            'alter table %s no inherit pgque.event_template', v_table);
-    end loop;
-end;
-$$;
+-- In earlier versions the event tables had these defaults, and not the template.
+alter table pgque.event_template
+    alter column ev_time set default now(),
+    alter column ev_txid set default pg_current_xact_id();
+
+-- Producers insert into this table, by one statement with a cached plan for all queues, and its
+-- partitions keep the events. ev_table = 4 * queue_id + child names the event table of a row. There
+-- are three levels, so that no level has many partitions, which a session loads at its first insert:
+-- event_group_<n> has 64 queues, event_<queue_id> is one of them, and its children _0, _1 and _2
+-- hold the rows. They are insert-only: rows are never updated or deleted, and TRUNCATE empties the
+-- tables. Nothing reads this table or a group, because they have the events of many queues.
+create table if not exists pgque.event (
+    like pgque.event_template including defaults,
+    ev_table  integer not null
+) partition by range (ev_table);
 
 -- What receive() returns and nack() takes: an event as applications see it.
 do $$

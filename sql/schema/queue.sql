@@ -23,13 +23,18 @@ create table if not exists pgque.queue (
     queue_event_seq            text not null,
     queue_extra_maint          text[] check (queue_extra_maint is null),
     queue_max_retries          integer check (queue_max_retries >= 0),
-    queue_first_tick           bigint not null default 1,
-    -- The statement that send and insert_event execute, stored so that it is not built for each
-    -- event.
-    queue_insert_sql           text not null
+    queue_first_tick           bigint not null default 1
 );
+
+-- Earlier versions stored a statement for producers here.
+alter table pgque.queue drop column if exists queue_insert_sql;
 
 -- Events that are older than this when their batch is opened are not in it; null keeps all.
 alter table pgque.queue
     add column if not exists queue_event_ttl interval
         check (queue_event_ttl > '0' and queue_event_ttl <= '1000 years');
+
+-- The sequence that queue_event_seq names; producers draw an id from it without looking it up.
+alter table pgque.queue add column if not exists queue_seq regclass;
+update pgque.queue set queue_seq = queue_event_seq::regclass where queue_seq is null;
+alter table pgque.queue alter column queue_seq set not null;

@@ -19,8 +19,8 @@ end;
 $$;
 
 -- Takes every lock that an installation needs; with i_with_events also those on the event tables,
--- which an uninstall needs. An installation changes event tables of an earlier version that inherit
--- event_template. Sessions that use the queue take their locks in various orders, so waiting for
+-- which an uninstall needs. An installation changes only event tables of an earlier version, which
+-- are not in pgque.event. Sessions that use the queue take their locks in various orders, so waiting for
 -- one lock while holding others would end in deadlocks. So this function asks for all locks and, if
 -- one is not free, releases all and tries again, for a minute or the session's lock_timeout. Most
 -- attempts wait for 10 ms at most; every 40th waits for up to 800 ms, which is less than the time
@@ -46,10 +46,8 @@ declare
                    from pg_class c
                    where c.relnamespace = 'pgque'::regnamespace
                      and c.relkind in ('r', 'v', 'm', 'p')
-                     and (i_with_events or c.relname !~ '^event_[0-9t]' or exists (
-                         select from pg_inherits i
-                         where i.inhrelid = c.oid
-                           and i.inhparent = to_regclass('pgque.event_template')))
+                     and (i_with_events or c.relname !~ '^event'
+                          or to_regclass('pgque.event') is null)
                    order by c.relname = 'queue', c.relkind desc, c.relname);
     v_lock     text;
     v_until    timestamptz;

@@ -126,9 +126,7 @@ def test_an_open_batch_is_still_there_after_installing_again(db: Connection) -> 
 
 def test_installing_again_repairs_the_functions_of_a_queue(db: Connection) -> None:
     make_queue(db)
-    db.execute(
-        f"drop function pgque.event_{queue_id(db)}_insert(text,text,text,text,text,text)".encode()
-    )
+    db.execute(f"drop function pgque.event_{queue_id(db)}_tables(xid8, xid8)".encode())
     db.execute(INSTALL)
     send(db, "a")
     tick(db)

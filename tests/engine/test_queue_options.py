@@ -40,7 +40,7 @@ class TestOptions:
         assert {k for k in first[0] if first[0][k] != second[0][k]} <= {
             "queue_data_pfx",
             "queue_event_seq",
-            "queue_insert_sql",
+            "queue_seq",
             "queue_switch_step1",
             "queue_switch_step2",
         }

@@ -81,6 +81,7 @@ def test_dropping_a_queue_leaves_none_of_its_objects(db: Connection) -> None:
     make_queue(db)
     number = queue_id(db)
     value(db, "select pgque.drop_queue('q', true)")
+    value(db, "select pgque.maint()")
     assert rows(db, "select relname from pg_class where relname ~ %s", f"^event_{number}") == []
     assert rows(db, "select proname from pg_proc where proname ~ %s", f"^event_{number}") == []
 

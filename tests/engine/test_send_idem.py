@@ -13,7 +13,6 @@ from tests.support.queues import (
     make_queue,
     next_batch,
     payloads,
-    queue_id,
     refused,
     rows,
     tick,
@@ -160,26 +159,6 @@ class TestEvents:
         value(db, "select pgque.maint_rotate_tables_step1('q')")
         send_idem(db, "b", "b")
         assert received(db) == ["a", "b"]
-
-    def test_a_queue_beyond_those_with_static_calls_gets_its_events(self, db: Connection) -> None:
-        make_queue(db)
-        source = value(db, "select prosrc from pg_proc where proname = 'dispatch_insert_as'")
-        without_calls = source[: source.index("if ")] + source[source.index("execute ") :]
-        arguments = "i_queue_id integer, i_id bigint, i_type text, i_data text, i_extra1 text"
-        db.execute(
-            f"create or replace function pgque.dispatch_insert_as({arguments}) returns bigint"
-            f" language plpgsql as $body${without_calls}$body$".encode()
-        )
-        event_id, _ = send_idem(db)
-        tick(db)
-        assert [row[0] for row in events(db, next_batch(db))] == [event_id]
-
-    def test_writers_cannot_choose_the_id_of_an_event(self, db: Connection) -> None:
-        make_queue(db)
-        number = queue_id(db)
-        db.execute("set role pgque_writer")
-        with refused("42501"):
-            value(db, f"select pgque.event_{number}_insert_as(1, 't', 'x', null, null)")
 
 
 class TestConcurrency:

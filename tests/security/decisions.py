@@ -37,7 +37,7 @@ find_tick_helper
 force_next_tick force_tick get_batch_cursor grant_perms insert_event_raw maint
 maint_compact_counters maint_compact_history maint_compact_positions maint_compact_ticks
 maint_copy_ticks maint_cron_log maint_deliver_delayed maint_empty_half maint_idem
-maint_loop maint_operations maint_pause maint_retry_events
+maint_event_tables maint_loop maint_operations maint_pause maint_retry_events
 maint_rotate_metadata maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging
 maint_tables_to_vacuum next_beat pause_queue quote_fqname resume_queue run_maintenance seq_getval
 renew_lineage seq_setval set_metadata_rotation_period set_queue_config set_snapshot_patience
@@ -52,15 +52,17 @@ begin_positions check_log_name check_logs_complete check_tick_half commit_locall
 find_small_batch follow_switch next_batch_of_both_halves
 half_table is_snapshot_held maint_steps move_positions note_switch snapshot_holders write_position
 append_position append_slot apply_disable_insert
-batch_metrics batch_select build_dispatch build_insert_dispatch
-build_insert_function build_insert_functions build_queue_functions build_read_function
+batch_metrics batch_select build_read_function
+attach_event_child attach_event_table close_event_tables create_event_parent create_event_sequence
+current_event_number dropped_event_tables move_event_tables
+old_insert_functions read_messages refuse_event
 build_tables_function check_adopted check_batch_limits check_lease check_lease_holder
 check_logs_visible check_may_claim check_may_settle check_not_leased check_only_batch
 check_option_type check_options check_positions_visible check_read_committed check_reasons
 check_slot_count check_ticks close_batch consumer_health consumer_metrics count_dead_letters
 count_end count_move count_retries count_unfinished create_event_tables cron_database cron_jobs
-cron_statements database_health deliver_due deliver_singly describe_batch dispatch_branches
-dispatch_insert dispatch_insert_as dispatch_insert_bulk drop_staging_table due_events earlier_held
+cron_statements database_health deliver_due deliver_singly describe_batch drop_staging_table
+due_events earlier_held
 end_subconsumer event_cutoff failure_health find_batch find_cron find_dead_subconsumer
 find_event_seq find_floor_tick find_in_page find_leased_batch find_leased_slot find_next_tick
 look_for_queue
@@ -94,8 +96,7 @@ DECISIONS: dict[str, frozenset[str]] = {
         (OWNER, []),
         (INTERNAL, []),
         # What each queue has for itself; N stands for its number.
-        ("event_N_insert event_N_insert_bulk event_N_insert_short", ["pgque_writer"]),
-        ("event_N_insert_as event_N_read event_N_tables", []),
+        ("event_N_read event_N_tables", []),
     )
     for name in names.split()
 }

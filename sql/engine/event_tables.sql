@@ -1,0 +1,199 @@
+-- Creates a queue's event table and its three children, and makes them a partition of the queue's
+-- group, which is created with its first queue. Producers of other queues continue meanwhile.
+-- Autovacuum is off because TRUNCATE empties the tables and leaves vacuum nothing to do.
+-- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
+create or replace function pgque.create_event_tables(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_parent  constant text := format('event_%s', i_queue_id);
+    v_child   text;
+begin
+    perform pgque.create_event_parent(i_queue_id);
+    for v_nr in 0..2 loop
+        v_child := format('%s_%s', v_parent, v_nr);
+        execute format(
+            'create table pgque.%I (like pgque.event_template including defaults) '
+            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)', v_child);
+        execute format('alter table pgque.%I alter column ev_id set default nextval(%L)',
+                       v_child, format('pgque.%I', format('%s_id_seq', v_parent)));
+        execute format('create index %I on pgque.%I (ev_txid)',
+                       format('%s_txid_idx', v_child), v_child);
+        perform pgque.attach_event_child(i_queue_id, v_nr);
+    end loop;
+end;
+$$;
+
+-- Makes a child a partition of its queue's event table.
+-- locks: both, exclusively. writes: the catalog.
+create or replace function pgque.attach_event_child(i_queue_id integer, i_nr integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_child  text := format('event_%s_%s', i_queue_id, i_nr);
+    v_table  integer := 4 * i_queue_id + i_nr;
+begin
+    execute format('alter table pgque.%I add column ev_table integer not null default %L',
+                   v_child, v_table);
+    execute format('alter table pgque.%I attach partition pgque.%I for values in (%L)',
+                   format('event_%s', i_queue_id), v_child, v_table);
+end;
+$$;
+
+-- Creates the sequence of a queue's event ids.
+-- locks: none. writes: the catalog.
+create or replace function pgque.create_event_sequence(i_queue_id integer)
+returns regclass
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_name text := format('event_%s_id_seq', i_queue_id);
+begin
+    execute format('create sequence pgque.%I', v_name);
+    return format('pgque.%I', v_name);
+end;
+$$;
+
+-- Creates a queue's event table, without children, in its group. ATTACH locks the group against
+-- other changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
+-- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
+create or replace function pgque.create_event_parent(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_group  integer := i_queue_id / 64;
+    v_name   text := format('event_group_%s', i_queue_id / 64);
+begin
+    lock table only pgque.event in share update exclusive mode;
+    if to_regclass(format('pgque.%I', v_name)) is null then
+        perform pgque.attach_event_table('event', v_name, 256 * v_group, 256 * (v_group + 1));
+    end if;
+    perform pgque.attach_event_table(
+        v_name, format('event_%s', i_queue_id), 4 * i_queue_id, 4 * (i_queue_id + 1));
+end;
+$$;
+
+-- Creates a table of events as a partition for a range of event tables. A table with the events of
+-- one queue is divided by list, a group by range.
+-- locks: the parent, against other changes. writes: the catalog.
+create or replace function pgque.attach_event_table(
+    i_parent text, i_name text, i_from integer, i_to integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: one of two words
+        'create table pgque.%I (like pgque.event including defaults) partition by %s (ev_table)',
+        i_name, case when i_to - i_from = 4 then 'list' else 'range' end);
+    execute format('alter table pgque.%I attach partition pgque.%I for values from (%L) to (%L)',
+                   i_parent, i_name, i_from, i_to);
+    execute format('revoke all on pgque.%I from public', i_name);
+end;
+$$;
+
+-- Empties the event tables of a queue that is being dropped. Its sequence stays, too. A producer that looked up the queue
+-- before and waits for the lock is refused by the constraint. Dropping the tables would wait for all
+-- producers of the group, so maintenance does it.
+-- locks: the tables, exclusively. writes: the catalog.
+create or replace function pgque.close_event_tables(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_table text := format('event_%s', i_queue_id);
+begin
+    execute format('truncate pgque.%I', v_table);
+    execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
+end;
+$$;
+
+-- The tables that maintenance may drop: event tables of dropped queues, with the sequences of their
+-- ids, and groups without queues that get no new ones.
+-- locks: none. writes: nothing.
+create or replace function pgque.dropped_event_tables(
+    out parent regclass, out child regclass, out ids text)
+returns setof record
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select t.inhparent::regclass, t.inhrelid::regclass, format('%s_id_seq', c.relname)
+    from pg_inherits g
+    join pg_inherits t on t.inhparent = g.inhrelid
+    join pg_class c on c.oid = t.inhrelid
+    where g.inhparent = 'pgque.event'::regclass
+      and not exists (select from pgque.queue q
+                      where q.queue_id = substr(c.relname, length('event_') + 1)::integer)
+    union all
+    select g.inhparent::regclass, g.inhrelid::regclass, format('%s_id_seq', c.relname)
+    from pg_inherits g
+    join pg_class c on c.oid = g.inhrelid
+    where g.inhparent = 'pgque.event'::regclass
+      and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
+      and substr(c.relname, length('event_group_') + 1)::integer
+          < (select max(q.queue_id) / 64 from pgque.queue q);
+end;
+$$;
+
+-- The functions by which producers inserted in earlier versions. An upgrade leaves them, because
+-- producers that wait for it are about to call them.
+-- locks: none. writes: nothing.
+create or replace function pgque.old_insert_functions()
+returns setof regprocedure
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select p.oid::regprocedure
+    from pg_proc p
+    where p.pronamespace = 'pgque'::regnamespace
+      and p.proname ~ '^(event_[0-9]+_insert(_short|_as|_bulk)?|dispatch_(insert.*|branches)'
+                      '|build_(dispatch|insert_.*|queue_functions))$';
+end;
+$$;
+
+-- Drops the tables that dropped queues left, and the functions of earlier versions. Dropping a partition locks its parent exclusively,
+-- which producers of other queues have locked until they commit. So each attempt waits 10 ms at
+-- most, and the next call repeats it. Returns how many it dropped.
+-- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
+create or replace function pgque.maint_event_tables()
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '10ms'
+set client_min_messages = warning
+as $$
+declare
+    v_table     record;
+    v_function  regprocedure;
+    v_dropped   integer := 0;
+begin
+    for v_function in select f from pgque.old_insert_functions() f loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+        v_dropped := v_dropped + 1;
+    end loop;
+    for v_table in select d.parent, d.child, d.ids from pgque.dropped_event_tables() d loop
+        begin
+            execute format('lock table only %s in access exclusive mode', v_table.parent);  -- quoted: by regclass
+            execute format('drop table %s', v_table.child);  -- quoted: by regclass
+            execute format('drop sequence if exists pgque.%I', v_table.ids);
+            v_dropped := v_dropped + 1;
+        exception
+            when lock_not_available then
+                null;
+        end;
+    end loop;
+    return v_dropped;
+end;
+$$;

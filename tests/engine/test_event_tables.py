@@ -1,0 +1,235 @@
+"""How events reach the event tables of their queue, which are partitions of one table."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tests.support.queues import (
+    Connection,
+    drain,
+    make_queue,
+    queue_id,
+    refused,
+    rotate,
+    rows,
+    send,
+    tick,
+    value,
+    wait_until_blocked,
+)
+
+Another = Callable[[], Connection]
+
+CALLS = [
+    "select pgque.send(%s, 't', %s::text)",
+    "select pgque.send(%s, 't', to_jsonb(%s::text))",
+    "select pgque.send(%s, 't', %s::text, 'key')",
+    "select pgque.insert_event(%s, 't', %s)",
+    "select pgque.insert_event(%s, 't', %s, null, null, null, null)",
+    "select pgque.insert_event_raw(%s, null, null, null, null, 't', %s, null, null, null, null)",
+    "select pgque.send_batch(%s, 't', array[%s])",
+    "select pgque.send_idem(%s, 't', %s::text, 'key')",
+]
+
+
+def received(db: Connection, queue: str = "q") -> list[str]:
+    tick(db, queue)
+    return [payload.strip('"') for payload in drain(db, queue)]
+
+
+def make_queues_up_to(db: Connection, number: int) -> None:
+    """The next queue gets this number."""
+    value(db, "select setval('pgque.queue_queue_id_seq', %s, false)", number)
+
+
+def tables(db: Connection, like: str) -> list[str]:
+    sql = "select relname::text from pg_class where relkind in ('r', 'p') and relname like %s"
+    return sorted(name for (name,) in rows(db, sql, like))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_queues_in_several_groups_get_their_own_events(db: Connection, call: str) -> None:
+    make_queues_up_to(db, 62)
+    queues = [f"queue {number}" for number in range(4)]
+    for queue in queues:
+        make_queue(db, queue)
+    assert tables(db, "event_group_%") == ["event_group_0", "event_group_1"]
+    for queue in queues:
+        value(db, call, queue, f"to {queue}")
+    for queue in queues:
+        assert received(db, queue) == [f"to {queue}"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_queue_can_be_closed_and_opened(db: Connection, call: str) -> None:
+    make_queue(db)
+    value(db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+    with refused("PQ006", '"q"'):
+        value(db, call, "q", "a")
+    db.execute("set session_replication_role = replica")
+    value(db, call, "q", "b")
+    db.execute("reset session_replication_role")
+    value(db, "select pgque.set_queue_config('q', 'disable_insert', 'false')")
+    assert received(db) == ["b"]
+
+
+def test_rotation_changes_the_table_under_a_cached_plan(db: Connection, another: Another) -> None:
+    make_queue(db)
+    producer = another()
+    for number in range(7):
+        send(producer, f"{number}")
+        assert received(db) == [f"{number}"]
+        assert rotate(db)
+        current = value(db, "select queue_cur_table from pgque.queue")
+        assert current == (number + 1) % 3
+        send(producer, "x")
+        assert value(db, f"select count(*) from pgque.event_{queue_id(db)}_{current}") == 1
+        assert received(db) == ["x"]
+
+
+def test_a_callers_search_path_does_not_reach_the_insert(db: Connection) -> None:
+    make_queue(db)
+    db.execute("create schema evil")
+    db.execute("create function evil.nextval(regclass) returns bigint language sql as 'select 666'")
+    db.execute("create function evil.times(int, int) returns int language sql as 'select 1 / 0'")
+    for name in ("*", "+", "="):
+        result = "leftarg = int, rightarg = int, function = evil.times"
+        db.execute(f"create operator evil.{name} ({result})".encode())
+    db.execute("set search_path = evil, pg_catalog, pgque")
+    sent = [
+        value(db, call.replace("::text", "::pg_catalog.text"), "q", f"{n}")
+        for n, call in enumerate(CALLS)
+    ]
+    db.execute("reset search_path")
+    assert 666 not in sent
+    assert received(db) == [f"{number}" for number in range(len(CALLS))]
+
+
+class TestCreation:
+    def test_waits_for_no_producer_of_the_group(self, db: Connection, another: Another) -> None:
+        make_queue(db)
+        producer = another()
+        with producer.transaction():
+            send(producer, "before")
+            make_queue(db, "another")
+            send(producer, "after")
+        send(producer, "there", queue="another")
+        assert received(db) == ["before", "after"]
+        assert received(db, "another") == ["there"]
+
+    def test_leaves_a_producer_in_repeatable_read_alone(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db)
+        producer = another()
+        with producer.transaction():
+            producer.execute("set transaction isolation level repeatable read")
+            send(producer, "before")
+            make_queue(db, "another")
+            send(producer, "after")
+        assert received(db) == ["before", "after"]
+
+    @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+    def test_waits_for_another_one(
+        self, db: Connection, another: Another, background: ThreadPoolExecutor, isolation: str
+    ) -> None:
+        first, second = another(), another()
+        with first.transaction():
+            make_queue(first, "first")
+            second.execute(f"set default_transaction_isolation = '{isolation}'".encode())
+            made = background.submit(make_queue, second, "second")
+            wait_until_blocked(db, second)
+        made.result()
+        for queue in ("first", "second"):
+            send(db, f"to {queue}", queue=queue)
+            assert received(db, queue) == [f"to {queue}"]
+
+    def test_of_one_name_twice_at_once_makes_one_queue(
+        self, db: Connection, another: Another, background: ThreadPoolExecutor
+    ) -> None:
+        first, second = another(), another()
+        with first.transaction():
+            assert value(first, "select pgque.create_queue('q')") == 1
+            made = background.submit(value, second, "select pgque.create_queue('q')")
+            wait_until_blocked(db, second)
+        assert made.result() == 0
+        assert value(db, "select count(*) from pg_class where relkind = 'S' "
+                         "and relname ~ '^event_[0-9]'") == 1  # fmt: skip
+
+
+class TestDropping:
+    def test_a_dropped_queue_is_unknown_to_producers(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        send(db, "x")
+        value(db, "select pgque.drop_queue('q')")
+        for call in CALLS:
+            with refused("PQ001", '"q"'):
+                value(db, call, "q", "x")
+
+    def test_a_queue_made_again_under_its_name_gets_its_events(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        send(db, "of the old queue")
+        value(db, "select pgque.drop_queue('q')")
+        make_queue(db)
+        send(db, "before")
+        send(db, "after")
+        assert received(db) == ["before", "after"]
+
+    @pytest.mark.parametrize("call", CALLS)
+    def test_a_producer_that_waited_for_it_is_refused(
+        self, db: Connection, another: Another, background: ThreadPoolExecutor, call: str
+    ) -> None:
+        make_queue(db, consumers=())
+        producer = another()
+        value(producer, call, "q", "before")
+        db.execute("delete from pgque.idem")
+        with db.transaction():
+            value(db, "select pgque.drop_queue('q')")
+            sending = background.submit(value, producer, call, "q", "too late")
+            wait_until_blocked(db, producer)
+        with pytest.raises(psycopg.Error) as raised:
+            sending.result()
+        assert raised.value.sqlstate in ("23514", "PQ001"), raised.value
+        assert raised.value.sqlstate == "PQ001" or "queue_was_dropped" in str(raised.value)
+
+    def test_waits_for_no_producer_of_another_queue(self, db: Connection, another: Another) -> None:
+        make_queue(db, "busy")
+        make_queue(db, consumers=())
+        send(db, "x")
+        producer = another()
+        with producer.transaction():
+            send(producer, "1", queue="busy")
+            value(db, "select pgque.drop_queue('q')")
+            value(db, "select pgque.maint()")
+            assert len(tables(db, "event_2%")) == 4
+            send(producer, "2", queue="busy")
+        value(db, "select pgque.maint()")
+        assert tables(db, "event_2%") == []
+        send(producer, "3", queue="busy")
+        assert received(db, "busy") == ["1", "2", "3"]
+
+    def test_lets_a_group_go_when_it_gets_no_new_queues(self, db: Connection) -> None:
+        make_queue(db, "old", consumers=())
+        value(db, "select pgque.drop_queue('old')")
+        value(db, "select pgque.maint_event_tables()")
+        make_queues_up_to(db, 64)
+        make_queue(db)
+        assert ("pgque.maint_event_tables", None) in rows(
+            db, "select * from pgque.maint_operations()"
+        )
+        value(db, "select pgque.maint()")
+        assert tables(db, "event_group_%") == ["event_group_1"]
+        send(db, "x")
+        assert received(db) == ["x"]
+
+    def test_a_queue_that_is_being_created_keeps_its_tables(
+        self, db: Connection, another: Another
+    ) -> None:
+        creator = another()
+        with creator.transaction():
+            make_queue(creator)
+            value(db, "select pgque.maint()")
+        send(db, "x")
+        assert received(db) == ["x"]
