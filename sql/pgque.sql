@@ -1845,21 +1845,6 @@ begin
 end;
 $$;
 
--- Creates the sequence of a queue's event ids.
--- locks: none. writes: the catalog.
-create or replace function pgque.create_event_sequence(i_queue_id integer)
-returns regclass
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name text := format('event_%s_id_seq', i_queue_id);
-begin
-    execute format('create sequence pgque.%I', v_name);
-    return format('pgque.%I', v_name);
-end;
-$$;
-
 -- Creates a queue's event table, without children, in its group. ATTACH locks the group against
 -- other changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
@@ -1900,35 +1885,21 @@ begin
 end;
 $$;
 
--- Empties the event tables of a queue that is being dropped. Its sequence stays, too. A producer that looked up the queue
--- before and waits for the lock is refused by the constraint. Dropping the tables would wait for all
--- producers of the group, so maintenance does it.
--- locks: the tables, exclusively. writes: the catalog.
-create or replace function pgque.close_event_tables(i_queue_id integer)
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_table text := format('event_%s', i_queue_id);
-begin
-    execute format('truncate pgque.%I', v_table);
-    execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
-end;
-$$;
-
--- The tables that maintenance may drop: event tables of dropped queues, with the sequences of their
--- ids, and groups without queues that get no new ones.
+-- What maintenance may drop, each by a statement, some under a lock on their parent: event tables of
+-- dropped queues, with the sequences of their ids; groups without queues that get no new ones; and
+-- the functions by which producers inserted in earlier versions. An upgrade leaves these, because
+-- producers that wait for it are about to call them.
 -- locks: none. writes: nothing.
-create or replace function pgque.dropped_event_tables(
-    out parent regclass, out child regclass, out ids text)
+create or replace function pgque.left_objects(out parent regclass, out statement text)
 returns setof record
 language plpgsql stable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
-    select t.inhparent::regclass, t.inhrelid::regclass, format('%s_id_seq', c.relname)
+    select t.inhparent::regclass,
+           format('drop table pgque.%I; drop sequence pgque.%I', c.relname,
+                  format('%s_id_seq', c.relname))
     from pg_inherits g
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
@@ -1936,59 +1907,43 @@ begin
       and not exists (select from pgque.queue q
                       where q.queue_id = substr(c.relname, length('event_') + 1)::integer)
     union all
-    select g.inhparent::regclass, g.inhrelid::regclass, format('%s_id_seq', c.relname)
+    select g.inhparent::regclass, format('drop table pgque.%I', c.relname)
     from pg_inherits g
     join pg_class c on c.oid = g.inhrelid
     where g.inhparent = 'pgque.event'::regclass
       and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
       and substr(c.relname, length('event_group_') + 1)::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q);
-end;
-$$;
-
--- The functions by which producers inserted in earlier versions. An upgrade leaves them, because
--- producers that wait for it are about to call them.
--- locks: none. writes: nothing.
-create or replace function pgque.old_insert_functions()
-returns setof regprocedure
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select p.oid::regprocedure
+          < (select max(q.queue_id) / 64 from pgque.queue q)
+    union all
+    select null, format('drop function %s', p.oid::regprocedure)
     from pg_proc p
     where p.pronamespace = 'pgque'::regnamespace
-      and p.proname ~ '^(event_[0-9]+_insert(_short|_as|_bulk)?|dispatch_(insert.*|branches)'
-                      '|build_(dispatch|insert_.*|queue_functions))$';
+      and (p.proname ~ '^(event_[0-9]+_insert(_short|_as|_bulk)?|dispatch_(insert.*|branches)'
+                       '|build_(dispatch|insert_.*|queue_functions))$'
+           or p.oid = to_regprocedure('pgque.refuse_insert(integer)'));
 end;
 $$;
 
--- Drops the tables that dropped queues left, and the functions of earlier versions. Dropping a partition locks its parent exclusively,
--- which producers of other queues have locked until they commit. So each attempt waits 10 ms at
--- most, and the next call repeats it. Returns how many it dropped.
+-- Drops what dropped queues and earlier versions left. Dropping a partition locks its parent
+-- exclusively, which producers of other queues have locked until they commit. So each attempt waits
+-- 10 ms at most, and the next call repeats it. Returns how much it dropped.
 -- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
-set client_min_messages = warning
 as $$
 declare
-    v_table     record;
-    v_function  regprocedure;
-    v_dropped   integer := 0;
+    v_left     record;
+    v_dropped  integer := 0;
 begin
-    for v_function in select f from pgque.old_insert_functions() f loop
-        execute format('drop function %s', v_function);  -- quoted: by regprocedure
-        v_dropped := v_dropped + 1;
-    end loop;
-    for v_table in select d.parent, d.child, d.ids from pgque.dropped_event_tables() d loop
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
         begin
-            execute format('lock table only %s in access exclusive mode', v_table.parent);  -- quoted: by regclass
-            execute format('drop table %s', v_table.child);  -- quoted: by regclass
-            execute format('drop sequence if exists pgque.%I', v_table.ids);
+            if v_left.parent is not null then
+                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            end if;
+            execute v_left.statement;
             v_dropped := v_dropped + 1;
         exception
             when lock_not_available then
@@ -2027,11 +1982,12 @@ begin
         return 0;
     end if;
     v_id := nextval(pg_get_serial_sequence('pgque.queue', 'queue_id'));
+    execute format('create sequence pgque.%I', format('event_%s_id_seq', v_id));
     insert into pgque.queue (
         queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_seq)
     values (
         v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id),
-        pgque.create_event_sequence(v_id))
+        format('pgque.event_%s_id_seq', v_id)::regclass)
     on conflict (queue_name) do nothing;
     if not found then
         execute format('drop sequence pgque.%I', format('event_%s_id_seq', v_id));
@@ -2098,7 +2054,11 @@ begin
     delete from pgque.subscription_base where sub_queue = v_queue.queue_id;
     delete from pgque.queue where queue_id = v_queue.queue_id;
 
-    perform pgque.close_event_tables(v_queue.queue_id);
+    -- A producer that looked up the queue before, and waits for the lock, is refused by the
+    -- constraint. The tables are dropped by maintenance (maint_event_tables).
+    execute format('truncate pgque.%I', format('event_%s', v_queue.queue_id));
+    execute format('alter table pgque.%I add constraint queue_was_dropped check (false)',
+                   format('event_%s', v_queue.queue_id));
     execute format('drop function pgque.%I(xid8, xid8)',
                    format('event_%s_tables', v_queue.queue_id));
     execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',
@@ -2407,7 +2367,7 @@ begin
               operator(pg_catalog.=) 'replica')
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_event($1);
+        perform pgque.refuse_insert($1);
     end if;
     return v_id;
 end;
@@ -2439,63 +2399,36 @@ declare
     v_id    bigint;
 begin
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     insert into pgque.event as e (
         ev_table, ev_id, ev_time, ev_owner, ev_retry,
         ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
     values (
-        pgque.current_event_number(v_queue), coalesce($2, nextval(v_queue.queue_seq)),
+        v_queue.queue_id * 4 + v_queue.queue_cur_table, coalesce($2, nextval(v_queue.queue_seq)),
         coalesce($3, now()), $4, $5, $6, $7, $8, $9, $10, $11)
     returning e.ev_id into v_id;
     return v_id;
 end;
 $$;
 
--- The number of a queue's current event table, pgque.event.ev_table.
+-- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
+-- and session_replication_role is not replica.
 -- locks: none. writes: nothing.
-create or replace function pgque.current_event_number(i_queue pgque.queue)
-returns integer
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return i_queue.queue_id * 4 + i_queue.queue_cur_table;
-end;
-$$;
-
--- Raises the error for a queue that takes no event: it does not exist, or it is closed.
--- locks: none. writes: nothing.
-create or replace function pgque.refuse_event(i_queue text)
+create or replace function pgque.refuse_insert(i_queue text)
 returns void
 language plpgsql stable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform pgque.refuse_insert((pgque.find_queue(i_queue)).queue_id);
-end;
-$$;
-
--- Refuses an event for a queue that is closed to producers, except with session_replication_role =
--- replica.
--- locks: none. writes: nothing.
-create or replace function pgque.refuse_insert(i_queue_id integer)
-returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name text;
-begin
-    if current_setting('session_replication_role') = 'replica' then
-        return;
+    perform pgque.find_queue(i_queue);
+    if current_setting('session_replication_role') <> 'replica' then
+        raise exception using
+            errcode = 'PQ006',
+            message = format('queue "%s" takes no events now: disable_insert is set', i_queue),
+            hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', '
+                          '''false'');', i_queue);
     end if;
-    select q.queue_name into v_name from pgque.queue q where q.queue_id = i_queue_id;
-    raise exception using
-        errcode = 'PQ006',
-        message = format('queue "%s" takes no events now: disable_insert is set', v_name),
-        hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', ''false'');',
-                      v_name);
 end;
 $$;
 
@@ -2512,7 +2445,7 @@ declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     return format('%s_%s', v_queue.queue_data_pfx, v_queue.queue_cur_table);
 end;
@@ -6417,7 +6350,7 @@ begin
         insert into pgque.event (
             ev_table, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
             ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-        select pgque.current_event_number(v_queue), d.ev_id, d.ev_time, d.ev_owner, d.ev_retry,
+        select v_queue.queue_id * 4 + v_queue.queue_cur_table, d.ev_id, d.ev_time, d.ev_owner, d.ev_retry,
                d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
         from due d
         order by d.ev_id;
@@ -7484,8 +7417,7 @@ begin
     if exists (select from pgque.removable_stagings()) then
         return query values ('pgque.maint_staging', null::text);
     end if;
-    if exists (select from pgque.dropped_event_tables())
-       or exists (select from pgque.old_insert_functions()) then
+    if exists (select from pgque.left_objects()) then
         return query values ('pgque.maint_event_tables', null::text);
     end if;
     return query
@@ -7880,7 +7812,7 @@ begin
               operator(pg_catalog.=) 'replica')
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_event($1);
+        perform pgque.refuse_insert($1);
     end if;
     return v_id;
 end;
@@ -7955,7 +7887,7 @@ as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);
     v_ids    bigint[];
-    v_table  integer := pgque.current_event_number(v_queue);
+    v_table  integer := v_queue.queue_id * 4 + v_queue.queue_cur_table;
 begin
     if payloads is null then
         raise exception using
@@ -7964,7 +7896,7 @@ begin
             hint = 'Pass an array; an empty one sends nothing.';
     end if;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     -- Drawn first: that is cheaper than returning the ids row by row, and assigns them in order.
     v_ids := array(select nextval(v_queue.queue_seq)
@@ -8063,7 +7995,7 @@ begin
         return pgque.send(i_queue, i_type, i_payload);
     end if;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
 
     insert into pgque.delayed_events (de_queue_name, de_deliver_at, de_type, de_data)
@@ -8197,7 +8129,7 @@ begin
     )
     insert into pgque.event (
         ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select pgque.current_event_number(i_queue), nextval(i_queue.queue_seq), d.de_type, d.de_data,
+    select i_queue.queue_id * 4 + i_queue.queue_cur_table, nextval(i_queue.queue_seq), d.de_type, d.de_data,
            d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
     from (select * from due order by de_deliver_at, de_id) d;
     get diagnostics v_sent = row_count;
@@ -8295,7 +8227,7 @@ begin
            or pg_catalog.current_setting('session_replication_role')
               operator(pg_catalog.=) 'replica');
     if not found then
-        perform pgque.refuse_event(i_queue);
+        perform pgque.refuse_insert(i_queue);
     end if;
     deduped := false;
     return next;
@@ -8415,7 +8347,7 @@ declare
     v_id     bigint;
 begin
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     insert into pgque.staging (queue_id, used_at, opened_by)
     values (v_queue.queue_id, clock_timestamp(), pgque.calling_role())
@@ -9992,7 +9924,7 @@ begin
             hint = 'Give a limit of 0 or more, and a since that is not after until.';
     end if;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     replayed := 0;
     failed := 0;
@@ -10037,7 +9969,7 @@ begin
     from pgque.queue q
     where q.queue_id = i_dead_letter.dl_queue_id;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     select c.co_name, s.sub_id into v_consumer, v_owner
     from pgque.consumer c

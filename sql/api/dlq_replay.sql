@@ -73,7 +73,7 @@ begin
             hint = 'Give a limit of 0 or more, and a since that is not after until.';
     end if;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     replayed := 0;
     failed := 0;
@@ -118,7 +118,7 @@ begin
     from pgque.queue q
     where q.queue_id = i_dead_letter.dl_queue_id;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     select c.co_name, s.sub_id into v_consumer, v_owner
     from pgque.consumer c

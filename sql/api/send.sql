@@ -18,7 +18,7 @@ begin
               operator(pg_catalog.=) 'replica')
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_event($1);
+        perform pgque.refuse_insert($1);
     end if;
     return v_id;
 end;
@@ -93,7 +93,7 @@ as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);
     v_ids    bigint[];
-    v_table  integer := pgque.current_event_number(v_queue);
+    v_table  integer := v_queue.queue_id * 4 + v_queue.queue_cur_table;
 begin
     if payloads is null then
         raise exception using
@@ -102,7 +102,7 @@ begin
             hint = 'Pass an array; an empty one sends nothing.';
     end if;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     -- Drawn first: that is cheaper than returning the ids row by row, and assigns them in order.
     v_ids := array(select nextval(v_queue.queue_seq)

@@ -23,7 +23,7 @@ begin
         return pgque.send(i_queue, i_type, i_payload);
     end if;
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
 
     insert into pgque.delayed_events (de_queue_name, de_deliver_at, de_type, de_data)
@@ -157,7 +157,7 @@ begin
     )
     insert into pgque.event (
         ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select pgque.current_event_number(i_queue), nextval(i_queue.queue_seq), d.de_type, d.de_data,
+    select i_queue.queue_id * 4 + i_queue.queue_cur_table, nextval(i_queue.queue_seq), d.de_type, d.de_data,
            d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
     from (select * from due order by de_deliver_at, de_id) d;
     get diagnostics v_sent = row_count;

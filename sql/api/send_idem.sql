@@ -55,7 +55,7 @@ begin
            or pg_catalog.current_setting('session_replication_role')
               operator(pg_catalog.=) 'replica');
     if not found then
-        perform pgque.refuse_event(i_queue);
+        perform pgque.refuse_insert(i_queue);
     end if;
     deduped := false;
     return next;

@@ -14,7 +14,7 @@ declare
     v_id     bigint;
 begin
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     insert into pgque.staging (queue_id, used_at, opened_by)
     values (v_queue.queue_id, clock_timestamp(), pgque.calling_role())

@@ -24,11 +24,12 @@ begin
         return 0;
     end if;
     v_id := nextval(pg_get_serial_sequence('pgque.queue', 'queue_id'));
+    execute format('create sequence pgque.%I', format('event_%s_id_seq', v_id));
     insert into pgque.queue (
         queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_seq)
     values (
         v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id),
-        pgque.create_event_sequence(v_id))
+        format('pgque.event_%s_id_seq', v_id)::regclass)
     on conflict (queue_name) do nothing;
     if not found then
         execute format('drop sequence pgque.%I', format('event_%s_id_seq', v_id));
@@ -95,7 +96,11 @@ begin
     delete from pgque.subscription_base where sub_queue = v_queue.queue_id;
     delete from pgque.queue where queue_id = v_queue.queue_id;
 
-    perform pgque.close_event_tables(v_queue.queue_id);
+    -- A producer that looked up the queue before, and waits for the lock, is refused by the
+    -- constraint. The tables are dropped by maintenance (maint_event_tables).
+    execute format('truncate pgque.%I', format('event_%s', v_queue.queue_id));
+    execute format('alter table pgque.%I add constraint queue_was_dropped check (false)',
+                   format('event_%s', v_queue.queue_id));
     execute format('drop function pgque.%I(xid8, xid8)',
                    format('event_%s_tables', v_queue.queue_id));
     execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',

@@ -44,21 +44,6 @@ begin
 end;
 $$;
 
--- Creates the sequence of a queue's event ids.
--- locks: none. writes: the catalog.
-create or replace function pgque.create_event_sequence(i_queue_id integer)
-returns regclass
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name text := format('event_%s_id_seq', i_queue_id);
-begin
-    execute format('create sequence pgque.%I', v_name);
-    return format('pgque.%I', v_name);
-end;
-$$;
-
 -- Creates a queue's event table, without children, in its group. ATTACH locks the group against
 -- other changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
@@ -99,35 +84,21 @@ begin
 end;
 $$;
 
--- Empties the event tables of a queue that is being dropped. Its sequence stays, too. A producer that looked up the queue
--- before and waits for the lock is refused by the constraint. Dropping the tables would wait for all
--- producers of the group, so maintenance does it.
--- locks: the tables, exclusively. writes: the catalog.
-create or replace function pgque.close_event_tables(i_queue_id integer)
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_table text := format('event_%s', i_queue_id);
-begin
-    execute format('truncate pgque.%I', v_table);
-    execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
-end;
-$$;
-
--- The tables that maintenance may drop: event tables of dropped queues, with the sequences of their
--- ids, and groups without queues that get no new ones.
+-- What maintenance may drop, each by a statement, some under a lock on their parent: event tables of
+-- dropped queues, with the sequences of their ids; groups without queues that get no new ones; and
+-- the functions by which producers inserted in earlier versions. An upgrade leaves these, because
+-- producers that wait for it are about to call them.
 -- locks: none. writes: nothing.
-create or replace function pgque.dropped_event_tables(
-    out parent regclass, out child regclass, out ids text)
+create or replace function pgque.left_objects(out parent regclass, out statement text)
 returns setof record
 language plpgsql stable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
-    select t.inhparent::regclass, t.inhrelid::regclass, format('%s_id_seq', c.relname)
+    select t.inhparent::regclass,
+           format('drop table pgque.%I; drop sequence pgque.%I', c.relname,
+                  format('%s_id_seq', c.relname))
     from pg_inherits g
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
@@ -135,59 +106,43 @@ begin
       and not exists (select from pgque.queue q
                       where q.queue_id = substr(c.relname, length('event_') + 1)::integer)
     union all
-    select g.inhparent::regclass, g.inhrelid::regclass, format('%s_id_seq', c.relname)
+    select g.inhparent::regclass, format('drop table pgque.%I', c.relname)
     from pg_inherits g
     join pg_class c on c.oid = g.inhrelid
     where g.inhparent = 'pgque.event'::regclass
       and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
       and substr(c.relname, length('event_group_') + 1)::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q);
-end;
-$$;
-
--- The functions by which producers inserted in earlier versions. An upgrade leaves them, because
--- producers that wait for it are about to call them.
--- locks: none. writes: nothing.
-create or replace function pgque.old_insert_functions()
-returns setof regprocedure
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select p.oid::regprocedure
+          < (select max(q.queue_id) / 64 from pgque.queue q)
+    union all
+    select null, format('drop function %s', p.oid::regprocedure)
     from pg_proc p
     where p.pronamespace = 'pgque'::regnamespace
-      and p.proname ~ '^(event_[0-9]+_insert(_short|_as|_bulk)?|dispatch_(insert.*|branches)'
-                      '|build_(dispatch|insert_.*|queue_functions))$';
+      and (p.proname ~ '^(event_[0-9]+_insert(_short|_as|_bulk)?|dispatch_(insert.*|branches)'
+                       '|build_(dispatch|insert_.*|queue_functions))$'
+           or p.oid = to_regprocedure('pgque.refuse_insert(integer)'));
 end;
 $$;
 
--- Drops the tables that dropped queues left, and the functions of earlier versions. Dropping a partition locks its parent exclusively,
--- which producers of other queues have locked until they commit. So each attempt waits 10 ms at
--- most, and the next call repeats it. Returns how many it dropped.
+-- Drops what dropped queues and earlier versions left. Dropping a partition locks its parent
+-- exclusively, which producers of other queues have locked until they commit. So each attempt waits
+-- 10 ms at most, and the next call repeats it. Returns how much it dropped.
 -- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
-set client_min_messages = warning
 as $$
 declare
-    v_table     record;
-    v_function  regprocedure;
-    v_dropped   integer := 0;
+    v_left     record;
+    v_dropped  integer := 0;
 begin
-    for v_function in select f from pgque.old_insert_functions() f loop
-        execute format('drop function %s', v_function);  -- quoted: by regprocedure
-        v_dropped := v_dropped + 1;
-    end loop;
-    for v_table in select d.parent, d.child, d.ids from pgque.dropped_event_tables() d loop
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
         begin
-            execute format('lock table only %s in access exclusive mode', v_table.parent);  -- quoted: by regclass
-            execute format('drop table %s', v_table.child);  -- quoted: by regclass
-            execute format('drop sequence if exists pgque.%I', v_table.ids);
+            if v_left.parent is not null then
+                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            end if;
+            execute v_left.statement;
             v_dropped := v_dropped + 1;
         exception
             when lock_not_available then

@@ -26,7 +26,7 @@ begin
               operator(pg_catalog.=) 'replica')
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_event($1);
+        perform pgque.refuse_insert($1);
     end if;
     return v_id;
 end;
@@ -58,63 +58,36 @@ declare
     v_id    bigint;
 begin
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     insert into pgque.event as e (
         ev_table, ev_id, ev_time, ev_owner, ev_retry,
         ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
     values (
-        pgque.current_event_number(v_queue), coalesce($2, nextval(v_queue.queue_seq)),
+        v_queue.queue_id * 4 + v_queue.queue_cur_table, coalesce($2, nextval(v_queue.queue_seq)),
         coalesce($3, now()), $4, $5, $6, $7, $8, $9, $10, $11)
     returning e.ev_id into v_id;
     return v_id;
 end;
 $$;
 
--- The number of a queue's current event table, pgque.event.ev_table.
+-- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
+-- and session_replication_role is not replica.
 -- locks: none. writes: nothing.
-create or replace function pgque.current_event_number(i_queue pgque.queue)
-returns integer
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return i_queue.queue_id * 4 + i_queue.queue_cur_table;
-end;
-$$;
-
--- Raises the error for a queue that takes no event: it does not exist, or it is closed.
--- locks: none. writes: nothing.
-create or replace function pgque.refuse_event(i_queue text)
+create or replace function pgque.refuse_insert(i_queue text)
 returns void
 language plpgsql stable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform pgque.refuse_insert((pgque.find_queue(i_queue)).queue_id);
-end;
-$$;
-
--- Refuses an event for a queue that is closed to producers, except with session_replication_role =
--- replica.
--- locks: none. writes: nothing.
-create or replace function pgque.refuse_insert(i_queue_id integer)
-returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name text;
-begin
-    if current_setting('session_replication_role') = 'replica' then
-        return;
+    perform pgque.find_queue(i_queue);
+    if current_setting('session_replication_role') <> 'replica' then
+        raise exception using
+            errcode = 'PQ006',
+            message = format('queue "%s" takes no events now: disable_insert is set', i_queue),
+            hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', '
+                          '''false'');', i_queue);
     end if;
-    select q.queue_name into v_name from pgque.queue q where q.queue_id = i_queue_id;
-    raise exception using
-        errcode = 'PQ006',
-        message = format('queue "%s" takes no events now: disable_insert is set', v_name),
-        hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', ''false'');',
-                      v_name);
 end;
 $$;
 
@@ -131,7 +104,7 @@ declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
     if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_id);
+        perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     return format('%s_%s', v_queue.queue_data_pfx, v_queue.queue_cur_table);
 end;

@@ -35,8 +35,7 @@ begin
     if exists (select from pgque.removable_stagings()) then
         return query values ('pgque.maint_staging', null::text);
     end if;
-    if exists (select from pgque.dropped_event_tables())
-       or exists (select from pgque.old_insert_functions()) then
+    if exists (select from pgque.left_objects()) then
         return query values ('pgque.maint_event_tables', null::text);
     end if;
     return query

@@ -282,7 +282,7 @@ begin
         insert into pgque.event (
             ev_table, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
             ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-        select pgque.current_event_number(v_queue), d.ev_id, d.ev_time, d.ev_owner, d.ev_retry,
+        select v_queue.queue_id * 4 + v_queue.queue_cur_table, d.ev_id, d.ev_time, d.ev_owner, d.ev_retry,
                d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
         from due d
         order by d.ev_id;
