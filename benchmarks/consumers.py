@@ -15,6 +15,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
     with connect(url) as connection:
         return [
             *_cycle(connection, rounds),
+            *_cycle_of_one(connection, rounds),
             *_empty_poll(connection, rounds),
             *_large_batch(connection, rounds),
             *_backlog(connection),
@@ -74,30 +75,74 @@ def _cycle(connection: Connection, rounds: int) -> list[Result]:
     ]
 
 
-def _empty_poll(connection: Connection, rounds: int) -> list[Result]:
-    for schema in ("pgque", "pgq"):
-        value(connection, f"select {schema}.register_consumer('cycle', 'idle')")
+def _cycle_of_one(connection: Connection, rounds: int) -> list[Result]:
+    """Measures everything that one event takes, when each event has a tick of its own."""
+
+    def cycle(schema: str) -> Callable[[], None]:
+        value(connection, f"select {schema}.create_queue('one')")
+        for setting in ("'ticker_max_count', '1'", "'ticker_max_lag', '0'"):
+            value(connection, f"select {schema}.set_queue_config('one', {setting})")
+        value(connection, f"select {schema}.register_consumer('one', 'reader')")
+        send = prepared(connection, f"select {schema}.insert_event('one', 't', '{'x' * 180}')")
+        tick = prepared(connection, f"select {schema}.ticker('one')")
+        next_batch = prepared(connection, f"select {schema}.next_batch('one', 'reader')")
+        get_events = prepared(connection, f"select * from {schema}.get_batch_events($1)")
+        finish = prepared(connection, f"select {schema}.finish_batch($1)")
+
+        def run() -> None:
+            send()
+            tick()
+            batch = next_batch().get_value(0, 0) or b""
+            assert get_events(batch).ntuples
+            finish(batch)
+
+        return run
+
+    cycles = {schema: cycle(schema) for schema in ("pgque", "pgq")}
     costs = medians(
         [
-            Contender(
-                schema,
-                lambda schema=schema: timed(  # type: ignore[misc]
-                    prepared(connection, f"select {schema}.next_batch('cycle', 'idle')"), _POLLS
-                ),
-            )
-            for schema in ("pgque", "pgq")
+            Contender(schema, lambda run=run: timed(run, _CYCLES))  # type: ignore[misc]
+            for schema, run in cycles.items()
         ],
         rounds,
     )
     return [
         Result(
-            "empty poll",
+            "cycle of one event: insert, tick, next_batch, read, finish",
             "C PgQ",
             costs["pgq"] / costs["pgque"],
             ">=",
-            1.0,
-            f"{costs['pgque'] * 1e6:.0f} against {costs['pgq'] * 1e6:.0f} µs",
+            1.6,
+            f"{1 / costs['pgque']:,.0f} against {1 / costs['pgq']:,.0f} cycles a second",
         )
+    ]
+
+
+def _empty_poll(connection: Connection, rounds: int) -> list[Result]:
+    for schema in ("pgque", "pgq"):
+        value(connection, f"select {schema}.register_consumer('cycle', 'idle')")
+    calls = {
+        "empty poll": "select pgque.next_batch('cycle', 'idle')",
+        "empty receive": "select * from pgque.receive('cycle', 'idle')",
+        "pgq": "select pgq.next_batch('cycle', 'idle')",
+    }
+    costs = medians(
+        [
+            Contender(name, lambda call=call: timed(prepared(connection, call), _POLLS))  # type: ignore[misc]
+            for name, call in calls.items()
+        ],
+        rounds,
+    )
+    return [
+        Result(
+            name,
+            "C PgQ's next_batch",
+            costs["pgq"] / costs[name],
+            ">=",
+            target,
+            f"{costs[name] * 1e6:.0f} against {costs['pgq'] * 1e6:.0f} µs",
+        )
+        for name, target in (("empty poll", 1.0), ("empty receive", 1.1))
     ]
 
 

@@ -6509,8 +6509,9 @@ $$;
 
 -- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
 -- the current one. It takes the oldest child, or the other one if the oldest is still needed.
--- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
--- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
+-- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if the queue has
+-- no events, if an old snapshot may need events that all consumers have passed, or if neither child
+-- can be emptied. The
 -- child that comes next is closed to writers. If the oldest child was skipped, that one stays
 -- closed instead.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
@@ -6533,7 +6534,7 @@ begin
       and q.queue_switch_step2 is not null
       and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
     for no key update skip locked;
-    if not found then
+    if not found or pgque.event_bytes(v_queue) = 0 then
         return 0;
     end if;
 
@@ -6558,6 +6559,19 @@ begin
         return 1;
     end loop;
     return 0;
+end;
+$$;
+
+-- The size of a queue's event tables. It is 0 if no event was sent since the last rotations.
+-- locks: none. writes: nothing.
+create or replace function pgque.event_bytes(i_queue pgque.queue)
+returns bigint
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
+            from generate_series(0, i_queue.queue_ntables - 1) nr);
 end;
 $$;
 
@@ -7397,6 +7411,7 @@ begin
     from pgque.queue q
     where q.queue_switch_step2 is not null
       and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+      and pgque.event_bytes(q) > 0
     order by q.queue_name;
     if found or exists (select from pgque.queue q where q.queue_switch_step2 is null) then
         return query values ('pgque.maint_rotate_tables_step2', null::text);
@@ -11010,7 +11025,7 @@ begin
 end;
 $$;
 
--- Checks rotation, which is due once per period. It is held up if maintenance does not run, or if a
+-- Checks rotation, which is due once per period if the queue has events. It is held up if maintenance does not run, or if a
 -- consumer still needs the oldest events; a queue without consumers does not hold it up.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_health()
@@ -11021,10 +11036,11 @@ as $$
 begin
     return query
     select q.queue_name, 'rotation_health',
-           case when t.age > 4 * q.queue_rotation_period + interval '5 minutes' then 'critical'
+           case when t.is_empty then 'ok'
+                when t.age > 4 * q.queue_rotation_period + interval '5 minutes' then 'critical'
                 when t.age > 2 * q.queue_rotation_period + interval '1 minute' then 'warning'
                 else 'ok' end,
-           case when t.age <= 2 * q.queue_rotation_period + interval '1 minute'
+           case when t.is_empty or t.age <= 2 * q.queue_rotation_period + interval '1 minute'
                 then format('last rotation %s ago, period %s', t.age, q.queue_rotation_period)
                 when slowest.tick_time < clock_timestamp() - q.queue_rotation_period
                 then format('last rotation %s ago, period %s: consumer "%s" still needs old events; '
@@ -11042,7 +11058,8 @@ begin
            end
     from pgque.queue q
     cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age
+        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
+               pgque.event_bytes(q) = 0 as is_empty
     ) t
     left join (
         select distinct on (p.sub_queue) p.sub_queue, p.co_name, p.tick_time

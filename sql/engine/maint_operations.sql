@@ -15,6 +15,7 @@ begin
     from pgque.queue q
     where q.queue_switch_step2 is not null
       and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+      and pgque.event_bytes(q) > 0
     order by q.queue_name;
     if found or exists (select from pgque.queue q where q.queue_switch_step2 is null) then
         return query values ('pgque.maint_rotate_tables_step2', null::text);

@@ -65,8 +65,9 @@ $$;
 
 -- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
 -- the current one. It takes the oldest child, or the other one if the oldest is still needed.
--- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
--- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
+-- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if the queue has
+-- no events, if an old snapshot may need events that all consumers have passed, or if neither child
+-- can be emptied. The
 -- child that comes next is closed to writers. If the oldest child was skipped, that one stays
 -- closed instead.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
@@ -89,7 +90,7 @@ begin
       and q.queue_switch_step2 is not null
       and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
     for no key update skip locked;
-    if not found then
+    if not found or pgque.event_bytes(v_queue) = 0 then
         return 0;
     end if;
 
@@ -114,6 +115,19 @@ begin
         return 1;
     end loop;
     return 0;
+end;
+$$;
+
+-- The size of a queue's event tables. It is 0 if no event was sent since the last rotations.
+-- locks: none. writes: nothing.
+create or replace function pgque.event_bytes(i_queue pgque.queue)
+returns bigint
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
+            from generate_series(0, i_queue.queue_ntables - 1) nr);
 end;
 $$;
 

@@ -80,7 +80,7 @@ begin
 end;
 $$;
 
--- Checks rotation, which is due once per period. It is held up if maintenance does not run, or if a
+-- Checks rotation, which is due once per period if the queue has events. It is held up if maintenance does not run, or if a
 -- consumer still needs the oldest events; a queue without consumers does not hold it up.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_health()
@@ -91,10 +91,11 @@ as $$
 begin
     return query
     select q.queue_name, 'rotation_health',
-           case when t.age > 4 * q.queue_rotation_period + interval '5 minutes' then 'critical'
+           case when t.is_empty then 'ok'
+                when t.age > 4 * q.queue_rotation_period + interval '5 minutes' then 'critical'
                 when t.age > 2 * q.queue_rotation_period + interval '1 minute' then 'warning'
                 else 'ok' end,
-           case when t.age <= 2 * q.queue_rotation_period + interval '1 minute'
+           case when t.is_empty or t.age <= 2 * q.queue_rotation_period + interval '1 minute'
                 then format('last rotation %s ago, period %s', t.age, q.queue_rotation_period)
                 when slowest.tick_time < clock_timestamp() - q.queue_rotation_period
                 then format('last rotation %s ago, period %s: consumer "%s" still needs old events; '
@@ -112,7 +113,8 @@ begin
            end
     from pgque.queue q
     cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age
+        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
+               pgque.event_bytes(q) = 0 as is_empty
     ) t
     left join (
         select distinct on (p.sub_queue) p.sub_queue, p.co_name, p.tick_time

@@ -48,6 +48,8 @@ class TestOperations:
     def test_a_queue_that_is_due_is_rotated_in_two_steps(self, db: Connection) -> None:
         make_queue(db, rotation_period="1 microsecond")
         db.execute("update pgque.log_rotation set rotated_at = now()")
+        assert operations(db) == []
+        send(db, "a")
         assert operations(db) == [
             ("pgque.maint_rotate_tables_step1", "q"),
             ("pgque.maint_rotate_tables_step2", None),
@@ -55,6 +57,7 @@ class TestOperations:
 
     def test_a_step_that_was_left_is_made_up_for(self, db: Connection) -> None:
         make_queue(db, rotation_period="1 microsecond")
+        send(db, "a")
         value(db, "select pgque.maint_rotate_tables_step1('q')")
         assert ("pgque.maint_rotate_tables_step2", None) in operations(db)
 
@@ -127,6 +130,7 @@ class TestMetadataRotation:
     def test_events_are_rotated_without_it(self, db: Connection) -> None:
         make_queue(db, rotation_period="1 microsecond")
         db.execute("update pgque.log_rotation set rotated_at = clock_timestamp()")
+        send(db, "a")
         value(db, "select pgque.maint()")
         assert value(db, "select queue_cur_table from pgque.queue") == 1
 

@@ -110,11 +110,14 @@ class TestRotation:
     def test_it_is_expected_within_its_period(self, db: Connection, age: str, status: str) -> None:
         make_queue(db)
         db.execute("update pgque.queue set queue_switch_time = now() - %s::interval", [age])
+        assert health(db)["rotation_health"][0] == "ok"
+        open_batch(db, "a")
         found, detail = health(db)["rotation_health"]
         assert (found, "pgque.maint()" in detail) == (status, status != "ok")
 
     def test_the_consumer_that_holds_it_up_is_named(self, db: Connection) -> None:
         make_queue(db, consumers=("fast", "slow"))
+        send(db, "a")
         tick(db)
         drain(db, consumer="fast")
         age_ticks(db, "5 hours")

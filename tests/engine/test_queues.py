@@ -47,6 +47,7 @@ def test_a_queue_of_any_name_carries_events(db: Connection, name: str) -> None:
 @pytest.mark.parametrize("name", STRANGE_NAMES)
 def test_a_queue_of_any_name_rotates_and_is_dropped(db: Connection, name: str) -> None:
     make_queue(db, name)
+    send(db, "a", queue=name)
     rotated = rotate(db, name)
     value(db, "select pgque.drop_queue(%s, true)", name)
     assert (rotated, rows(db, "select queue_name from pgque.queue")) == (1, [])

@@ -54,6 +54,7 @@ def test_consumed_events_are_truncated_after_two_more_rotations(db: Connection) 
 
 def test_a_rotation_sends_new_events_to_the_next_table(db: Connection) -> None:
     make_queue(db)
+    send(db, "a")
     before = value(db, "select pgque.current_event_table('q')")
     rotate(db)
     assert value(db, "select pgque.current_event_table('q')") != before
@@ -64,9 +65,14 @@ def test_a_queue_rotates_no_earlier_than_its_period(db: Connection) -> None:
     assert step1(db) == 0
 
 
-def test_an_idle_queue_rotates(db: Connection) -> None:
+def test_an_idle_queue_rotates_until_it_is_empty(db: Connection) -> None:
     make_queue(db)
-    assert [rotate(db) for _ in range(4)] == [1] * 4
+    assert rotate(db) == 0
+    send(db, "a")
+    tick(db)
+    drain(db)
+    assert [rotate(db) for _ in range(4)] == [1, 1, 1, 0]
+    assert stored_payloads(db) == set()
 
 
 def test_a_queue_without_consumers_rotates_what_is_ticked(db: Connection) -> None:
@@ -84,11 +90,13 @@ def test_events_that_are_not_ticked_are_kept_even_without_consumers(db: Connecti
 
 def test_a_second_rotation_without_step_two_does_not_happen(db: Connection) -> None:
     make_queue(db, **AT_ONCE)
+    send(db, "a")
     assert (step1(db), step1(db), step2(db), step1(db)) == (1, 0, 1, 1)
 
 
 def test_step_two_in_the_transaction_of_step_one_does_not_count(db: Connection) -> None:
     make_queue(db, **AT_ONCE)
+    send(db, "a")
     with db.transaction():
         step1(db)
         noted = step2(db)
@@ -185,6 +193,7 @@ def test_rotation_does_not_wait_for_a_reader_of_the_oldest_table(
 
 def test_two_rotations_at_once_rotate_once(db: Connection, another: Another) -> None:
     make_queue(db, **AT_ONCE)
+    send(db, "a")
     rival = another()
     with rival.transaction():
         assert (step1(rival), step1(db)) == (1, 0)
