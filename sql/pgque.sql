@@ -6509,9 +6509,8 @@ $$;
 
 -- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
 -- the current one. It takes the oldest child, or the other one if the oldest is still needed.
--- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if the queue has
--- no events, if an old snapshot may need events that all consumers have passed, or if neither child
--- can be emptied. The
+-- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
+-- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
 -- child that comes next is closed to writers. If the oldest child was skipped, that one stays
 -- closed instead.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
@@ -6534,7 +6533,7 @@ begin
       and q.queue_switch_step2 is not null
       and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
     for no key update skip locked;
-    if not found or pgque.event_bytes(v_queue) = 0 then
+    if not found then
         return 0;
     end if;
 
@@ -6562,7 +6561,8 @@ begin
 end;
 $$;
 
--- The size of a queue's event tables. It is 0 if no event was sent since the last rotations.
+-- The size of a queue's event tables. It is 0 if no event was sent since the last rotations: then
+-- maintenance does not rotate the queue, which would only write to the catalog.
 -- locks: none. writes: nothing.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
@@ -7382,7 +7382,11 @@ begin
     union all
     values ('maint_rotate_tables_step2', null);
     return query
-    select 'maint_rotate_tables_step1', q.queue_name from pgque.queue q order by q.queue_id;
+    select 'maint_rotate_tables_step1', q.queue_name
+    from pgque.queue q
+    where clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+      and pgque.event_bytes(q) > 0
+    order by q.queue_id;
     return query
     values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
            ('maint_idem', null), ('maint_staging', null), ('maint_event_tables', null),

@@ -60,7 +60,11 @@ begin
     union all
     values ('maint_rotate_tables_step2', null);
     return query
-    select 'maint_rotate_tables_step1', q.queue_name from pgque.queue q order by q.queue_id;
+    select 'maint_rotate_tables_step1', q.queue_name
+    from pgque.queue q
+    where clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+      and pgque.event_bytes(q) > 0
+    order by q.queue_id;
     return query
     values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
            ('maint_idem', null), ('maint_staging', null), ('maint_event_tables', null),

@@ -15,6 +15,7 @@ from tests.support.queues import (
     make_queue,
     rotate,
     rows,
+    send,
     value,
 )
 
@@ -164,6 +165,7 @@ class TestGrowth:
         self, db: Connection, another: Another
     ) -> None:
         make_queue(db, rotation_period="1 hour")
+        send(db, "a")
         table = value(db, "select format('%s_1', queue_data_pfx) from pgque.queue")
         db.execute("update pgque.queue set queue_switch_time = now() - interval '3 hours'")
         holder = another()

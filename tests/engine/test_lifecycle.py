@@ -179,6 +179,7 @@ class TestMaintenance:
         self, db: Connection
     ) -> None:
         make_queue(db, rotation_period="1 microsecond")
+        send(db, "a")
         db.execute("call pgque.maint_loop('0')")
         sql = "select queue_cur_table, queue_switch_step1 < queue_switch_step2 from pgque.queue"
         assert rows(db, sql) == [(1, True)]

@@ -326,6 +326,7 @@ def test_a_consumer_who_waited_for_a_switch_goes_on_behind_it(
 
 def test_a_step_of_maintenance_that_fails_stops_no_other(db: Connection) -> None:
     make_queue(db, rotation_period="1 microsecond")
+    send(db, "a")
     db.execute("alter table pgque.tick_log_1 add constraint full_disk check (tick_id < 0)")
     bloat_ticks(db, 2100)
     catch_up(db, "c")

@@ -99,6 +99,7 @@ class TestHealth:
     @pytest.fixture
     def overdue(self, db: Connection) -> Connection:
         make_queue(db, rotation_period="1 hour")
+        send(db, "a")
         db.execute("update pgque.queue set queue_switch_time = now() - interval '3 hours'")
         return db
 

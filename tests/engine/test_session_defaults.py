@@ -31,6 +31,7 @@ def rotations(db: Connection) -> int:
 @STRICT
 def test_maint_loop_rotates_whatever_the_sessions_isolation(db: Connection, level: str) -> None:
     make_queue(db, rotation_period="1 microsecond")
+    send(db, "a")
     be_strict(db, level)
     db.execute("call pgque.maint_loop('0')")
     assert rotations(db) == 1
@@ -49,6 +50,7 @@ def test_ticker_loop_ticks_whatever_the_sessions_isolation(db: Connection, level
 @STRICT
 def test_the_hint_of_maint_can_be_followed(db: Connection, level: str) -> None:
     make_queue(db, rotation_period="1 microsecond")
+    send(db, "a")
     be_strict(db, level)
     with refused("PQ013", "begin isolation level read committed;", "alter role postgres set"):
         value(db, "select pgque.maint()")
@@ -63,6 +65,7 @@ def test_the_client_maintains_whatever_the_roles_isolation(
     db: Connection, database_url: str, level: str
 ) -> None:
     make_queue(db, rotation_period="1 microsecond")
+    send(db, "a")
     name = value(db, "select current_database()")
     db.execute(f"alter database {name} set default_transaction_isolation = '{level}'".encode())
     with Client(database_url) as client:
@@ -75,6 +78,7 @@ def test_a_slot_ends_before_the_sessions_statement_timeout_and_says_so(
     db: Connection, another: Callable[[], Connection], loop: str
 ) -> None:
     make_queue(db, ticker_idle_period="0", rotation_period="1 microsecond")
+    send(db, "a")
     db.execute("set statement_timeout = '2 s'")
     with refused("PQ005", "statement_timeout of postgres, 2s", "alter role postgres set"):
         db.execute(f"call pgque.{loop}('20 s')".encode())
