@@ -1778,7 +1778,8 @@ end;
 $$;
 
 -- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no
--- autovacuum, which has nothing to do because TRUNCATE empties the tables.
+-- autovacuum, which has nothing to do because TRUNCATE empties the tables. Returns 1, or 0 if the
+-- queue does not exist.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
@@ -1786,8 +1787,11 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
+    if v_queue.queue_id is null then
+        return 0;
+    end if;
     for v_nr in 0..v_queue.queue_ntables - 1 loop
         execute format(
             'alter table pgque.%I set (fillfactor = 100, autovacuum_enabled = false, '
@@ -6262,7 +6266,7 @@ end;
 $$;
 
 -- PgQ's call for one event: schedules it for another delivery at a given time, whatever its retry
--- count.
+-- count. Returns 1, or 0 if the event was scheduled before, which then stays unchanged.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
@@ -6270,6 +6274,9 @@ returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
+    v_waits  boolean;
 begin
     if x_retry_time is null then
         raise exception using
@@ -6277,8 +6284,11 @@ begin
             message = 'the retry time is null',
             hint = 'Give the time of the next delivery.';
     end if;
-    return pgque.settle_events(x_batch_id, array[x_event_id], x_retry_time, null,
-                               array[null], null);
+    v_waits := exists (
+        select from pgque.retry_queue r
+        where r.ev_owner = coalesce(v_sub.sub_main, v_sub.sub_id) and r.ev_id = x_event_id);
+    perform pgque.settle_events(x_batch_id, array[x_event_id], x_retry_time, null, array[null], null);
+    return (not v_waits)::integer;
 end;
 $$;
 
@@ -6297,9 +6307,8 @@ begin
             message = format('no retry after %s seconds', coalesce(x_retry_seconds::text, 'null')),
             hint = 'Give 0 or more.';
     end if;
-    return pgque.settle_events(x_batch_id, array[x_event_id],
-                               clock_timestamp() + make_interval(secs => x_retry_seconds), null,
-                               array[null], null);
+    return pgque.event_retry(x_batch_id, x_event_id,
+                             clock_timestamp() + make_interval(secs => x_retry_seconds));
 end;
 $$;
 
@@ -6512,7 +6521,7 @@ $$;
 -- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
 -- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
 -- child that comes next is closed to writers. If the oldest child was skipped, that one stays
--- closed instead.
+-- closed instead. Returns 0, too, if the queue does not exist.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
 -- writes: queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
@@ -6521,7 +6530,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue  pgque.queue := pgque.look_for_queue(i_queue_name);
     v_floor  pgque.tick;
     v_next   integer;
 begin
@@ -7563,8 +7572,8 @@ $$;
 
 -- ===== engine/info.sql ===========================================================================
 
--- Each queue with its settings, the age of its last tick, and the count of events since then. No
--- row for a queue that does not exist.
+-- Each queue with its settings, the age of its last tick, the count of events since then, and the
+-- events per second of the last 20 ticks. No row for a queue that does not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     i_queue_name text,
@@ -7594,8 +7603,8 @@ begin
     ) newest
     left join lateral (
         select * from pgque.tick t
-        where t.tick_queue = q.queue_id and t.tick_id < newest.tick_id
-        order by t.tick_id desc limit 1
+        where t.tick_queue = q.queue_id and t.tick_id >= newest.tick_id - 20
+        order by t.tick_id limit 1
     ) before on true
     where i_queue_name is null or q.queue_name = i_queue_name
     order by q.queue_name;
@@ -8309,7 +8318,7 @@ begin
 end;
 $$;
 
--- The same for one queue.
+-- The same for one queue. Returns 0 if the queue does not exist.
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
@@ -8317,8 +8326,11 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
+    if v_queue.queue_id is null then
+        return 0;
+    end if;
     return pgque.purge_idem(v_queue.queue_id);
 end;
 $$;
@@ -8775,13 +8787,13 @@ declare
     v_n      integer;
     v_slots  integer[];
 begin
-    if coalesce(i_consumer, '') = ''
+    if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
        or (i_n between 1 and 256 and i_slot between 0 and i_n - 1) is not true then
         raise exception using
             errcode = 'PQ005',
             message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
                              coalesce(i_slot::text, 'null'), coalesce(i_n::text, 'null')),
-            hint = 'Name the consumer, give it 1 to 256 slots, and number them from 0.';
+            hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
     end if;
     loop
         v_queue := pgque.find_queue(i_queue);
@@ -9732,8 +9744,8 @@ $$;
 
 -- ===== api/dead_letter.sql =======================================================================
 
--- Returns a queue's newest dead letters.
--- There are none of a queue that does not exist.
+-- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a
+-- queue that does not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
@@ -9743,11 +9755,11 @@ as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    if i_limit_count is null or i_limit_count < 0 then
+    if i_limit_count < 0 then
         raise exception using
             errcode = 'PQ005',
-            message = format('no list of %s dead letters', coalesce(i_limit_count::text, 'null')),
-            hint = 'Ask for 0 or more.';
+            message = format('no list of %s dead letters', i_limit_count),
+            hint = 'Ask for 0 or more, or null for all.';
     end if;
     return query
     select d.*
@@ -9782,8 +9794,8 @@ $$;
 
 -- Makes an event a dead letter, for tools that have the event already: its fields are stored as
 -- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch,
--- the dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter
--- already.
+-- the dead letter belongs to the main consumer. Returns 1, also if the event is a dead letter
+-- already, which then stays unchanged.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
@@ -9814,7 +9826,7 @@ begin
         v_sub.sub_queue, v_consumer, i_reason, i_event_id, i_ev_time, i_ev_txid, i_ev_retry,
         i_ev_type, i_ev_data, i_ev_extra1, i_ev_extra2, i_ev_extra3, i_ev_extra4)
     on conflict do nothing;
-    return found::integer;
+    return 1;
 end;
 $$;
 
@@ -10387,7 +10399,8 @@ end;
 $$;
 
 -- Returns the open batches of a queue, the longest open first. batch_age is a lower bound: the time
--- since the oldest position of the batch that compaction has left.
+-- since the oldest position of the batch that compaction has left. A queue that does not exist has
+-- none.
 -- locks: none. writes: nothing.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
@@ -10397,7 +10410,7 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
     perform pgque.check_logs_visible();
     return query

@@ -1,5 +1,5 @@
--- Returns a queue's newest dead letters.
--- There are none of a queue that does not exist.
+-- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a
+-- queue that does not exist.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
@@ -9,11 +9,11 @@ as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    if i_limit_count is null or i_limit_count < 0 then
+    if i_limit_count < 0 then
         raise exception using
             errcode = 'PQ005',
-            message = format('no list of %s dead letters', coalesce(i_limit_count::text, 'null')),
-            hint = 'Ask for 0 or more.';
+            message = format('no list of %s dead letters', i_limit_count),
+            hint = 'Ask for 0 or more, or null for all.';
     end if;
     return query
     select d.*
@@ -48,8 +48,8 @@ $$;
 
 -- Makes an event a dead letter, for tools that have the event already: its fields are stored as
 -- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch,
--- the dead letter belongs to the main consumer. Returns 1, or 0 if the event is a dead letter
--- already.
+-- the dead letter belongs to the main consumer. Returns 1, also if the event is a dead letter
+-- already, which then stays unchanged.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
@@ -80,7 +80,7 @@ begin
         v_sub.sub_queue, v_consumer, i_reason, i_event_id, i_ev_time, i_ev_txid, i_ev_retry,
         i_ev_type, i_ev_data, i_ev_extra1, i_ev_extra2, i_ev_extra3, i_ev_extra4)
     on conflict do nothing;
-    return found::integer;
+    return 1;
 end;
 $$;
 

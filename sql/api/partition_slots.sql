@@ -14,13 +14,13 @@ declare
     v_n      integer;
     v_slots  integer[];
 begin
-    if coalesce(i_consumer, '') = ''
+    if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
        or (i_n between 1 and 256 and i_slot between 0 and i_n - 1) is not true then
         raise exception using
             errcode = 'PQ005',
             message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
                              coalesce(i_slot::text, 'null'), coalesce(i_n::text, 'null')),
-            hint = 'Name the consumer, give it 1 to 256 slots, and number them from 0.';
+            hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
     end if;
     loop
         v_queue := pgque.find_queue(i_queue);

@@ -118,7 +118,7 @@ begin
 end;
 $$;
 
--- The same for one queue.
+-- The same for one queue. Returns 0 if the queue does not exist.
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
@@ -126,8 +126,11 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
+    if v_queue.queue_id is null then
+        return 0;
+    end if;
     return pgque.purge_idem(v_queue.queue_id);
 end;
 $$;

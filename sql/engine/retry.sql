@@ -194,7 +194,7 @@ end;
 $$;
 
 -- PgQ's call for one event: schedules it for another delivery at a given time, whatever its retry
--- count.
+-- count. Returns 1, or 0 if the event was scheduled before, which then stays unchanged.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
@@ -202,6 +202,9 @@ returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
+    v_waits  boolean;
 begin
     if x_retry_time is null then
         raise exception using
@@ -209,8 +212,11 @@ begin
             message = 'the retry time is null',
             hint = 'Give the time of the next delivery.';
     end if;
-    return pgque.settle_events(x_batch_id, array[x_event_id], x_retry_time, null,
-                               array[null], null);
+    v_waits := exists (
+        select from pgque.retry_queue r
+        where r.ev_owner = coalesce(v_sub.sub_main, v_sub.sub_id) and r.ev_id = x_event_id);
+    perform pgque.settle_events(x_batch_id, array[x_event_id], x_retry_time, null, array[null], null);
+    return (not v_waits)::integer;
 end;
 $$;
 
@@ -229,9 +235,8 @@ begin
             message = format('no retry after %s seconds', coalesce(x_retry_seconds::text, 'null')),
             hint = 'Give 0 or more.';
     end if;
-    return pgque.settle_events(x_batch_id, array[x_event_id],
-                               clock_timestamp() + make_interval(secs => x_retry_seconds), null,
-                               array[null], null);
+    return pgque.event_retry(x_batch_id, x_event_id,
+                             clock_timestamp() + make_interval(secs => x_retry_seconds));
 end;
 $$;
 

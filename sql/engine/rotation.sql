@@ -68,7 +68,7 @@ $$;
 -- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
 -- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
 -- child that comes next is closed to writers. If the oldest child was skipped, that one stays
--- closed instead.
+-- closed instead. Returns 0, too, if the queue does not exist.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
 -- writes: queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
@@ -77,7 +77,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue  pgque.queue := pgque.look_for_queue(i_queue_name);
     v_floor  pgque.tick;
     v_next   integer;
 begin

@@ -61,7 +61,8 @@ end;
 $$;
 
 -- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no
--- autovacuum, which has nothing to do because TRUNCATE empties the tables.
+-- autovacuum, which has nothing to do because TRUNCATE empties the tables. Returns 1, or 0 if the
+-- queue does not exist.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
@@ -69,8 +70,11 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
+    if v_queue.queue_id is null then
+        return 0;
+    end if;
     for v_nr in 0..v_queue.queue_ntables - 1 loop
         execute format(
             'alter table pgque.%I set (fillfactor = 100, autovacuum_enabled = false, '

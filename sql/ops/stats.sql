@@ -155,7 +155,8 @@ end;
 $$;
 
 -- Returns the open batches of a queue, the longest open first. batch_age is a lower bound: the time
--- since the oldest position of the batch that compaction has left.
+-- since the oldest position of the batch that compaction has left. A queue that does not exist has
+-- none.
 -- locks: none. writes: nothing.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
@@ -165,7 +166,7 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
     perform pgque.check_logs_visible();
     return query

@@ -189,13 +189,10 @@ class TestStorage:
         )
         assert all("autovacuum_enabled=false" in each for (each,) in settings)
 
-    @pytest.mark.parametrize("call", ["grant_perms", "tune_storage"])
     @pytest.mark.parametrize(("queue", "code"), [("nosuch", "PQ001"), (None, "PQ005")])
-    def test_a_queue_is_needed(
-        self, db: Connection, call: str, queue: str | None, code: str
-    ) -> None:
+    def test_a_queue_is_needed(self, db: Connection, queue: str | None, code: str) -> None:
         with refused(code):
-            value(db, f"select pgque.{call}(%s)", queue)
+            value(db, "select pgque.grant_perms(%s)", queue)
 
     def test_upgrading_makes_each_queues_functions_anew(self, db: Connection) -> None:
         make_queue(db)

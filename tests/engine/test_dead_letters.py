@@ -128,7 +128,6 @@ def test_an_event_given_up_by_its_fields_is_a_dead_letter_like_any_other(db: Con
         " ev_extra3, ev_extra4, dl_reason from pgque.dlq_inspect('q')",
     )
     assert by_fields == [(*event[:2], str(event[2]), *event[3:], "raw")]
-    assert value(db, EVENT_DEAD, batch, event[0], "again", *event[1:]) == 0
 
 
 def test_an_event_of_a_subconsumer_given_up_by_its_fields_belongs_to_the_main_one(

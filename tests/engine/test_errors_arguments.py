@@ -50,7 +50,7 @@ NULL_MEANS = {
     "no batch": "get_batch_info.x_batch_id",
     "all of them": """
         get_queue_info.i_queue_name get_consumer_info.i_queue_name
-        get_consumer_info.i_consumer_name""",
+        get_consumer_info.i_consumer_name dlq_inspect.i_limit_count""",
 }
 MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
 # They begin what was not there.
@@ -75,7 +75,8 @@ OTHER_VALUES = {"payloads": "{1}", "i_on_failure": "skip"}
 LENIENT = {
     "unsubscribe", "unregister_consumer", "unregister_subconsumer", "unsubscribe_subconsumer",
     "unsubscribe_slot", "touch_subconsumer", "get_consumer_info", "get_queue_info",
-    "get_batch_info", "dlq_inspect", "dlq_purge", "dlq_replay_all",
+    "get_batch_info", "dlq_inspect", "dlq_purge", "dlq_replay_all", "in_flight", "maint_idem",
+    "maint_rotate_tables_step1", "tune_storage",
 }  # fmt: skip
 # Asked about many at once, so one that is not there must not spoil the answer about the others.
 SAYS_SO_IN_ITS_ROWS = {"consumer_states"}

@@ -226,12 +226,9 @@ class TestOpenBatches:
         open_batch(db, "a", queue="other")
         assert rows(db, "select * from pgque.in_flight('q')") == []
 
-    @pytest.mark.parametrize(("queue", "code"), [("none", "PQ001"), (None, "PQ005")])
-    def test_a_queue_that_is_not_there_is_named(
-        self, db: Connection, queue: str | None, code: str
-    ) -> None:
-        with refused(code):
-            rows(db, "select * from pgque.in_flight(%s)", queue)
+    def test_a_queue_is_needed(self, db: Connection) -> None:
+        with refused("PQ005"):
+            rows(db, "select * from pgque.in_flight(null)")
 
 
 class TestStuckConsumers:

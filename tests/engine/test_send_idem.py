@@ -257,10 +257,6 @@ class TestPurging:
         assert value(db, "select pgque.maint_idem('q')") == 1
         assert keys(db) == ["theirs"]
 
-    def test_an_unknown_queue_is_named(self, db: Connection) -> None:
-        with refused("PQ001", '"nosuch"'):
-            value(db, "select pgque.maint_idem('nosuch')")
-
     def test_maint_purges(self, db: Connection) -> None:
         make_queue(db)
         send_idem(db)
