@@ -258,6 +258,18 @@ def test_display_settings_of_the_session_change_nothing(db: Connection, function
     assert (one.data or "").replace("1", "#", 1) == (two.data or "").replace("2", "#", 1)
 
 
+@pytest.mark.parametrize("function", TRIGGERS)
+def test_a_change_that_the_session_does_not_show_is_sent(db: Connection, function: str) -> None:
+    db.execute("create table t (id int primary key, a float8, b text)")
+    attach(db, function, "ignore=b")
+    db.execute("insert into t values (1, 0.3, 'x')")
+    take_events(db)
+    db.execute("set extra_float_digits = -5")
+    db.execute("update t set a = 0.1::float8 + 0.2::float8, b = 'y'")
+    (event,) = take_events(db)
+    assert "0.30000000000000004" in (event.data or "")
+
+
 @pytest.mark.parametrize(
     ("function", "kind", "data"),
     [
