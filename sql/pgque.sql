@@ -1892,31 +1892,31 @@ $$;
 -- What maintenance may drop, each by a statement, some under a lock on their parent: event tables of
 -- dropped queues, with the sequences of their ids; groups without queues that get no new ones; and
 -- the functions by which producers inserted in earlier versions. An upgrade leaves these, because
--- producers that wait for it are about to call them.
+-- producers that wait for it are about to call them. The constraint shows that a queue was dropped:
+-- while a dump is restored, the queues come after the events.
 -- locks: none. writes: nothing.
-create or replace function pgque.left_objects(out parent regclass, out statement text)
+create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
 language plpgsql stable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
-    select t.inhparent::regclass,
+    select t.inhparent::regclass::text,
            format('drop table pgque.%I; drop sequence pgque.%I', c.relname,
                   format('%s_id_seq', c.relname))
     from pg_inherits g
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
+    join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
     where g.inhparent = 'pgque.event'::regclass
-      and not exists (select from pgque.queue q
-                      where q.queue_id = substr(c.relname, length('event_') + 1)::integer)
     union all
-    select g.inhparent::regclass, format('drop table pgque.%I', c.relname)
+    select g.inhparent::regclass::text, format('drop table pgque.%I', c.relname)
     from pg_inherits g
     join pg_class c on c.oid = g.inhrelid
     where g.inhparent = 'pgque.event'::regclass
       and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
-      and substr(c.relname, length('event_group_') + 1)::integer
+      and substring(c.relname from '^event_group_([0-9]+)$')::integer
           < (select max(q.queue_id) / 64 from pgque.queue q)
     union all
     select null, format('drop function %s', p.oid::regprocedure)
@@ -1928,9 +1928,11 @@ begin
 end;
 $$;
 
--- Drops what dropped queues and earlier versions left. Dropping a partition locks its parent
--- exclusively, which producers of other queues have locked until they commit. So each attempt waits
--- 10 ms at most, and the next call repeats it. Returns how much it dropped.
+-- Drops what dropped queues and earlier versions left, at most ten objects per call, because one
+-- queue's tables take about fifty locks. Dropping a partition locks its parent exclusively, which
+-- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
+-- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
+-- somebody's view reads it for example, is named in a warning.
 -- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
@@ -1940,19 +1942,29 @@ set lock_timeout = '10ms'
 as $$
 declare
     v_left     record;
+    v_busy     text[] := array[]::text[];
     v_dropped  integer := 0;
 begin
+    perform pgque.check_read_committed('maintenance');
     for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+        continue when v_left.parent = any (v_busy);
         begin
+            perform pgque.commit_locally();
             if v_left.parent is not null then
                 execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
             end if;
-            execute v_left.statement;
-            v_dropped := v_dropped + 1;
+            -- Until the lock was taken, the group may have got a queue, or another session dropped it.
+            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+                execute v_left.statement;
+                v_dropped := v_dropped + 1;
+            end if;
         exception
             when lock_not_available then
-                null;
+                v_busy := array_append(v_busy, v_left.parent);
+            when others then
+                raise warning '%: %', v_left.statement, sqlerrm;
         end;
+        exit when v_dropped = 10;
     end loop;
     return v_dropped;
 end;
@@ -7335,8 +7347,9 @@ $$;
 -- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
 -- are copied first, so that no lock is held during the copy. The logs are switched last, since
 -- their locks are kept until commit. The half with the old ticks is emptied after that, since
--- readers wait for its lock. Call it in a transaction of its own: a transaction that switches a log
--- commits without waiting for a synchronous standby.
+-- readers wait for its lock, and event tables are dropped at the very end, since producers wait for
+-- theirs. Call it in a transaction of its own: a transaction that switches a log commits without
+-- waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -7398,10 +7411,11 @@ begin
     order by q.queue_id;
     return query
     values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
-           ('maint_idem', null), ('maint_staging', null), ('maint_event_tables', null),
+           ('maint_idem', null), ('maint_staging', null),
            ('maint_rotate_metadata', 'history'), ('maint_rotate_metadata', 'counter'),
            ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
-           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick');
+           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick'),
+           ('maint_event_tables', null);
 end;
 $$;
 

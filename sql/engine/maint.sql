@@ -4,8 +4,9 @@
 -- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
 -- are copied first, so that no lock is held during the copy. The logs are switched last, since
 -- their locks are kept until commit. The half with the old ticks is emptied after that, since
--- readers wait for its lock. Call it in a transaction of its own: a transaction that switches a log
--- commits without waiting for a synchronous standby.
+-- readers wait for its lock, and event tables are dropped at the very end, since producers wait for
+-- theirs. Call it in a transaction of its own: a transaction that switches a log commits without
+-- waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -67,9 +68,10 @@ begin
     order by q.queue_id;
     return query
     values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
-           ('maint_idem', null), ('maint_staging', null), ('maint_event_tables', null),
+           ('maint_idem', null), ('maint_staging', null),
            ('maint_rotate_metadata', 'history'), ('maint_rotate_metadata', 'counter'),
            ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
-           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick');
+           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick'),
+           ('maint_event_tables', null);
 end;
 $$;

@@ -1,0 +1,180 @@
+"""What maintenance drops of the event tables, when, and what stays."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.test_event_tables import make_queues_up_to, received, tables
+from tests.support.databases import empty_database
+from tests.support.queues import (
+    PATIENCE_SECONDS,
+    Connection,
+    connect,
+    make_queue,
+    refused,
+    rows,
+    send,
+    value,
+)
+
+Another = Callable[[], Connection]
+
+MAINTAIN = "select pgque.maint_event_tables()"
+
+# Holds a session at DROP TABLE while another one has the lock 15. It polls: the session waits for
+# no lock longer than 10 ms.
+WAIT_AT_DROP = """
+create function public.wait() returns event_trigger language plpgsql as $$
+begin
+    while not pg_try_advisory_xact_lock(15) loop
+        perform pg_sleep(0.05);
+    end loop;
+end $$;
+create event trigger wait on ddl_command_start when tag in ('DROP TABLE')
+execute function public.wait();
+"""
+
+
+def wait_until_asleep(db: Connection, session: Connection) -> None:
+    sql = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not value(db, sql, session.info.backend_pid):
+        assert time.monotonic() < end
+
+
+def drop_queue(db: Connection, queue: str) -> None:
+    value(db, "select pgque.drop_queue(%s, true)", queue)
+
+
+def make_and_drop(db: Connection, *queues: str) -> None:
+    for queue in queues:
+        make_queue(db, queue)
+        drop_queue(db, queue)
+
+
+@pytest.fixture
+def warnings(db: Connection) -> list[str]:
+    found: list[str] = []
+    db.add_notice_handler(lambda notice: found.append(notice.message_primary or ""))
+    return found
+
+
+@pytest.fixture
+def empty(server: Any) -> Iterator[str]:
+    with empty_database(server) as url:
+        yield url
+
+
+class TestKept:
+    def test_are_the_events_of_a_restore_that_maintenance_runs_into(
+        self, db: Connection, database_url: str, server: Any, empty: str, tmp_path: Path
+    ) -> None:
+        make_queue(db)
+        send(db, "x")
+        dump = tmp_path / "dump"
+        command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
+        subprocess.run(command, check=True)
+        with connect(empty) as restored:
+            for section in ("pre-data", "data", "post-data"):
+                command = [server.binary("pg_restore"), f"--section={section}"]
+                subprocess.run([*command, f"--dbname={empty}", dump], check=True)
+                if section == "pre-data":
+                    rows(restored, "select * from pgque.maint_operations()")
+                    value(restored, MAINTAIN)
+            value(restored, "select pgque.adopt_restored_database()")
+            assert received(restored) == ["x"]
+
+    def test_is_a_group_that_gets_a_queue_meanwhile(
+        self, db: Connection, another: Another, background: ThreadPoolExecutor
+    ) -> None:
+        make_and_drop(db, "of group 0")
+        value(db, MAINTAIN)
+        make_queues_up_to(db, 128)
+        make_and_drop(db, "of group 2")
+        make_queue(db, "another of group 2")
+        db.execute(WAIT_AT_DROP.encode())
+        maintaining = another()
+        with db.transaction():
+            db.execute("select pg_advisory_xact_lock(15)")
+            done = background.submit(value, maintaining, MAINTAIN)
+            wait_until_asleep(db, maintaining)
+            # As when a queue got its number long ago and then waited.
+            make_queues_up_to(another(), 5)
+            make_queue(another())
+        assert done.result() == 1
+        send(db, "x")
+        assert received(db) == ["x"]
+
+    @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+    def test_is_everything_in_an_old_snapshot(self, db: Connection, isolation: str) -> None:
+        make_and_drop(db, "q")
+        with refused("PQ013", isolation), db.transaction():
+            db.execute(f"set transaction isolation level {isolation}".encode())
+            value(db, MAINTAIN)
+
+    def test_is_a_table_that_somebodys_view_reads_and_no_other(
+        self, db: Connection, warnings: list[str]
+    ) -> None:
+        for queue in ("seen", "q"):
+            make_queue(db, queue)
+        db.execute("create view public.seen as select * from pgque.event_1")
+        for queue in ("seen", "q"):
+            drop_queue(db, queue)
+        assert value(db, MAINTAIN) == 1
+        assert tables(db, "event_2%") == []
+        assert ["event_1" in warning for warning in warnings] == [True]
+        db.execute("drop view public.seen")
+        assert value(db, MAINTAIN) == 1
+        assert tables(db, "event_1%") == []
+
+    def test_is_a_table_that_its_owner_renamed(self, db: Connection, warnings: list[str]) -> None:
+        make_queue(db)
+        send(db, "x")
+        db.execute("alter table pgque.event_1 rename to archive")
+        make_and_drop(db, "another")
+        rows(db, "select * from pgque.maint_operations()")
+        assert value(db, MAINTAIN) == 1
+        assert warnings == []
+        assert value(db, "select ev_data from pgque.archive") == "x"
+
+
+class TestDropped:
+    def test_is_what_another_session_did_not_drop(self, db: Connection, another: Another) -> None:
+        make_and_drop(db, "a", "b", "c")
+        first, second = another(), another()
+        with first.transaction():
+            assert value(first, MAINTAIN) == 3
+            assert value(second, MAINTAIN) == 0
+        assert value(second, MAINTAIN) == 0
+        assert tables(db, "event_1%") == []
+
+    def test_are_few_at_a_time_so_that_the_server_has_enough_locks(self, db: Connection) -> None:
+        make_and_drop(db, *(f"queue {number}" for number in range(25)))
+        before = value(db, "select count(*) from pg_locks")
+        with db.transaction():
+            assert value(db, MAINTAIN) == 10
+            assert value(db, "select count(*) from pg_locks") < before + 1000
+        assert [value(db, MAINTAIN) for _ in range(3)] == [10, 5, 0]
+
+    def test_is_what_another_group_has_although_one_is_busy(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db, "busy")
+        make_and_drop(db, *(f"queue {number}" for number in range(20)))
+        make_queues_up_to(db, 64)
+        make_and_drop(db, "of another group")
+        producer = another()
+        with producer.transaction():
+            send(producer, "x", queue="busy")
+            assert value(db, MAINTAIN) == 1
+            assert tables(db, "event_64%") == []
+
+    def test_is_what_maintenance_locks_last(self, db: Connection) -> None:
+        """Producers of the group wait until the transaction ends."""
+        steps = [name for (name, _) in rows(db, "select * from pgque.maint_steps()")]
+        assert steps[-1] == "maint_event_tables"
