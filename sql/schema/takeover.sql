@@ -18,14 +18,37 @@ begin
 end;
 $$;
 
+-- Returns the statements that take the locks of lock_tables, in their order.
+-- locks: none. writes: nothing.
+create or replace function pgque.table_locks(i_with_events boolean)
+returns text[]
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select case when c.relkind = 'v'
+            then format('alter view pgque.%I owner to current_user', c.relname)
+            when c.relkind = 'm'
+            then format('alter materialized view pgque.%I owner to current_user', c.relname)
+            else format('lock table only pgque.%I in access exclusive mode', c.relname) end
+        from pg_class c
+        where c.relnamespace = 'pgque'::regnamespace
+          and c.relkind in ('r', 'v', 'm', 'p')
+          and (i_with_events or c.relname !~ '^event' or to_regclass('pgque.event') is null)
+        order by c.relname = 'queue', c.relkind desc, c.relname);
+end;
+$$;
+
 -- Takes every lock that an installation needs; with i_with_events also those on the event tables,
 -- which an uninstall needs. An installation changes only event tables of an earlier version, which
--- are not in pgque.event. Sessions that use the queue take their locks in various orders, so waiting for
--- one lock while holding others would end in deadlocks. So this function asks for all locks and, if
--- one is not free, releases all and tries again, for a minute or the session's lock_timeout. Most
--- attempts wait for 10 ms at most; every 40th waits for up to 800 ms, which is less than the time
--- after which PostgreSQL looks for a deadlock (a second). The table queue, which every producer's
--- open transaction has read, comes last, so that other sessions wait for it without holding locks.
+-- are not in pgque.event. Sessions that use the queue take their locks in various orders, so waiting
+-- for one lock while holding others would end in deadlocks. So this function asks for all locks and,
+-- if one is not free, releases all and tries again, for a minute or the session's lock_timeout. It
+-- also tries again if a table was created or dropped meanwhile. Most attempts wait for 10 ms at most;
+-- every 40th waits for up to 800 ms, which is less than the time after which PostgreSQL looks for a
+-- deadlock (a second). The table queue, which every producer's open transaction has read, comes
+-- last, so that other sessions wait for it without holding locks.
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
@@ -36,35 +59,27 @@ declare
     v_timeout  constant text := current_setting('lock_timeout');
     v_give_up  constant timestamptz := clock_timestamp()
                    + coalesce(nullif(v_timeout::interval, '0'), '1 minute');
-    v_locks    constant text[] := array(
-                   select case when c.relkind = 'v'
-                       then format('alter view pgque.%I owner to current_user', c.relname)
-                       when c.relkind = 'm'
-                       then format('alter materialized view pgque.%I owner to current_user',
-                                   c.relname)
-                       else format('lock table only pgque.%I in access exclusive mode', c.relname) end
-                   from pg_class c
-                   where c.relnamespace = 'pgque'::regnamespace
-                     and c.relkind in ('r', 'v', 'm', 'p')
-                     and (i_with_events or c.relname !~ '^event'
-                          or to_regclass('pgque.event') is null)
-                   order by c.relname = 'queue', c.relkind desc, c.relname);
+    v_locks    text[];
     v_lock     text;
     v_until    timestamptz;
 begin
     for v_attempt in 1 .. 1000000 loop
         v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 40 = 0
                          then interval '800 ms' else interval '10 ms' end);
+        v_locks := pgque.table_locks(i_with_events);
         begin
             foreach v_lock in array v_locks loop
                 perform set_config('lock_timeout', greatest(1, floor(1000 * extract(
                     epoch from v_until - clock_timestamp())))::text, true);
                 execute v_lock;
             end loop;
+            if v_locks <> pgque.table_locks(i_with_events) then
+                raise exception using errcode = 'lock_not_available';
+            end if;
             perform set_config('lock_timeout', v_timeout, true);
             return;
         exception
-            when lock_not_available then
+            when lock_not_available or undefined_table then
                 null;  -- all locks are released
         end;
         exit when clock_timestamp() >= v_give_up;

@@ -20,6 +20,7 @@ from tests.support.queues import (
     rows,
     send,
     value,
+    wait_until_blocked,
 )
 
 Another = Callable[[], Connection]
@@ -178,3 +179,35 @@ class TestDropped:
         """Producers of the group wait until the transaction ends."""
         steps = [name for (name, _) in rows(db, "select * from pgque.maint_steps()")]
         assert steps[-1] == "maint_event_tables"
+
+    def test_is_nothing_while_an_installation_has_the_locks(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_and_drop(db, "q")
+        with db.transaction():
+            db.execute("lock table pgque.queue in access exclusive mode")
+            assert value(another(), MAINTAIN) == 0
+        assert value(another(), MAINTAIN) == 1
+
+
+class TestUninstalling:
+    def test_waits_for_events_of_a_queue_that_was_created_meanwhile(
+        self, db: Connection, another: Another, background: ThreadPoolExecutor
+    ) -> None:
+        make_queue(db)
+        producer, loader, uninstalling = another(), another(), another()
+        with producer.transaction():
+            value(producer, "select pgque.get_queue_info()")
+            removed = background.submit(value, uninstalling, "select pgque.uninstall()::text")
+            wait_until_blocked(db, uninstalling)
+            make_queue(db, "new")
+            insert = "insert into pgque.event_2_0 (ev_type, ev_data) values ('t', 'x')"
+            with loader.transaction(force_rollback=True):
+                loader.execute(insert)  # the session knows the table now, and locks it alone
+            with loader.transaction():
+                loader.execute(insert)
+                producer.execute("rollback")
+                time.sleep(4)  # enough for an attempt that gets all locks
+        with refused("PQ020", '"new"'):
+            removed.result()
+        assert received(db, "new") == ["x"]
