@@ -8,6 +8,8 @@ SUBCONSUMER = "pgque/subconsumer"
 BATCH_ID = "pgque/batch_id"
 ATTEMPT = "pgque/attempt"
 EPOCH = "pgque/epoch"
+# By the database's clock.
+REQUESTED_AT = "pgque/requested_at"
 LINEAGE = "pgque/lineage"
 WORKER = "pgque/worker"
 REPLAY = "pgque/replay"

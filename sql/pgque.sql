@@ -5499,7 +5499,7 @@ begin
     if exists (select from pg_proc p
                where p.oid = to_regprocedure('pgque.consumer_states(text[], text[], interval, integer, '
                                              'interval, integer)')
-                 and not p.proargnames @> '{lease_epoch,held_reason}') then
+                 and not p.proargnames @> '{lease_epoch,held_reason,active_at,read_at}') then
         drop function pgque.consumer_states(text[], text[], interval, integer, interval, integer);
     end if;
 end;
@@ -5510,8 +5510,8 @@ $$;
 -- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
 -- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers.
 -- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
--- held (hold_batch). The call opens nothing and waits for nobody, so a consumer in trouble delays
--- no other.
+-- held (hold_batch). active_at is the time of its last move, read_at the time at which it was read. The call
+-- opens nothing and waits for nobody, so a consumer in trouble delays no other.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -5520,7 +5520,8 @@ create or replace function pgque.consumer_states(
     out queue_name text, out consumer_name text, out subconsumer_name text,
     out queue_exists boolean, out sub_role text,
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
-    out is_due boolean, out lease_epoch bigint, out held_reason text)
+    out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
+    out read_at timestamptz)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -5558,7 +5559,7 @@ begin
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
            else false end,
-           s.lease_epoch, h.reason
+           s.lease_epoch, h.reason, s.sub_active, clock_timestamp()
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h

@@ -11,7 +11,7 @@ from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
 from ..client.batch import read_plan
 from ..client.calls.states import ConsumerState, consumer_states
 from ..client.cooperative import claim_shared
-from ..keys import BATCH_ID, SUBCONSUMER
+from ..keys import BATCH_ID, LINEAGE, SUBCONSUMER
 from .consumption import Consumption
 
 # Limits for batches that the run opens itself: those of a run by hand, and those after the first.
@@ -31,6 +31,14 @@ def next_batches(
     started = time.monotonic()
     limit = consumption.max_seconds
     tag = context.run.tags.get(BATCH_ID)
+    lineage = context.run.tags.get(LINEAGE)
+    if lineage is not None and lineage != str(client.lineage()):
+        context.log.warning(
+            f"Skipped: this run was requested for batch {tag} of another database, or of this one "
+            "before a failover or a restore, where the number may stand for other events. The "
+            "sensor requests a new run; to start one by hand, materialize the asset."
+        )
+        return
     claims = _Claims(
         client,
         consumption,

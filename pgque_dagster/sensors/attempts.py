@@ -2,6 +2,10 @@
 
 An attempt is a run that claimed the batch. Each claim raises the consumer's epoch, and a run is
 tagged with the epoch at its request. If the epoch is higher now, the batch was claimed since.
+
+Whether a run that has not claimed is alive is for Dagster to say: it is waited for until Dagster
+ends it. Of a run that claimed, the lease says whether it is alive. All waits are measured by the
+database's clock, since hosts of runs may have another time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,17 +15,16 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ..client.calls.states import ConsumerState
-from ..keys import ATTEMPT, EPOCH
+from ..keys import ATTEMPT, EPOCH, REQUESTED_AT
 
-# Dagster starts these runs itself.
-_WAITING = (dg.DagsterRunStatus.QUEUED,)
-_WORKING = (
+_UNFINISHED = (
+    dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-# A run that has not claimed its batch after this time counts as dead.
+# After this time the reason says what to do about a run that has not claimed its batch.
 _START_UP = timedelta(minutes=15)
 # Runs that fail before they claim are not limited in number, so the wait between them grows.
 _LONGEST_WAIT = timedelta(minutes=10)
@@ -39,7 +42,7 @@ class AttemptPolicy:
 
     def wait_after(self, runs: int) -> timedelta:
         """Returns how long to wait after this number of runs."""
-        doublings = min(runs - 1, 30)
+        doublings = min(runs - 1, 20)
         return min(self.backoff * (1 << doublings), max(self.backoff, _LONGEST_WAIT))
 
 
@@ -64,8 +67,7 @@ class Exhausted:
     Attributes:
         attempts: how many runs claimed it.
         last_run_id: the newest run.
-        unfinished_run_id: a run whose lease has expired but which Dagster still records as
-            working.
+        unfinished_run_id: a run whose lease was lost but which Dagster still records as working.
     """
 
     attempts: int
@@ -74,7 +76,7 @@ class Exhausted:
 
 
 def next_attempt(
-    state: ConsumerState, runs: Sequence[dg.RunRecord], policy: AttemptPolicy, now: datetime
+    state: ConsumerState, runs: Sequence[dg.RunRecord], policy: AttemptPolicy
 ) -> Attempt | Wait | Exhausted:
     """Decides whether an open batch gets a run now.
 
@@ -82,11 +84,11 @@ def next_attempt(
         state: the state of the consumer that has the batch open.
         runs: all runs that Dagster recorded for the batch.
         policy: how many attempts, and the wait between them.
-        now: the current time, with its time zone.
     """
     batch = name_batch(state)
-    for record in runs:
-        reason = _why_busy(record, state, now)
+    unfinished = [each for each in runs if each.dagster_run.status in _UNFINISHED]
+    for record in unfinished:
+        reason = _why_busy(record, state)
         if reason is not None:
             return Wait(f"{batch}: {reason}")
     if state.is_live:
@@ -94,20 +96,43 @@ def next_attempt(
     if not runs:
         return Attempt(1)
 
-    newest = max(runs, key=lambda record: record.create_timestamp)
+    newest = max(runs, key=lambda record: (_attempt(record), record.create_timestamp))
     attempts = _count_claims(runs, state)
     if attempts >= policy.max_attempts:
-        return Exhausted(attempts, newest.dagster_run.run_id, _unfinished(runs, state))
-    if newest.end_time is not None:
-        again_at = datetime.fromtimestamp(newest.end_time, UTC) + policy.wait_after(len(runs))
-        if now < again_at:
+        lost = unfinished[0].dagster_run.run_id if unfinished else None
+        return Exhausted(attempts, newest.dagster_run.run_id, lost)
+    if newest not in unfinished:
+        again_at = _last_active(newest, state) + policy.wait_after(len(runs))
+        if state.read_at < again_at:
             return Wait(
                 f"{batch}: run {newest.dagster_run.run_id[:8]} "
                 f"{_ended(newest.dagster_run.status)}, attempt {attempts + 1} of "
                 f"{policy.max_attempts} at {_clock(again_at)}"
                 f"{_unclaimed(len(runs) - attempts)}"
             )
-    return Attempt(1 + max(_number(record.dagster_run.tags.get(ATTEMPT)) or 0 for record in runs))
+    return Attempt(1 + _attempt(newest))
+
+
+def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:
+    """Returns when the batch was last requested, claimed, renewed or released.
+
+    A time in the future was written before the database's clock was set back. It is ignored, so
+    that nothing waits for it.
+    """
+    times = [state.active_at, _requested_at(newest)]
+    past = [time for time in times if time is not None and time <= state.read_at]
+    return max(past, default=datetime.min.replace(tzinfo=UTC))
+
+
+def _requested_at(record: dg.RunRecord) -> datetime | None:
+    try:
+        return datetime.fromisoformat(record.dagster_run.tags.get(REQUESTED_AT, ""))
+    except ValueError:
+        return None
+
+
+def _attempt(record: dg.RunRecord) -> int:
+    return _number(record.dagster_run.tags.get(ATTEMPT)) or 0
 
 
 def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
@@ -120,15 +145,6 @@ def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
     assert state.epoch is not None
     claimed_at = {each for each in epochs if each is not None and each < state.epoch}
     return epochs.count(None) + len(claimed_at)
-
-
-def _unfinished(runs: Iterable[dg.RunRecord], state: ConsumerState) -> str | None:
-    """Returns the run that still owns the batch and may ack it, since nobody took it over."""
-    for record in runs:
-        run = record.dagster_run
-        if run.status in _WORKING and _is_holder(run, state):
-            return run.run_id
-    return None
 
 
 def _number(text: str | None) -> int | None:
@@ -151,28 +167,34 @@ def name_batch(state: ConsumerState) -> str:
     return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
 
 
-def _why_busy(record: dg.RunRecord, state: ConsumerState, now: datetime) -> str | None:
+def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
+    """Returns why an unfinished run keeps others from the batch; None if it lost its lease."""
     run = record.dagster_run
-    name = f"run {run.run_id[:8]}"
-    if run.status in _WAITING:
-        return f"{name} is queued ({_age(record.create_timestamp, now)})"
-    if run.status not in _WORKING:
-        return None
-    since = (
-        datetime.fromtimestamp(record.start_time, UTC)
-        if record.start_time
-        else record.create_timestamp
-    )
+    name, age = f"run {run.run_id[:8]}", _age(record.create_timestamp, state.read_at)
     if _is_holder(run, state):
         # If its lease has expired, the run has died.
         return (
-            f"{name} is working on it ({_age(since, now)}, lease until {_clock(state.lease_until)})"
+            f"{name} is working on it ({age}, lease until {_clock(state.lease_until)})"
             if state.is_live
             else None
         )
-    if now - since > _START_UP:
+    if _has_claimed(run, state):
         return None
-    return f"{name} is {run.status.value.lower().replace('_', ' ')} ({_age(since, now)})"
+    reason = f"{name} is {run.status.value.lower().replace('_', ' ')} ({age})"
+    if state.read_at - record.create_timestamp > _START_UP:
+        reason += " and has not claimed it: if the run is dead, cancel it in Dagster"
+    return reason
+
+
+def _has_claimed(run: dg.DagsterRun, state: ConsumerState) -> bool:
+    """Whether a run that does not hold the lease has lost it, as far as the epoch tells.
+
+    The tags of a run that somebody re-executed are those of the earlier run, and tell nothing.
+    """
+    if run.status == dg.DagsterRunStatus.QUEUED or run.parent_run_id is not None:
+        return False
+    assert state.epoch is not None
+    return (_number(run.tags.get(EPOCH)) or 0) < state.epoch
 
 
 def _is_holder(run: dg.DagsterRun, state: ConsumerState) -> bool:

@@ -7,7 +7,7 @@ consumers need few queries. Only a consumer whose next batch is due needs querie
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Literal
 
 import dagster as dg
@@ -16,7 +16,16 @@ from ..client import Batch, Client, ConnectionFailed, Limits, PgqueError
 from ..client.calls.states import ConsumerState, consumer_states, give_up, has_events, hold
 from ..client.cooperative import claim_shared
 from ..consumers import Consumer
-from ..keys import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, LINEAGE, QUEUE, SUBCONSUMER
+from ..keys import (
+    ATTEMPT,
+    BATCH_ID,
+    CONSUMER,
+    EPOCH,
+    LINEAGE,
+    QUEUE,
+    REQUESTED_AT,
+    SUBCONSUMER,
+)
 from .attempts import Attempt, AttemptPolicy, Exhausted, Wait, name_batch, next_attempt
 from .batch_opening import open_batches
 from .cursor import SensorCursor
@@ -193,7 +202,7 @@ def _decide(
 ) -> dg.RunRequest | str:
     state = each.state
     assert state.batch_id is not None
-    decision = next_attempt(state, runs, policy.retry, datetime.now(UTC))
+    decision = next_attempt(state, runs, policy.retry)
     if isinstance(decision, Wait):
         return decision.reason
     if isinstance(decision, Exhausted):
@@ -215,6 +224,7 @@ def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
             **({} if state.subconsumer is None else {SUBCONSUMER: state.subconsumer}),
             ATTEMPT: str(attempt.number),
             EPOCH: str(state.epoch),
+            REQUESTED_AT: state.read_at.isoformat(),
             LINEAGE: lineage,
             # Dagster's own retries would compete with the sensor's next attempt.
             "dagster/max_retries": "0",
@@ -229,8 +239,10 @@ def _exhausted(
     assert state.batch_id is not None and state.epoch is not None
     attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
     attempts += f", the last in run {exhausted.last_run_id[:8]}"
-    if on_exhausted == "hold" or exhausted.unfinished_run_id is not None:
-        reason = f"{attempts}; {_what_to_do(each, exhausted.unfinished_run_id)}"
+    unfinished = exhausted.unfinished_run_id
+    if on_exhausted == "hold" or unfinished is not None:
+        what_to_do = _what_to_do(each) if on_exhausted == "hold" else _end_first(str(unfinished))
+        reason = f"{attempts}; {what_to_do}"
         if state.held_reason is None:
             client.run(hold(state.batch_id, state.epoch, reason))
         return f"{name_batch(state)}: held {state.held_reason or reason}"
@@ -240,12 +252,14 @@ def _exhausted(
     return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
 
 
-def _what_to_do(each: _OpenBatch, unfinished_run_id: str | None) -> str:
-    if unfinished_run_id is not None:
-        return (
-            f"run {unfinished_run_id[:8]} is still recorded as started, although its lease has "
-            "expired: cancel it in Dagster, or let it end"
-        )
+def _end_first(run_id: str) -> str:
+    return (
+        f"run {run_id[:8]} is still recorded as started, although it has lost its lease: cancel it "
+        "in Dagster, or let it end"
+    )
+
+
+def _what_to_do(each: _OpenBatch) -> str:
     if each.state.subconsumer is not None:
         return "correct the cause and re-execute that run"
     assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)

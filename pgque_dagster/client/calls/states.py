@@ -21,6 +21,8 @@ class ConsumerState:
         is_due: whether no batch is open and the next one meets the limits.
         epoch: grows by one with each claim; None if the consumer is not registered.
         held_reason: why the open batch is held; None if it is not held.
+        active_at: when the consumer last opened, claimed, renewed, released or finished a batch.
+        read_at: when the state was read. All times are by the database's clock.
     """
 
     queue: str
@@ -35,6 +37,8 @@ class ConsumerState:
     is_due: bool
     epoch: int | None
     held_reason: str | None
+    active_at: datetime | None
+    read_at: datetime
 
 
 def consumer_states(
@@ -43,7 +47,8 @@ def consumer_states(
     """The states of consumers, given as (queue, consumer), in that order."""
     return Call(
         "select queue_name, consumer_name, subconsumer_name, queue_exists, sub_role, batch_id, "
-        "lease_owner, lease_until, is_live, is_due, lease_epoch, held_reason "
+        "lease_owner, lease_until, is_live, is_due, lease_epoch, held_reason, "
+        "active_at, read_at "
         "from pgque.consumer_states(%s::text[], %s::text[], %s, %s, %s, %s)",
         (
             [queue for queue, _ in consumers],

@@ -215,7 +215,9 @@ def test_runs_of_an_earlier_database_do_not_use_attempts_up(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue], max_attempts=1, on_exhausted="dead_letter")
+    sensor = build_pgque_sensor(
+        [revenue], max_attempts=1, backoff=timedelta(0), on_exhausted="dead_letter"
+    )
     request = the_request(evaluate(sensor, client.url, instance))
     earlier = {**request.tags, "pgque/epoch": "7"}
     record_run(instance, revenue, client.url, earlier, dg.DagsterRunStatus.FAILURE)

@@ -115,7 +115,11 @@ def test_an_exhausted_part_becomes_dead_letters_of_the_consumer(
 ) -> None:
     publish(client, ["a"])
     sensor = build_pgque_sensor(
-        [revenue], parallel_runs=2, max_attempts=1, on_exhausted="dead_letter"
+        [revenue],
+        parallel_runs=2,
+        max_attempts=1,
+        backoff=timedelta(0),
+        on_exhausted="dead_letter",
     )
     request = the_request(evaluate(sensor, client.url, instance))
     record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
