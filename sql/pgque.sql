@@ -9805,11 +9805,24 @@ begin
 end;
 $$;
 
--- Returns the number of a queue's dead letters by consumer and reason, with the oldest of each.
+-- Earlier versions returned fewer columns.
+do $$
+begin
+    if exists (select from pg_proc p
+               where p.oid = to_regprocedure('pgque.dlq_summary(text)')
+                 and not p.proargnames @> '{max_id}') then
+        drop function pgque.dlq_summary(text);
+    end if;
+end;
+$$;
+
+-- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest
+-- and the highest id of each.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
-    out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz)
+    out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
+    out max_id bigint)
 returns setof record
 language plpgsql stable security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -9818,7 +9831,7 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
     return query
-    select c.co_name, d.dl_reason, count(*), min(d.dl_time)
+    select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
     from pgque.dead_letter d
     join pgque.consumer c on c.co_id = d.dl_consumer_id
     where d.dl_queue_id = v_queue.queue_id
@@ -9963,15 +9976,20 @@ begin
 end;
 $$;
 
+-- Earlier versions had no i_max_id.
+drop function if exists pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer);
+
 -- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
 -- i_reason is a pattern of LIKE, so a text without % and _ matches exactly. i_since (inclusive) and
--- i_until (exclusive) limit the time at which the events became dead letters. Dead letters that
--- another session is replaying are skipped.
+-- i_until (exclusive) limit the time at which the events became dead letters. With
+-- i_max_id only dead letters up to this id are replayed: several calls with one i_max_id replay no
+-- event that was given up again meanwhile. Dead letters that another session is replaying are
+-- skipped.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
     i_since timestamptz default null, i_until timestamptz default null,
-    i_limit integer default null,
+    i_limit integer default null, i_max_id bigint default null,
     out replayed bigint, out failed bigint, out first_error text)
 returns record
 language plpgsql security definer
@@ -10002,6 +10020,7 @@ begin
           and (i_type is null or d.ev_type = i_type)
           and (i_since is null or d.dl_time >= i_since)
           and (i_until is null or d.dl_time < i_until)
+          and (i_max_id is null or d.dl_id <= i_max_id)
         order by d.dl_id
         limit i_limit
         for update skip locked
@@ -11834,7 +11853,7 @@ grant execute on function
     pgque.abort_staging(bigint),
     pgque.dlq_replay(bigint),
     pgque.dlq_replay_all(text),
-    pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer)
+    pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer, bigint)
 to pgque_writer;
 
 -- The triggers run as the role that changes the row, and so do the functions that they call.

@@ -356,6 +356,7 @@ class Client(Session):
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int | None = None,
+        max_id: int | None = None,
     ) -> tuple[int, int, str | None]:
         """Replays the dead letters that match all given filters, the oldest first.
 
@@ -368,6 +369,8 @@ class Client(Session):
             since: only dead letters of this time or later.
             until: only dead letters before this time.
             limit: the maximum number to replay.
+            max_id: only dead letters up to this id, so that several calls replay no event that was
+                given up again meanwhile.
 
         Returns:
             The number replayed, the number not replayed, and the first error.
@@ -376,7 +379,7 @@ class Client(Session):
             QueueClosed: if the queue accepts no events; all dead letters stay.
         """
         return self.run(
-            calls.dead_letters.replay_dead_letters(queue, reason, type, since, until, limit)
+            calls.dead_letters.replay_dead_letters(queue, reason, type, since, until, limit, max_id)
         )
 
     def purge_dead_letters(self, queue: str, older_than: timedelta) -> int:

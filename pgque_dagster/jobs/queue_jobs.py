@@ -169,8 +169,10 @@ def _replay(
 ) -> tuple[int, int, str | None]:
     """Replays one chunk per transaction, so that a run that dies leaves whole chunks done."""
     since, until = _time("since", config.since), _time("until", config.until)
-    # The number is fixed here, so that events given up again meanwhile are not replayed twice.
-    total = _count(client, config.queue)
+    # Events that are given up again meanwhile get higher ids, and are not replayed twice.
+    counts = client.dead_letter_counts(config.queue)
+    max_id = max((each.max_id for each in counts), default=0)
+    total = sum(each.count for each in counts)
     if config.limit is not None:
         total = min(total, config.limit)
     replayed, failed, first_error = 0, 0, None
@@ -184,6 +186,7 @@ def _replay(
             since=since,
             until=until,
             limit=limit,
+            max_id=max_id,
         )
         replayed += sent
         context.log.info(f"Replayed {replayed} dead letters of queue {config.queue}.")

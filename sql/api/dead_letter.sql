@@ -24,11 +24,24 @@ begin
 end;
 $$;
 
--- Returns the number of a queue's dead letters by consumer and reason, with the oldest of each.
+-- Earlier versions returned fewer columns.
+do $$
+begin
+    if exists (select from pg_proc p
+               where p.oid = to_regprocedure('pgque.dlq_summary(text)')
+                 and not p.proargnames @> '{max_id}') then
+        drop function pgque.dlq_summary(text);
+    end if;
+end;
+$$;
+
+-- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest
+-- and the highest id of each.
 -- locks: none. writes: nothing.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
-    out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz)
+    out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
+    out max_id bigint)
 returns setof record
 language plpgsql stable security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -37,7 +50,7 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
     return query
-    select c.co_name, d.dl_reason, count(*), min(d.dl_time)
+    select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
     from pgque.dead_letter d
     join pgque.consumer c on c.co_id = d.dl_consumer_id
     where d.dl_queue_id = v_queue.queue_id

@@ -46,15 +46,20 @@ begin
 end;
 $$;
 
+-- Earlier versions had no i_max_id.
+drop function if exists pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer);
+
 -- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
 -- i_reason is a pattern of LIKE, so a text without % and _ matches exactly. i_since (inclusive) and
--- i_until (exclusive) limit the time at which the events became dead letters. Dead letters that
--- another session is replaying are skipped.
+-- i_until (exclusive) limit the time at which the events became dead letters. With
+-- i_max_id only dead letters up to this id are replayed: several calls with one i_max_id replay no
+-- event that was given up again meanwhile. Dead letters that another session is replaying are
+-- skipped.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
     i_since timestamptz default null, i_until timestamptz default null,
-    i_limit integer default null,
+    i_limit integer default null, i_max_id bigint default null,
     out replayed bigint, out failed bigint, out first_error text)
 returns record
 language plpgsql security definer
@@ -85,6 +90,7 @@ begin
           and (i_type is null or d.ev_type = i_type)
           and (i_since is null or d.dl_time >= i_since)
           and (i_until is null or d.dl_time < i_until)
+          and (i_max_id is null or d.dl_id <= i_max_id)
         order by d.dl_id
         limit i_limit
         for update skip locked

@@ -62,7 +62,7 @@ grant execute on function
     pgque.abort_staging(bigint),
     pgque.dlq_replay(bigint),
     pgque.dlq_replay_all(text),
-    pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer)
+    pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer, bigint)
 to pgque_writer;
 
 -- The triggers run as the role that changes the row, and so do the functions that they call.

@@ -181,6 +181,10 @@ class TestReplayOfSome:
         replay(letters, i_type="t")
         assert inspect(letters) == ["c"]
 
+    def test_up_to_an_id(self, letters: Connection) -> None:
+        max_id = value(letters, "select max_id from pgque.dlq_summary('q') where reason = 'torn 2'")
+        assert replay(letters, i_max_id=max_id) == ["a", "b"]
+
     def test_nothing_given_replays_all(self, letters: Connection) -> None:
         assert replay(letters, i_limit=None) == ["a", "b", "c"]
 

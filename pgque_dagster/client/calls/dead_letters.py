@@ -9,7 +9,7 @@ from .call import Call, first
 def dead_letter_counts(queue: str) -> Call[list[DeadLetterCount]]:
     """Dead letters by consumer and reason, most first."""
     return Call(
-        "select consumer_name, reason, dead_letters, oldest from pgque.dlq_summary(%s)",
+        "select consumer_name, reason, dead_letters, oldest, max_id from pgque.dlq_summary(%s)",
         (queue,),
         lambda rows: [DeadLetterCount(*row) for row in rows],
     )
@@ -37,12 +37,13 @@ def replay_dead_letters(
     since: datetime | None,
     until: datetime | None,
     limit: int | None,
+    max_id: int | None,
 ) -> Call[tuple[int, int, str | None]]:
     """Replays matching dead letters; how many, how many failed, and the first error."""
     return Call(
         "select replayed, failed, first_error "
-        "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s)",
-        (queue, reason, type, since, until, limit),
+        "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s, %s)",
+        (queue, reason, type, since, until, limit, max_id),
         lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
     )
 

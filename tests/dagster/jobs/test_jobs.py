@@ -99,6 +99,27 @@ def test_a_replay_in_many_chunks_sends_each_once(
     assert left(client) == []
 
 
+def test_events_that_are_given_up_again_during_the_replay_are_not_replayed_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_up(client, *"abcde", reason="other")
+    give_up(client, "f", "g", reason="bad")
+    replay = Client.replay_dead_letters
+
+    def replay_and_give_up(self: Client, *args: Any, **options: Any) -> Any:
+        done = replay(self, *args, **options)
+        tick(client)
+        give_up_next(client, "bad", "revenue")
+        return done
+
+    monkeypatch.setattr(queue_jobs, "_CHUNK", 2)
+    monkeypatch.setattr(Client, "replay_dead_letters", replay_and_give_up)
+
+    result = run(client, "replay_dead_letters", reason="bad")
+
+    assert seen(result, dead_letters_key("orders"))["replayed"] == 2
+
+
 @pytest.mark.parametrize(
     ("config", "replayed"),
     [
