@@ -5,6 +5,8 @@ from datetime import timedelta
 
 import dagster as dg
 
+from ..ranges import LONGEST_LEASE, count_problem, duration_problem
+
 
 @dataclass(frozen=True)
 class Consumption:
@@ -26,12 +28,15 @@ class Consumption:
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
-        for option, value in (("max_batches", self.max_batches), ("slices", self.slices)):
-            if value < 1:
-                self._refuse(f"{option} is {value}: it must be 1 or more")
-        for option, time in (("lease_ttl", self.lease_ttl), ("timeout", self.timeout)):
-            if time is not None and time <= timedelta():
-                self._refuse(f"{option} is {time}: it must be more than 0")
+        problems = [
+            count_problem("max_batches", self.max_batches),
+            count_problem("slices", self.slices),
+            duration_problem("lease_ttl", self.lease_ttl, positive=True, at_most=LONGEST_LEASE),
+        ]
+        if self.timeout is not None:
+            problems.append(duration_problem("timeout", self.timeout, positive=True))
+        for problem in filter(None, problems):
+            self._refuse(problem)
         if self.max_seconds is not None and (self.max_seconds <= 0 or self.max_batches == 1):
             self._refuse("max_seconds must be more than 0 and needs max_batches of 2 or more")
 

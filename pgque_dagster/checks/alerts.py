@@ -12,6 +12,7 @@ import dagster as dg
 
 from ..client import Client, Limits, PgqueError
 from ..client.calls.states import consumer_states
+from ..ranges import duration_problem
 from ..resource import PgqueResource
 from ..sensors.attempts import name_batch
 from ..sensors.observation import consumer_lag
@@ -98,10 +99,10 @@ def build_pgque_alerts(
         raise dg.DagsterInvalidDefinitionError(
             f"sensor {name} has no queue to watch: pass at least one"
         )
-    if interval <= timedelta(0) or (max_lag is not None and max_lag <= timedelta(0)):
-        raise dg.DagsterInvalidDefinitionError(
-            f"sensor {name} has interval={interval}, max_lag={max_lag}: pass positive durations"
-        )
+    for option, time in (("interval", interval), ("max_lag", max_lag)):
+        problem = time is not None and duration_problem(option, time, positive=True)
+        if problem:
+            raise dg.DagsterInvalidDefinitionError(f"sensor {name}: {problem}")
 
     @dg.sensor(
         name=name,

@@ -6,17 +6,17 @@ from datetime import timedelta
 from typing import Annotated, Any, Self
 
 import dagster as dg
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ..assets.decorators import pgque_asset
 from ..assets.replay import pgque_replay_asset
 from ..checks import build_consumer_lag_checks
-from ..client.errors import InvalidArgument
+from ..ranges import LONGEST_LEASE
 from ..sensors.batch_sensor import build_pgque_sensor
 from ..sensors.run_requests import OnExhausted
 from ..spark import SparkBatch
-from ..spark.payload.malformed import DEFAULT_MAX_MALFORMED, OnMalformed, check_share
-from .options import Options, condition, duration, option, share
+from .options import Options, condition, duration, number, option
+from .payload import Payload
 from .scaffolding import BatchConsumerScaffolder
 from .sinks import Sink, sink_option
 from .transforms import Transform, load_function
@@ -25,49 +25,18 @@ from .transforms import Transform, load_function
 _OFFERED = ("context", "batch")
 
 
-class Payload(Options):
-    """Options of `SparkBatch.payload`."""
-
-    schema_: Annotated[
-        str, option("Fields to read from the JSON, as DDL.", "id bigint not null, total double")
-    ] = Field(alias="schema")
-    keep: Annotated[list[str], option("Event columns to keep, before the fields.", ["ev_time"])] = (
-        Field(default=[])
-    )
-    on_malformed: Annotated[
-        OnMalformed,
-        option("What happens to events that do not fit: dead_letter, retry, fail or keep."),
-    ] = "dead_letter"
-    retry_after: Annotated[
-        timedelta, duration("With retry, the wait before they are delivered again.")
-    ] = timedelta(minutes=1)
-    max_malformed: Annotated[
-        float,
-        share("The maximum share of a batch's events that may not fit; above it the run fails."),
-    ] = DEFAULT_MAX_MALFORMED
-
-    @field_validator("max_malformed", mode="before")
-    @classmethod
-    def _check_share(cls, value: Any) -> Any:
-        try:
-            check_share(value)
-        except InvalidArgument as error:
-            raise ValueError(str(error)) from error
-        return value
-
-
 class SensorOptions(Options):
     """Options of `build_pgque_sensor`."""
 
     name: Annotated[str | None, option("The sensor's name; by default `<asset>_sensor`.")] = None
-    min_events: Annotated[int, option("The minimum number of events for a run.")] = 1
-    max_events: Annotated[int, option("The approximate maximum number of events in a run.")] = (
+    min_events: Annotated[int, number("The minimum number of events for a run.", at_least=0)] = 1
+    max_events: Annotated[int, number("The approximate maximum number of events in a run.")] = (
         1_000_000
     )
     max_age: Annotated[
         timedelta, duration("How long an event waits for min_events to be reached.")
     ] = timedelta(seconds=60)
-    max_attempts: Annotated[int, option("How many runs may claim a batch and fail.")] = 3
+    max_attempts: Annotated[int, number("How many runs may claim a batch and fail.")] = 3
     backoff: Annotated[timedelta, duration("The wait after the first failure.")] = timedelta(
         seconds=10
     )
@@ -77,26 +46,38 @@ class SensorOptions(Options):
     ] = "hold"
     max_runs: Annotated[
         int | None,
-        option("The maximum number of runs that one evaluation requests; null for no limit."),
+        number(
+            "The maximum number of runs that one evaluation requests; null for no limit.",
+            or_null=True,
+        ),
     ] = None
     parallel_runs: Annotated[
-        int, option("How many batches of the consumer may be in progress at a time.")
+        int, number("How many batches of the consumer may be in progress at a time.")
     ] = 1
     minimum_interval_seconds: Annotated[
-        int, option("The minimum time between two evaluations.")
+        int, number("The minimum time between two evaluations.")
     ] = 5
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
 
+    @classmethod
+    def check_values(cls, values: Any) -> None:
+        """Refuses a minimum above the maximum."""
+        least, most = (cls.value_of(values, name) for name in ("min_events", "max_events"))
+        if isinstance(least, int) and isinstance(most, int) and least > most:
+            raise ValueError(f"min_events is {least}: it must be from 0 to max_events ({most})")
+
 
 class ConsumerLagChecks(Options):
     """Options of `build_consumer_lag_checks`."""
 
-    max_lag: Annotated[timedelta, duration("How far the consumer may be behind.")]
-    warn_lag: Annotated[timedelta | None, duration("Beyond this the check warns.")] = None
+    max_lag: Annotated[timedelta, duration("How far the consumer may be behind.", positive=True)]
+    warn_lag: Annotated[
+        timedelta | None, duration("Beyond this the check warns.", positive=True)
+    ] = None
     max_pending_events: Annotated[
-        int | None, option("How many events may wait for the consumer.")
+        int | None, number("How many events may wait for the consumer.", at_least=0, or_null=True)
     ] = None
     severity: Annotated[
         dg.AssetCheckSeverity, option("The severity of a failure: ERROR or WARN.")
@@ -121,18 +102,22 @@ class AssetOptions(Options):
     consumer: Annotated[str | None, option("The consumer's name; by default the asset's name.")] = (
         None
     )
-    lease_ttl: Annotated[timedelta, duration("How long the lease of a run that died lasts.")] = (
-        timedelta(minutes=1)
-    )
+    lease_ttl: Annotated[
+        timedelta,
+        duration(
+            "How long the lease of a run that died lasts.", positive=True, at_most=LONGEST_LEASE
+        ),
+    ] = timedelta(minutes=1)
     slices: Annotated[
-        int, option("The maximum number of partitions in which a large batch is read.")
+        int, number("The maximum number of partitions in which a large batch is read.")
     ] = 4
-    max_batches: Annotated[int, option("The maximum number of batches in one run.")] = 1
+    max_batches: Annotated[int, number("The maximum number of batches in one run.")] = 1
     max_seconds: Annotated[
         float | None, option("After this time the run claims no further batch.", 300)
     ] = None
     timeout: Annotated[
-        timedelta | None, duration("How long the work on one batch may take before the run fails.")
+        timedelta | None,
+        duration("How long the work on one batch may take before the run fails.", positive=True),
     ] = None
     returns_nothing: Annotated[
         bool,

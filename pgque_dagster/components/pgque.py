@@ -15,7 +15,7 @@ from ..jobs.queue_jobs import build_pgque_jobs
 from ..resource import InstallPolicy, PgqueResource, TickingPolicy
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
-from .options import Options, duration, option
+from .options import Options, duration, number, option
 from .queue import QueueComponent
 from .scaffolding import PgqueScaffolder
 from .transforms import load_function
@@ -42,7 +42,7 @@ class TickerSensorOptions(Options):
     """Options of `build_pgque_ticker_sensor`."""
 
     name: Annotated[str, option("The sensor's name.")] = "pgque_ticker_sensor"
-    minimum_interval_seconds: Annotated[int, option("The minimum time between two ticks.")] = 5
+    minimum_interval_seconds: Annotated[int, number("The minimum time between two ticks.")] = 5
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
@@ -63,12 +63,14 @@ class AlertOptions(Options):
     ]
     max_lag: Annotated[
         timedelta | None,
-        duration("How far a consumer may be behind, in addition to the health check."),
+        duration(
+            "How far a consumer may be behind, in addition to the health check.", positive=True
+        ),
     ] = None
     name: Annotated[str, option("The sensor's name.")] = "pgque_alerts"
-    interval: Annotated[timedelta, duration("The minimum time between two evaluations.")] = (
-        timedelta(minutes=1)
-    )
+    interval: Annotated[
+        timedelta, duration("The minimum time between two evaluations.", positive=True)
+    ] = timedelta(minutes=1)
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING
@@ -130,7 +132,7 @@ class PgqueComponent(Options, dg.Component):
         dict[str, list[str]],
         option("Consumers to register with the queues, by queue.", {"orders": ["revenue"]}),
     ] = Field(default={})
-    pool_size: Annotated[int, option("How many unused connections a process keeps open.")] = 4
+    pool_size: Annotated[int, number("How many unused connections a process keeps open.")] = 4
     spark_config: Annotated[
         dict[str, Any] | None,
         option(

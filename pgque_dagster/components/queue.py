@@ -13,7 +13,7 @@ from ..keys import dead_letters_key, queue_key
 from ..lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
-from .options import Options, condition, duration, option
+from .options import Options, condition, duration, number, option
 from .scaffolding import QueueScaffolder
 from .transforms import load_function
 from .tree import all_components
@@ -22,18 +22,25 @@ from .tree import all_components
 class DeadLetterChecks(Options):
     """Options of `build_dead_letter_checks`."""
 
-    max_dead_letters: Annotated[int, option("How many dead letters the queue may have.")] = 0
+    max_dead_letters: Annotated[
+        int, number("How many dead letters the queue may have.", at_least=0)
+    ] = 0
     max_by_reason: Annotated[
         dict[str, int] | None,
         option("Separate limits for some reasons, by LIKE pattern.", {"not JSON%": 10}),
     ] = None
     max_growth: Annotated[
-        int | None, option("How many events may be given up between two evaluations.")
+        int | None,
+        number(
+            "How many events may be given up between two evaluations.", at_least=0, or_null=True
+        ),
     ] = None
     severity: Annotated[
         dg.AssetCheckSeverity, option("The severity of a failure: ERROR or WARN.")
     ] = dg.AssetCheckSeverity.ERROR
-    sample_rows: Annotated[int, option("How many of the newest dead letters to show.")] = 5
+    sample_rows: Annotated[
+        int, number("How many of the newest dead letters to show.", at_least=0)
+    ] = 5
     show_payloads: Annotated[
         ShowPayloads,
         dg.Resolver(
@@ -67,9 +74,9 @@ class ObservationOptions(Options):
     name: Annotated[str | None, option("The sensor's name; by default `<queue>_observation`.")] = (
         None
     )
-    interval: Annotated[timedelta, duration("The time between two observations.")] = timedelta(
-        minutes=5
-    )
+    interval: Annotated[
+        timedelta, duration("The time between two observations.", positive=True)
+    ] = timedelta(minutes=5)
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
     ] = dg.DefaultSensorStatus.RUNNING

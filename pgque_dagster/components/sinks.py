@@ -44,6 +44,15 @@ class PostgresSinkOptions(Options):
         option("Where rows are staged, if the role may not create tables in the table's schema."),
     ] = None
 
+    @classmethod
+    def check_values(cls, values: Any) -> None:
+        """Refuses a merge by a key without a key, and a key without such a merge."""
+        mode, key = (cls.value_of(values, name) for name in ("mode", "key"))
+        if mode in ("upsert", "add") and not key:
+            raise ValueError(f"mode is {mode}: name the columns of a unique index in `key`")
+        if mode == "append" and isinstance(key, list) and key:
+            raise ValueError("mode is append, which has no key: leave out `key`, or set mode")
+
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs the resource `pgque`."""
 

@@ -11,6 +11,7 @@ import dagster as dg
 
 from ..client import Limits, PgqueError
 from ..consumers import Consumer, consumers_of
+from ..ranges import count_problem, duration_problem
 from ..resource import PgqueResource
 from .attempts import AttemptPolicy
 from .cursor import SensorCursor
@@ -65,19 +66,20 @@ def build_pgque_sensor(
             or an option is out of range.
     """
     consumers = consumers_of(assets)
-    for option, value in (
-        ("max_events", max_events),
-        ("max_attempts", max_attempts),
-        ("max_runs", max_runs),
-        ("parallel_runs", parallel_runs),
-    ):
-        if value is not None and value < 1:
-            _refuse(f"{option} is {value}: it must be 1 or more")
+    problems = [
+        count_problem("max_events", max_events),
+        count_problem("max_attempts", max_attempts),
+        count_problem("parallel_runs", parallel_runs),
+        count_problem("minimum_interval_seconds", minimum_interval_seconds),
+        duration_problem("max_age", max_age),
+        duration_problem("backoff", backoff),
+    ]
+    if max_runs is not None:
+        problems.append(count_problem("max_runs", max_runs))
+    for problem in filter(None, problems):
+        _refuse(problem)
     if not 0 <= min_events <= max_events:
         _refuse(f"min_events is {min_events}: it must be from 0 to max_events ({max_events})")
-    for option, time in (("max_age", max_age), ("backoff", backoff)):
-        if time < timedelta(0):
-            _refuse(f"{option} is {time}: it must not be negative")
     if on_exhausted not in get_args(OnExhausted):
         _refuse(
             f"on_exhausted is {on_exhausted!r}: it must be {' or '.join(get_args(OnExhausted))}"

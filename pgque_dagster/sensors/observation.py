@@ -10,6 +10,7 @@ import dagster as dg
 
 from ..client import Client, ConsumerInfo, PgqueError, QueueStats
 from ..keys import QUEUE, queue_key
+from ..ranges import duration_problem
 from ..resource import PgqueResource
 
 _VERSION = 1
@@ -78,10 +79,9 @@ def build_pgque_observation_sensor(
         raise dg.DagsterInvalidDefinitionError(
             f"sensor {name} has no queue to observe: pass at least one"
         )
-    if interval <= timedelta(0):
-        raise dg.DagsterInvalidDefinitionError(
-            f"sensor {name} cannot observe every {interval}: pass a positive interval"
-        )
+    problem = duration_problem("interval", interval, positive=True)
+    if problem is not None:
+        raise dg.DagsterInvalidDefinitionError(f"sensor {name}: {problem}")
 
     @dg.sensor(
         name=name,

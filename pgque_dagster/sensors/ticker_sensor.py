@@ -3,6 +3,7 @@
 import dagster as dg
 
 from ..client import PgqueError
+from ..ranges import count_problem
 from ..resource import PgqueResource
 
 
@@ -25,7 +26,13 @@ def build_pgque_ticker_sensor(
 
     Returns:
         The sensor. It needs the resource `pgque`, with a role that has pgque_admin.
+
+    Raises:
+        DagsterInvalidDefinitionError: if the interval is not positive.
     """
+    problem = count_problem("minimum_interval_seconds", minimum_interval_seconds)
+    if problem is not None:
+        raise dg.DagsterInvalidDefinitionError(f"sensor {name}: {problem}")
 
     @dg.sensor(
         name=name,

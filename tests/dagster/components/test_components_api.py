@@ -120,10 +120,10 @@ def test_a_duration_is_seconds_or_a_number_with_a_unit(
     text: str | float, duration: timedelta
 ) -> None:
     component = BatchConsumerComponent.from_attributes_dict(
-        attributes={"queue": "orders", "transform": "math.sqrt", "lease_ttl": text}
+        attributes={"queue": "orders", "transform": "math.sqrt", "timeout": text}
     )
 
-    assert component.lease_ttl == duration
+    assert component.timeout == duration
 
 
 @pytest.mark.parametrize("text", ["20 seconds", "-5s", "5 m", ""])

@@ -145,7 +145,7 @@ def test_a_cursor_from_the_future_does_not_stop_the_observations() -> None:
 
 @pytest.mark.parametrize(
     ("queues", "interval", "words"),
-    [([], HOUR, "no queue to observe"), (["orders"], timedelta(0), "positive interval")],
+    [([], HOUR, "no queue to observe"), (["orders"], timedelta(0), "must be more than 0")],
 )
 def test_a_sensor_that_makes_no_sense_is_refused(
     queues: list[str], interval: timedelta, words: str
