@@ -10423,6 +10423,58 @@ begin
 end;
 $$;
 
+-- Returns the queues that have events which no tick contains yet, because none was due or because
+-- the ticker is paused or down: how many at most, and since when the first one waits for a tick. A
+-- redelivered event is not counted. Without a queue name all such queues are returned.
+-- locks: none. writes: nothing.
+create or replace function pgque.unticked_events(
+    i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_queue  pgque.queue_progress;
+    v_c      record;
+    v_table  text;
+    v_cond   text;
+    v_first  timestamptz;
+begin
+    perform pgque.check_logs_visible();
+    if i_queue_name is not null then
+        perform pgque.find_queue(i_queue_name);
+    end if;
+    for v_queue in
+        select q.*
+        from pgque.queue_progress q
+        where (i_queue_name is null or q.queue_name = i_queue_name)
+          and q.last_event_id > q.tick_event_seq
+        order by q.queue_name
+    loop
+        v_c := pgque.snapshot_conditions(v_queue.tick_snapshot, pg_current_snapshot());
+        waiting_since := null;
+        for v_table, v_cond in
+            execute format('select t, c from unnest(pgque.%I($1, $2)) t '
+                           'cross join unnest(array[$3, $4]) c where c is not null',
+                           format('event_%s_tables', v_queue.queue_id))
+            using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
+        loop
+            execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
+                           'order by ev_txid limit 1', v_table, v_cond)
+            into v_first;
+            waiting_since := least(waiting_since, v_first);
+        end loop;
+        continue when waiting_since is null;
+        queue_name := v_queue.queue_name;
+        -- An event of a transaction that ended after the tick may have begun before it.
+        waiting_since := greatest(waiting_since, v_queue.tick_time);
+        events := v_queue.last_event_id - v_queue.tick_event_seq;
+        return next;
+    end loop;
+end;
+$$;
+
 -- Returns each consumer: the age of the tick at its position, the events from there to the last
 -- tick, and its open batch with the time of opening (without a batch, the time of its last
 -- activity). The position of a subconsumer is the start of its batch, and only its batch counts.
@@ -11265,7 +11317,7 @@ end;
 $$;
 
 -- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. A held batch is critical, because later events wait. A lease that expired
+-- holds up rotation. It includes events that wait for a tick. A held batch is critical, because later events wait. A lease that expired
 -- longer ago than the idle period is a warning, because no worker has the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
@@ -11279,10 +11331,16 @@ begin
         select p.*, q.queue_name, q.queue_rotation_period,
                case when p.sub_last_tick < p.newest_tick
                     then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                    when p.sub_main is null
+                    then date_trunc('milliseconds',
+                                    coalesce(clock_timestamp() - u.waiting_since, '0'))
                     else '0' end as lag,
-               p.newest_event_seq - p.tick_event_seq as pending
+               p.newest_event_seq - p.tick_event_seq
+               + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
+               p.sub_last_tick = p.newest_tick as waits_for_tick
         from pgque.consumer_progress p
         join pgque.queue q on q.queue_id = p.sub_queue
+        left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
     )
     select c.queue_name, format('consumer_lag:%s', c.co_name),
            case when c.lag > c.queue_rotation_period then 'critical'
@@ -11291,6 +11349,9 @@ begin
            case when c.sub_last_tick is null then 'has no batch'
                 when c.lag <= c.queue_rotation_period / 2
                 then format('%s behind, %s events', c.lag, c.pending)
+                when c.waits_for_tick
+                then format('%s events wait for a tick, the first for %s: see ticker_running',
+                            c.pending, c.lag)
                 else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
                             'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
                             date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
@@ -11950,6 +12011,7 @@ grant execute on function
     pgque.dlq_inspect(text, integer),
     pgque.dlq_summary(text),
     pgque.queue_stats(),
+    pgque.unticked_events(text),
     pgque.consumer_stats(),
     pgque.queue_health(),
     pgque.in_flight(text),

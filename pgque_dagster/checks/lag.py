@@ -51,8 +51,9 @@ def build_consumer_lag_checks(
 
     The check is on the queue, so it is evaluated even if the asset's runs fail. It passes if no
     event waits. Otherwise the lag is the age of the tick at the consumer's position; the oldest
-    waiting event may be younger, if the consumer was idle before. A held batch fails the check as
-    an error, however short the lag is.
+    waiting event may be younger, if the consumer was idle before. If all events that wait are in no
+    tick yet, as on a paused queue, it is the time that the first of them has waited. A held batch
+    fails the check as an error, however short the lag is.
 
     Args:
         assets: assets made by `@pgque_asset`, each with its own consumer.
@@ -125,9 +126,13 @@ def _result(
             "it; until then the queue keeps no events for it",
         )
     lag = max(consumer_lag(info) for info in infos)
-    pending = sum(info.pending_events or 0 for info in infos)
+    pending = sum(info.pending_events or 0 for info in infos) + infos[0].unticked_events
     problem, how_bad = budget.verdict(lag, pending, severity)
-    what_to_do = _advice(consumer, client.lease_info(consumer.queue, consumer.name))
+    what_to_do = _advice(
+        consumer,
+        client.lease_info(consumer.queue, consumer.name),
+        waits_for_tick=pending == infos[0].unticked_events,
+    )
     if held := _held(states):
         problem, how_bad, what_to_do = held, dg.AssetCheckSeverity.ERROR, held
     return dg.AssetCheckResult(
@@ -161,7 +166,12 @@ def _find(
     return [info for info in infos if info.name == consumer.name or info.name in members]
 
 
-def _advice(consumer: Consumer, lease: LeaseInfo | None) -> str:
+def _advice(consumer: Consumer, lease: LeaseInfo | None, *, waits_for_tick: bool) -> str:
+    if lease is None and waits_for_tick:
+        return (
+            f"The events are in no tick yet: resume queue {consumer.queue} if it is paused, or "
+            "check that a ticker runs."
+        )
     if lease is None:
         return (
             f"No batch of {consumer} is open: check that the sensor or worker of "

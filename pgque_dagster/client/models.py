@@ -146,6 +146,10 @@ class ConsumerInfo:
     """A consumer's state. `pending_events` is an upper bound for the events up to the last tick.
 
     A subconsumer without a batch has no position: lag, last tick and pending events are None.
+
+    Attributes:
+        unticked_events: an upper bound for the events of the queue that are in no tick yet.
+        unticked_age: how long the first of these has waited for a tick; None if there is none.
     """
 
     queue: str
@@ -155,6 +159,8 @@ class ConsumerInfo:
     last_tick_id: int | None
     batch_id: int | None
     pending_events: int | None
+    unticked_events: int
+    unticked_age: timedelta | None
 
 
 @dataclass(frozen=True)

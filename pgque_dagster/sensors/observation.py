@@ -115,10 +115,14 @@ def build_pgque_observation_sensor(
 def consumer_lag(info: ConsumerInfo) -> timedelta:
     """Returns how far a consumer is behind; 0 if no event waits for it.
 
-    An open batch counts as waiting, because retried events are not among the pending ones.
+    An open batch counts as waiting, because retried events are not among the pending ones. Events
+    that wait for a tick count too: on a paused queue, they wait until it is resumed.
     """
-    waits = info.pending_events or info.batch_id is not None
-    return info.lag if info.lag is not None and waits else timedelta(0)
+    if info.lag is None:
+        return timedelta(0)
+    if info.pending_events or info.batch_id is not None:
+        return info.lag
+    return info.unticked_age or timedelta(0)
 
 
 def _observe(client: Client, queues: Sequence[str], now: datetime) -> list[dg.AssetObservation]:

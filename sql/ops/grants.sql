@@ -159,6 +159,7 @@ grant execute on function
     pgque.dlq_inspect(text, integer),
     pgque.dlq_summary(text),
     pgque.queue_stats(),
+    pgque.unticked_events(text),
     pgque.consumer_stats(),
     pgque.queue_health(),
     pgque.in_flight(text),

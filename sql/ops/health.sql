@@ -249,7 +249,7 @@ end;
 $$;
 
 -- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. A held batch is critical, because later events wait. A lease that expired
+-- holds up rotation. It includes events that wait for a tick. A held batch is critical, because later events wait. A lease that expired
 -- longer ago than the idle period is a warning, because no worker has the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
@@ -263,10 +263,16 @@ begin
         select p.*, q.queue_name, q.queue_rotation_period,
                case when p.sub_last_tick < p.newest_tick
                     then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                    when p.sub_main is null
+                    then date_trunc('milliseconds',
+                                    coalesce(clock_timestamp() - u.waiting_since, '0'))
                     else '0' end as lag,
-               p.newest_event_seq - p.tick_event_seq as pending
+               p.newest_event_seq - p.tick_event_seq
+               + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
+               p.sub_last_tick = p.newest_tick as waits_for_tick
         from pgque.consumer_progress p
         join pgque.queue q on q.queue_id = p.sub_queue
+        left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
     )
     select c.queue_name, format('consumer_lag:%s', c.co_name),
            case when c.lag > c.queue_rotation_period then 'critical'
@@ -275,6 +281,9 @@ begin
            case when c.sub_last_tick is null then 'has no batch'
                 when c.lag <= c.queue_rotation_period / 2
                 then format('%s behind, %s events', c.lag, c.pending)
+                when c.waits_for_tick
+                then format('%s events wait for a tick, the first for %s: see ticker_running',
+                            c.pending, c.lag)
                 else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
                             'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
                             date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,

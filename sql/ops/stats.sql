@@ -125,6 +125,58 @@ begin
 end;
 $$;
 
+-- Returns the queues that have events which no tick contains yet, because none was due or because
+-- the ticker is paused or down: how many at most, and since when the first one waits for a tick. A
+-- redelivered event is not counted. Without a queue name all such queues are returned.
+-- locks: none. writes: nothing.
+create or replace function pgque.unticked_events(
+    i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_queue  pgque.queue_progress;
+    v_c      record;
+    v_table  text;
+    v_cond   text;
+    v_first  timestamptz;
+begin
+    perform pgque.check_logs_visible();
+    if i_queue_name is not null then
+        perform pgque.find_queue(i_queue_name);
+    end if;
+    for v_queue in
+        select q.*
+        from pgque.queue_progress q
+        where (i_queue_name is null or q.queue_name = i_queue_name)
+          and q.last_event_id > q.tick_event_seq
+        order by q.queue_name
+    loop
+        v_c := pgque.snapshot_conditions(v_queue.tick_snapshot, pg_current_snapshot());
+        waiting_since := null;
+        for v_table, v_cond in
+            execute format('select t, c from unnest(pgque.%I($1, $2)) t '
+                           'cross join unnest(array[$3, $4]) c where c is not null',
+                           format('event_%s_tables', v_queue.queue_id))
+            using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
+        loop
+            execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
+                           'order by ev_txid limit 1', v_table, v_cond)
+            into v_first;
+            waiting_since := least(waiting_since, v_first);
+        end loop;
+        continue when waiting_since is null;
+        queue_name := v_queue.queue_name;
+        -- An event of a transaction that ended after the tick may have begun before it.
+        waiting_since := greatest(waiting_since, v_queue.tick_time);
+        events := v_queue.last_event_id - v_queue.tick_event_seq;
+        return next;
+    end loop;
+end;
+$$;
+
 -- Returns each consumer: the age of the tick at its position, the events from there to the last
 -- tick, and its open batch with the time of opening (without a batch, the time of its last
 -- activity). The position of a subconsumer is the start of its batch, and only its batch counts.

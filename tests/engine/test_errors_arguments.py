@@ -32,7 +32,7 @@ NULL_MEANS = {
     "a new id, the present time, the first delivery, to all consumers": """
         x_ev_id x_ev_time x_ev_retry ev_id ev_time ev_retry ev_owner""",
     "no reason given": "i_reason",
-    "no limit": "i_min_lag i_min_count i_min_interval i_max_count i_limit i_since i_until",
+    "no limit": "i_min_lag i_min_count i_min_interval i_max_count i_limit i_since i_until i_max_id",
     "no condition": "i_extra_where i_expected_type",
     "no": "i_convert_normal x_keep_dead_letters",
     "nothing is taken over": "i_dead_interval",
@@ -50,7 +50,8 @@ NULL_MEANS = {
     "no batch": "get_batch_info.x_batch_id",
     "all of them": """
         get_queue_info.i_queue_name get_consumer_info.i_queue_name
-        get_consumer_info.i_consumer_name dlq_inspect.i_limit_count""",
+        get_consumer_info.i_consumer_name dlq_inspect.i_limit_count
+        unticked_events.i_queue_name""",
 }
 MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
 # They begin what was not there.

@@ -210,6 +210,7 @@ MATRIX: dict[str, Callable[[Case], None]] = {
     "consumer_stats": counts(PENDING.format("consumer_stats()")),
     "get_consumer_info": counts(PENDING.format("get_consumer_info('q')")),
     "queue_stats": counts("select depth from pgque.queue_stats() where queue_name = 'q'"),
+    "unticked_events": counts("select events from pgque.unticked_events('q')"),
     "get_queue_info": counts("select ev_new from pgque.get_queue_info('q')"),
 }
 # These take a batch's id, and neither read events nor count them.

@@ -13,7 +13,7 @@ nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_ti
 queue_health queue_stats receive receive_coop receive_partitioned register_consumer
 register_consumer_at register_subconsumer release_batch release_slot renew_batch repartition
 set_partition_policy stuck_consumers subscribe subscribe_slot subscribe_subconsumer throughput
-tick_fingerprint tick_range_read_plan touch_subconsumer unregister_consumer
+tick_fingerprint tick_range_read_plan touch_subconsumer unregister_consumer unticked_events
 unregister_subconsumer unsubscribe unsubscribe_slot unsubscribe_subconsumer
 """
 WRITER = """

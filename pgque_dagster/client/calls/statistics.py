@@ -26,9 +26,11 @@ def queue_info() -> Call[list[QueueInfo]]:
 def consumer_info(queue: str | None) -> Call[list[ConsumerInfo]]:
     """The consumers of a queue, or of all."""
     return Call(
-        "select queue_name, consumer_name, lag, last_seen, last_tick, current_batch, "
-        "pending_events from pgque.get_consumer_info(%s::text)",
-        (queue,),
+        "select queue_name, consumer_name, i.lag, i.last_seen, i.last_tick, i.current_batch, "
+        "i.pending_events, coalesce(u.events, 0), clock_timestamp() - u.waiting_since "
+        "from pgque.get_consumer_info(%s::text) i "
+        "left join pgque.unticked_events(%s::text) u using (queue_name)",
+        (queue, queue),
         lambda rows: [ConsumerInfo(*row) for row in rows],
     )
 

@@ -60,6 +60,33 @@ def test_a_consumer_behind_its_budget_fails_and_is_told_what_to_do(
     )
 
 
+def test_events_that_wait_for_a_tick_on_a_paused_queue_are_behind(
+    client: Client, sql: Callable[[str], None]
+) -> None:
+    client.pause_queue("orders")
+    client.send("orders", "a")
+    make_older(sql)
+    sql("update pgque.event_1 set ev_time = ev_time - interval '40 minutes'")
+
+    young = lag_of(client, max_lag=timedelta(minutes=50))
+    old = lag_of(client, max_lag=timedelta(minutes=30))
+
+    assert young.passed and young.metadata["pending_events"].value == 1
+    assert (old.passed, old.severity) == (False, ERROR)
+    assert "0:40:0" in str(old.description)
+    assert "resume queue orders if it is paused" in str(old.metadata["what_to_do"].value)
+
+
+def test_an_event_of_a_transaction_that_was_rolled_back_is_not_waited_for(
+    client: Client, sql: Callable[[str], None]
+) -> None:
+    with client.transaction() as db, db.transaction(force_rollback=True):
+        db.execute("select pgque.send('orders', 'undone'::text)")
+    make_older(sql)
+
+    assert lag_of(client, max_lag=timedelta(minutes=1)).passed
+
+
 def test_events_that_wait_may_be_too_many_whatever_their_age(client: Client) -> None:
     publish(client, ["a", "b"])
 
