@@ -38,7 +38,7 @@ def revenue(context: dg.AssetExecutionContext, batch: SparkBatch) -> None:
 
 defs = dg.Definitions(
     assets=[revenue],
-    sensors=[build_pgque_sensor([revenue])],
+    sensors=[build_pgque_sensor([revenue], default_status=dg.DefaultSensorStatus.RUNNING)],
     executor=dg.in_process_executor,
     resources={
         "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL")),

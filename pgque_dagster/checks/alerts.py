@@ -66,7 +66,7 @@ def build_pgque_alerts(
     max_lag: timedelta | None = None,
     name: str = "pgque_alerts",
     interval: timedelta = timedelta(minutes=1),
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that calls a function when something is wrong with queues.
 
@@ -87,7 +87,7 @@ def build_pgque_alerts(
             `consumer_lag`, which is critical at a whole rotation period.
         name: the sensor's name.
         interval: the minimum time between two evaluations.
-        default_status: whether the sensor runs without being switched on.
+        default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
         The sensor. It needs the resource `pgque`, with a role that has pgque_reader.

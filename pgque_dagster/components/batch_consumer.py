@@ -58,8 +58,8 @@ class SensorOptions(Options):
         int, number("The minimum time between two evaluations.")
     ] = 5
     default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
-    ] = dg.DefaultSensorStatus.RUNNING
+        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
+    ] = dg.DefaultSensorStatus.STOPPED
 
     @classmethod
     def check_values(cls, values: Any) -> None:

@@ -44,8 +44,8 @@ class TickerSensorOptions(Options):
     name: Annotated[str, option("The sensor's name.")] = "pgque_ticker_sensor"
     minimum_interval_seconds: Annotated[int, number("The minimum time between two ticks.")] = 5
     default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
-    ] = dg.DefaultSensorStatus.RUNNING
+        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
+    ] = dg.DefaultSensorStatus.STOPPED
 
 
 class AlertOptions(Options):
@@ -72,8 +72,8 @@ class AlertOptions(Options):
         timedelta, duration("The minimum time between two evaluations.", positive=True)
     ] = timedelta(minutes=1)
     default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
-    ] = dg.DefaultSensorStatus.RUNNING
+        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
+    ] = dg.DefaultSensorStatus.STOPPED
 
 
 @dg.scaffold_with(PgqueScaffolder)

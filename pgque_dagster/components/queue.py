@@ -78,8 +78,8 @@ class ObservationOptions(Options):
         timedelta, duration("The time between two observations.", positive=True)
     ] = timedelta(minutes=5)
     default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on.")
-    ] = dg.DefaultSensorStatus.RUNNING
+        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
+    ] = dg.DefaultSensorStatus.STOPPED
 
 
 @dg.scaffold_with(QueueScaffolder)

@@ -43,8 +43,11 @@ attributes:
   group_name: pgque
 
   # How often depth, rate and lag are recorded, for the plots of the asset; null for never.
+  # Its sensor is stopped until somebody switches it on in the UI, under Automation, or until
+  # default_status is RUNNING.
   observation:
     interval: 5m
+    # default_status: RUNNING
 
   # Assets that send the events, shown upstream of the queue, such as a table with a trigger.
   # producers: [orders_table]
@@ -88,11 +91,14 @@ attributes:
     type: parquet
     base_dir: "{{ context.project_root }}/output"
 
-  # When a batch gets its run: if min_events wait, or if the oldest has waited max_age.
+  # When a batch gets its run: if min_events wait, or if the oldest has waited max_age. The sensor
+  # is stopped until somebody switches it on in the UI, under Automation, or until default_status
+  # is RUNNING. Whoever loads a project with RUNNING and the URL of a database consumes its events.
   sensor:
     min_events: 1
     max_age: 60s
     max_attempts: 3
+    # default_status: RUNNING
 
   # How long the lease of a run that died lasts.
   lease_ttl: 1m

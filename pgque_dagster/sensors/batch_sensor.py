@@ -31,7 +31,7 @@ def build_pgque_sensor(
     max_runs: int | None = None,
     parallel_runs: int = 1,
     minimum_interval_seconds: int = 5,
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that requests one run for each batch of the assets' consumers.
 
@@ -56,7 +56,7 @@ def build_pgque_sensor(
             1 the consumer becomes a cooperative one: its batches are handed out in order, but may
             finish in any order.
         minimum_interval_seconds: the minimum time between two evaluations.
-        default_status: whether the sensor runs without being switched on.
+        default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
         The sensor. It needs the resource `pgque`.

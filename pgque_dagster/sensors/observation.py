@@ -54,7 +54,7 @@ def build_pgque_observation_sensor(
     *,
     name: str = "pgque_observation_sensor",
     interval: timedelta = timedelta(minutes=5),
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that records one AssetObservation of each queue in each interval.
 
@@ -67,7 +67,7 @@ def build_pgque_observation_sensor(
         name: the sensor's name.
         interval: the time between two observations of a queue. Each observation stays in Dagster's
             event log for ever.
-        default_status: whether the sensor runs without being switched on.
+        default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
         The sensor. It needs the resource `pgque`.

@@ -11,7 +11,7 @@ def build_pgque_ticker_sensor(
     *,
     name: str = "pgque_ticker_sensor",
     minimum_interval_seconds: int = 5,
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that ticks and maintains all queues, if `ticking` is `sensor`.
 
@@ -22,7 +22,7 @@ def build_pgque_ticker_sensor(
     Args:
         name: the sensor's name.
         minimum_interval_seconds: the minimum time between two evaluations, and so between ticks.
-        default_status: whether the sensor runs without being switched on.
+        default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
         The sensor. It needs the resource `pgque`, with a role that has pgque_admin.

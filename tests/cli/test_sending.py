@@ -85,7 +85,7 @@ def test_the_error_of_a_missing_queue_names_near_ones_and_says_who_makes_it(
     assert '"order"' in line
     assert "did you mean orders?" in line
     assert "events" not in line
-    assert "when the sensor first runs" in line
+    assert "when its sensor first runs" in line
     assert "--wait 60s" in line
     assert "`pgque create-queue order`" in line
 

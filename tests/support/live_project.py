@@ -98,7 +98,12 @@ def defs() -> dg.Definitions:
         asset_checks=checks,
         jobs=[dg.define_asset_job(CHECK_JOB, dg.AssetSelection.checks(*checks))],
         sensors=[
-            build_pgque_sensor(assets, max_events=250_000, backoff=timedelta(seconds=1)),
+            build_pgque_sensor(
+                assets,
+                max_events=250_000,
+                backoff=timedelta(seconds=1),
+                default_status=dg.DefaultSensorStatus.RUNNING,
+            ),
         ],
         resources={
             "pgque": pgque,

@@ -138,8 +138,8 @@ def _missing(client: Client, error: QueueNotFound, queue: str) -> CommandFailed:
     near = get_close_matches(queue, _queue_names(client))
     guess = f"; did you mean {' or '.join(near)}?" if near else "."
     return CommandFailed(
-        f"{error.args[0]}{guess} A queue that a PgqueResource declares is made when the sensor "
-        "first runs, some seconds after Dagster starts: send with --wait 60s. "
+        f"{error.args[0]}{guess} A queue that a PgqueResource declares is made when its sensor "
+        "first runs, some seconds after somebody switches the sensor on: send with --wait 60s. "
         f"`pgque create-queue {shlex.quote(queue)}` makes any other; an event reaches the "
         "consumers that were registered before it."
     )

@@ -146,7 +146,7 @@ def test_options_reach_the_asset_and_the_sensor() -> None:
             "automation_condition": "{{ dg.AutomationCondition.eager() }}",
             "sink": {"base_dir": "output"},
             "consumer_lag_checks": {"max_lag": "5m"},
-            "sensor": {"minimum_interval_seconds": 7, "default_status": "STOPPED"},
+            "sensor": {"minimum_interval_seconds": 7, "default_status": "RUNNING"},
         }
     )
 
@@ -168,7 +168,7 @@ def test_options_reach_the_asset_and_the_sensor() -> None:
     assert check.check_keys == {dg.AssetCheckKey(queue_key("orders"), "consumer_lag_kept")}
     assert sensor.name == "kept_sensor"
     assert sensor.minimum_interval_seconds == 7
-    assert sensor.default_status == dg.DefaultSensorStatus.STOPPED
+    assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
 
 
 def test_a_consumer_without_a_sensor_has_none() -> None:
