@@ -71,6 +71,7 @@ GROUPS = (
         (
             "engine/lease.sql",
             "engine/hold_batch.sql",
+            "engine/deployment.sql",
             "engine/claim_ticks.sql",
             "engine/read_plan.sql",
             "engine/range_plan.sql",

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 from . import installer
 from .client import Client, HealthCheck
 from .client.pool import ClientPool
+from .deployment import deployment_name
 from .embedded import EmbeddedPostgres
 from .registration import ensure_consumer, ensure_queue, ensure_scheduled
 
@@ -84,6 +85,12 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="Consumers to register if they are missing, by queue: at the last tick, or at "
         "the first one of a queue younger than an hour.",
     )
+    deployment: str | None = Field(
+        default=None,
+        description="Name of this deployment of Dagster. A consumer belongs to the deployment that "
+        "consumes first; others are refused. By default the name in Dagster+, or an id of the "
+        "instance. The embedded PostgreSQL belongs to its folder, so there nobody is refused.",
+    )
     pool_size: int = Field(
         default=4, description="How many unused connections a process keeps open."
     )
@@ -122,6 +129,12 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """
         with _pool(self.database_url(), self.pool_size, os.getpid()).client() as client:
             yield client
+
+    def deployment_of(self, instance: dg.DagsterInstance) -> str | None:
+        """Returns the deployment for which an instance consumes; None if nobody is refused."""
+        if self.deployment is not None:
+            return self.deployment
+        return None if self.url is None else deployment_name(instance)
 
     def health(self) -> list[HealthCheck]:
         """Returns the health checks of the database and of each queue, with what to do.

@@ -842,6 +842,16 @@ create table if not exists pgque.held_batch (
     reason      text not null
 );
 
+-- ===== schema/deployment.sql =====================================================================
+
+-- The deployment of Dagster to which a consumer belongs, from the first one that consumed for it.
+-- Consumers of other programs have no row.
+create table if not exists pgque.consumer_deployment (
+    sub_id      integer primary key references pgque.subscription_base on delete cascade,
+    deployment  text not null check (deployment <> ''),
+    since       timestamptz not null default clock_timestamp()
+);
+
 -- ===== schema/counters.sql =======================================================================
 
 -- Counts that cannot be derived from other tables. Append-only; the sums are the counts. A position
@@ -5491,6 +5501,96 @@ begin
 end;
 $$;
 
+-- ===== engine/deployment.sql =====================================================================
+
+-- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
+-- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
+-- laptop, does not take batches away. The claims themselves do not check this, because consumers
+-- need not belong to Dagster. Returns 1 if the consumer belonged to none before, else 0.
+-- locks: waits for a concurrent call for the same consumer. writes: consumer_deployment.
+create or replace function pgque.enter_deployment(
+    i_queue text, i_consumer text, i_deployment text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub_id  integer := pgque.check_deployment(i_queue, i_consumer, i_deployment);
+    v_owner   pgque.consumer_deployment;
+begin
+    insert into pgque.consumer_deployment (sub_id, deployment)
+    values (v_sub_id, i_deployment)
+    on conflict do nothing;
+    if found then
+        return 1;
+    end if;
+    select d.* into v_owner from pgque.consumer_deployment d where d.sub_id = v_sub_id;
+    if v_owner.deployment is distinct from i_deployment then
+        raise exception using
+            errcode = 'PQ024',
+            message = format('consumer "%s" on queue "%s" belongs to deployment "%s", since %s, '
+                             'and this is deployment "%s"', i_consumer, i_queue, v_owner.deployment,
+                             date_trunc('seconds', v_owner.since), i_deployment),
+            hint = format('Let it consume there; or move it here, with its position, by: '
+                          'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
+                          i_queue, i_consumer, i_deployment);
+    end if;
+    return 0;
+end;
+$$;
+
+-- Moves a consumer to another deployment. A batch that a run of the earlier one holds stays leased
+-- until that run ends. Returns the earlier deployment, or null.
+-- locks: the consumer's row in consumer_deployment. writes: consumer_deployment.
+create or replace function pgque.move_to_deployment(
+    i_queue text, i_consumer text, i_deployment text)
+returns text
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub_id   integer := pgque.check_deployment(i_queue, i_consumer, i_deployment);
+    v_earlier  text;
+begin
+    insert into pgque.consumer_deployment (sub_id, deployment)
+    values (v_sub_id, i_deployment)
+    on conflict do nothing;
+    select d.deployment into v_earlier
+    from pgque.consumer_deployment d
+    where d.sub_id = v_sub_id
+    for update;
+    update pgque.consumer_deployment d
+    set deployment = i_deployment, since = clock_timestamp()
+    where d.sub_id = v_sub_id and d.deployment <> i_deployment;
+    return case when found then v_earlier end;
+end;
+$$;
+
+-- Returns the subscription that a deployment asks for. Refuses a deployment without a name, and a
+-- subconsumer, which belongs where its consumer does.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_deployment(
+    i_queue text, i_consumer text, i_deployment text)
+returns integer
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if coalesce(i_deployment, '') = '' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no deployment for consumer "%s" on queue "%s"', i_consumer, i_queue),
+            hint = 'Pass the name of the deployment.';
+    end if;
+    if v_sub.sub_role in ('coop_member', 'slot') then
+        perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+    end if;
+    return v_sub.sub_id;
+end;
+$$;
+
 -- ===== engine/consumer_states.sql ================================================================
 
 -- Earlier versions returned fewer columns.
@@ -5499,7 +5599,7 @@ begin
     if exists (select from pg_proc p
                where p.oid = to_regprocedure('pgque.consumer_states(text[], text[], interval, integer, '
                                              'interval, integer)')
-                 and not p.proargnames @> '{lease_epoch,held_reason,active_at,read_at}') then
+                 and not p.proargnames @> '{active_at,read_at,deployment}') then
         drop function pgque.consumer_states(text[], text[], interval, integer, interval, integer);
     end if;
 end;
@@ -5510,8 +5610,9 @@ $$;
 -- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
 -- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers.
 -- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
--- held (hold_batch). active_at is the time of its last move, read_at the time at which it was read. The call
--- opens nothing and waits for nobody, so a consumer in trouble delays no other.
+-- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
+-- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
+-- and waits for nobody, so a consumer in trouble delays no other.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -5521,7 +5622,7 @@ create or replace function pgque.consumer_states(
     out queue_exists boolean, out sub_role text,
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
-    out read_at timestamptz)
+    out read_at timestamptz, out deployment text)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -5559,11 +5660,12 @@ begin
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
            else false end,
-           s.lease_epoch, h.reason, s.sub_active, clock_timestamp()
+           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(), d.deployment
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h
         on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
+    left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id)
     order by m.nr, m.subconsumer nulls first;
 end;
 $$;
@@ -11983,6 +12085,8 @@ grant execute on function
     pgque.consumer_states(text[], text[], interval, integer, interval, integer),
     pgque.batch_has_events(bigint),
     pgque.hold_batch(bigint, bigint, text),
+    pgque.enter_deployment(text, text, text),
+    pgque.move_to_deployment(text, text, text),
     pgque.give_up_batch(bigint, text, text, bigint),
     pgque.receive(text, text, integer),
     pgque.receive_coop(text, text, text, integer, interval),

@@ -20,6 +20,7 @@ from ..client import (
     LeaseKeeper,
     PgqueError,
     QueueNotFound,
+    calls,
 )
 from ..consumers import refuse_rivals
 from ..keys import BATCH_ID, dead_letters_key
@@ -175,6 +176,7 @@ def consume(
         DagsterInvalidDefinitionError: if another asset of the code location has the same consumer.
         QueueNotFound: if there is no such queue.
         ConsumerNotFound: if the consumer was removed while its batch waited for this run.
+        WrongDeployment: if the consumer belongs to another deployment of Dagster.
         ComputeTimedOut: if the compute function took longer than `timeout`.
         LeaseLost: if another owner took over the batch.
     """
@@ -182,6 +184,7 @@ def consume(
     with pgque.client() as client:
         try:
             _find_consumer(context, client, consumption)
+            _enter_deployment(context, client, pgque, consumption)
         except QueueNotFound as error:
             declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
             raise QueueNotFound(
@@ -216,3 +219,16 @@ def _find_consumer(
             f"Register it with `pgque register {consumption.queue} {consumption.consumer}`; it "
             "starts at the last tick.",
         ) from error
+
+
+def _enter_deployment(
+    context: dg.AssetExecutionContext,
+    client: Client,
+    pgque: PgqueResource,
+    consumption: Consumption,
+) -> None:
+    deployment = pgque.deployment_of(context.instance)
+    if deployment is not None:
+        client.run(
+            calls.consumers.enter_deployment(consumption.queue, consumption.consumer, deployment)
+        )

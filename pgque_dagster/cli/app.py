@@ -49,6 +49,7 @@ for _command in (
     queues.drop_queue,
     queues.register,
     queues.unregister,
+    queues.assign,
     queues.queues,
     queues.consumers,
     queues.status,

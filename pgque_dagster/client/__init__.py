@@ -33,6 +33,7 @@ from .errors import (
     UnreadEvents,
     UnsupportedServer,
     WrongConsumerRole,
+    WrongDeployment,
     WrongIsolation,
 )
 from .lease import LeaseKeeper
@@ -109,5 +110,6 @@ __all__ = [
     "UnreadEvents",
     "UnsupportedServer",
     "WrongConsumerRole",
+    "WrongDeployment",
     "WrongIsolation",
 ]

@@ -151,6 +151,10 @@ class StagingLost(PgqueError):
     """Events written to be published together are gone or incomplete; nothing was published."""
 
 
+class WrongDeployment(PgqueError):
+    """The consumer belongs to another deployment of Dagster."""
+
+
 _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ001": QueueNotFound,
     "PQ002": ConsumerNotFound,
@@ -175,6 +179,7 @@ _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ021": NewerInstalled,
     "PQ022": StagingLost,
     "PQ023": TicksUnavailable,
+    "PQ024": WrongDeployment,
     "40001": TransactionOutdated,
     "22P02": MalformedPayload,
     "22021": MalformedPayload,

@@ -132,6 +132,10 @@ class PgqueComponent(Options, dg.Component):
         dict[str, list[str]],
         option("Consumers to register with the queues, by queue.", {"orders": ["revenue"]}),
     ] = Field(default={})
+    deployment: Annotated[
+        str | None,
+        option("Name of this deployment of Dagster, to which the consumers belong.", "production"),
+    ] = None
     pool_size: Annotated[int, number("How many unused connections a process keeps open.")] = 4
     spark_config: Annotated[
         dict[str, Any] | None,

@@ -105,7 +105,13 @@ def build_pgque_sensor(
         try:
             with pgque.client() as client:
                 findings = find_batches(
-                    context.instance, client, consumers, policy, cursor=cursor, max_runs=max_runs
+                    context.instance,
+                    client,
+                    consumers,
+                    policy,
+                    cursor=cursor,
+                    deployment=pgque.deployment_of(context.instance),
+                    max_runs=max_runs,
                 )
         except PgqueError as error:
             # Skip, because raising would record a failed evaluation every few seconds.

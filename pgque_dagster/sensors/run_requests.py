@@ -12,7 +12,7 @@ from typing import Literal
 
 import dagster as dg
 
-from ..client import Batch, Client, ConnectionFailed, Limits, PgqueError
+from ..client import Batch, Client, ConnectionFailed, Limits, PgqueError, calls
 from ..client.calls.states import ConsumerState, consumer_states, give_up, has_events, hold
 from ..client.cooperative import claim_shared
 from ..consumers import Consumer
@@ -69,6 +69,7 @@ def find_batches(
     policy: BatchPolicy,
     *,
     cursor: SensorCursor,
+    deployment: str | None = None,
     max_runs: int | None = None,
     time_limit: timedelta = _TIME_LIMIT,
 ) -> Findings:
@@ -82,6 +83,8 @@ def find_batches(
         consumers: in any order; the cursor names the first.
         policy: when batches are opened and how many attempts they get.
         cursor: of the previous evaluation.
+        deployment: the one for which to consume; consumers of others are refused. None refuses
+            nobody.
         max_runs: the maximum number of runs to request.
         time_limit: after this time the remaining consumers are left to the next evaluation.
 
@@ -92,7 +95,7 @@ def find_batches(
     findings = Findings(cursor=SensorCursor(str(order[1 % len(order)])) if order else cursor)
     ends_at = time.monotonic() + time_limit.total_seconds()
 
-    opened = _open_due(instance, client, order, policy, findings, ends_at)
+    opened = _open_due(instance, client, order, policy, deployment, findings, ends_at)
     lineage = str(client.lineage()) if opened else ""
     runs = _recorded_runs(instance, opened, lineage)
     served: Consumer | None = None
@@ -134,6 +137,7 @@ def _open_due(
     client: Client,
     consumers: Sequence[Consumer],
     policy: BatchPolicy,
+    deployment: str | None,
     findings: Findings,
     ends_at: float,
 ) -> list[_OpenBatch]:
@@ -148,11 +152,13 @@ def _open_due(
             _resume_from(consumer, findings)
             break
         found: list[ConsumerState] | str
+        of_consumer = states[consumer.queue, consumer.name]
         try:
+            _enter(client, of_consumer[0], deployment)
             found = open_batches(
                 instance,
                 client,
-                states[consumer.queue, consumer.name],
+                of_consumer,
                 policy.limits,
                 policy.parallel_runs,
             )
@@ -165,6 +171,12 @@ def _open_due(
         else:
             opened += [_OpenBatch(consumer, state) for state in found]
     return opened
+
+
+def _enter(client: Client, main: ConsumerState, deployment: str | None) -> None:
+    """Makes a new consumer one of this deployment. Refuses one of another deployment."""
+    if deployment is not None and main.role is not None and main.deployment != deployment:
+        client.run(calls.consumers.enter_deployment(main.queue, main.consumer, deployment))
 
 
 def _tags_of(state: ConsumerState) -> tuple[tuple[str, str], ...]:

@@ -141,6 +141,7 @@ class Worker:
                 self._consumers,
                 self._policy,
                 cursor=self._cursor,
+                deployment=self._pgque.deployment_of(self._instance),
                 max_runs=1,
             )
             self._cursor = findings.cursor

@@ -4,7 +4,7 @@ begin
     if exists (select from pg_proc p
                where p.oid = to_regprocedure('pgque.consumer_states(text[], text[], interval, integer, '
                                              'interval, integer)')
-                 and not p.proargnames @> '{lease_epoch,held_reason,active_at,read_at}') then
+                 and not p.proargnames @> '{active_at,read_at,deployment}') then
         drop function pgque.consumer_states(text[], text[], interval, integer, interval, integer);
     end if;
 end;
@@ -15,8 +15,9 @@ $$;
 -- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
 -- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers.
 -- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
--- held (hold_batch). active_at is the time of its last move, read_at the time at which it was read. The call
--- opens nothing and waits for nobody, so a consumer in trouble delays no other.
+-- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
+-- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
+-- and waits for nobody, so a consumer in trouble delays no other.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -26,7 +27,7 @@ create or replace function pgque.consumer_states(
     out queue_exists boolean, out sub_role text,
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
-    out read_at timestamptz)
+    out read_at timestamptz, out deployment text)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -64,11 +65,12 @@ begin
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
            else false end,
-           s.lease_epoch, h.reason, s.sub_active, clock_timestamp()
+           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(), d.deployment
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h
         on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
+    left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id)
     order by m.nr, m.subconsumer nulls first;
 end;
 $$;

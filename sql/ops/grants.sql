@@ -131,6 +131,8 @@ grant execute on function
     pgque.consumer_states(text[], text[], interval, integer, interval, integer),
     pgque.batch_has_events(bigint),
     pgque.hold_batch(bigint, bigint, text),
+    pgque.enter_deployment(text, text, text),
+    pgque.move_to_deployment(text, text, text),
     pgque.give_up_batch(bigint, text, text, bigint),
     pgque.receive(text, text, integer),
     pgque.receive_coop(text, text, text, integer, interval),

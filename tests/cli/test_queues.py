@@ -56,12 +56,23 @@ def test_register_and_unregister_a_consumer(pgque: Pgque, client: Client) -> Non
     assert [consumer.name for consumer in client.consumers("orders")] == ["billing"]
 
 
+def test_assign_moves_a_consumer_to_a_deployment(pgque: Pgque, client: Client) -> None:
+    first = pgque("assign", "orders", "billing", "production").output
+    second = pgque("assign", "orders", "billing", "laptop").output
+
+    assert first == "consumer billing on orders belongs to deployment production\n"
+    assert second == (
+        "consumer billing on orders belongs to deployment laptop, moved from production\n"
+    )
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("drop-queue", "nope"),
         ("register", "nope", "billing"),
         ("unregister", "nope", "billing"),
+        ("assign", "nope", "billing", "laptop"),
         ("consumers", "nope"),
         ("send", "nope", "{}"),
         ("dead-letters", "list", "nope"),

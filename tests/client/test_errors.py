@@ -39,10 +39,11 @@ from pgque_dagster.client import (
     UnreadEvents,
     UnsupportedServer,
     WrongConsumerRole,
+    WrongDeployment,
     WrongIsolation,
     errors,
 )
-from pgque_dagster.client.calls import plans, staging
+from pgque_dagster.client.calls import consumers, plans, staging
 from pgque_dagster.client.calls.ticks import next_tick
 from tests.support.queues import (
     Connection,
@@ -253,6 +254,12 @@ def staging_that_was_published(client: Client, db: Connection) -> None:
     client.run(staging.table(opened))
 
 
+def consumer_of_another_deployment(client: Client, db: Connection) -> None:
+    make_queue(db)
+    for deployment in ("production", "laptop"):
+        client.run(consumers.enter_deployment("q", "c", deployment))
+
+
 PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str]] = [
     (unknown_queue, QueueNotFound, "nosuch"),
     (lock_that_another_session_holds, DatabaseError, "lock timeout"),
@@ -278,6 +285,7 @@ PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str
     (uninstall_with_unread_events, UnreadEvents, "uninstall(true)"),
     (installation_of_an_older_version, NewerInstalled, "0.0.1"),
     (ticks_before_the_position, TicksUnavailable, "has finished tick 2"),
+    (consumer_of_another_deployment, WrongDeployment, "move_to_deployment"),
     (staging_that_was_published, StagingLost, "write the events again"),
     (role_without_rights, PermissionDenied, "pgque_admin"),
     (server_said_too_old, UnsupportedServer, "too old"),

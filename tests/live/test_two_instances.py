@@ -1,38 +1,44 @@
-"""Two Dagsters on one queue, which do not see each other's runs."""
+"""Two Dagsters on one queue: a consumer belongs to the first, until somebody moves it."""
 
-from collections import Counter
+import re
 
 import pytest
 
 from demo.graphql import Dagster, Run
+from pgque_dagster.client import Client, calls
 from tests.support.live import Live
 from tests.support.live_graphql import last_skip_reason
-from tests.support.live_points import BEFORE_WRITE
 from tests.support.live_project import CONSUMERS, QUEUE
 
 
 @pytest.mark.slow
-def test_each_batch_is_acked_by_one_instance_and_the_other_says_who_works_on_it(
+def test_a_second_instance_consumes_nothing_before_the_consumers_are_moved_to_it(
     live: Live,
 ) -> None:
+    expected_before = live.publish("before", 20)
+    live.wait_until_consumed()
     with live.another_instance() as other:
-        live.hold(BEFORE_WRITE, *CONSUMERS)
-        expected = live.publish("shared", 20)
-        live.wait_until_held(*CONSUMERS)
-        for consumer in CONSUMERS:
-            wait_until_told(live, other, consumer)
-        live.points.clear()
+        names = [refused_name(live, other, consumer) for consumer in CONSUMERS]
+        expected_here = live.publish("here", 20)
         live.wait_until_consumed()
-        # Now they race.
-        for number in range(3):
-            expected_too = live.publish(f"raced {number}", 20)
-            live.wait_until_consumed()
-            assert live.counted(f"raced {number}") == expected_too
+        consumed_there_too_early = runs(other)
+        with Client(live.url) as client:
+            for consumer, name in zip(CONSUMERS, names, strict=True):
+                client.run(calls.consumers.move_to_deployment(QUEUE, consumer, name))
+        for consumer in CONSUMERS:
+            refused_name(live, live.dagster, consumer)
+        earlier = live.runs()
+        expected_there = live.publish("there", 20)
+        live.wait(live.is_consumed, "all batches acked")
         live.wait(lambda: all(run.is_finished for run in runs(other)), "its runs' end")
-        acks = Counter(ack for dagster in (live.dagster, other) for ack in acked(dagster))
+        consumed_there = runs(other)
+        consumed_here_too_late = live.runs_since(earlier)
 
-    assert set(acks.values()) == {1}
-    assert live.counted("shared") == expected
+    assert (consumed_there_too_early, consumed_here_too_late) == ([], [])
+    assert len(consumed_there) >= len(CONSUMERS)
+    assert live.counted("before") == expected_before
+    assert live.counted("here") == expected_here
+    assert live.counted("there") == expected_there
     assert live.leftovers() == []
 
 
@@ -40,21 +46,10 @@ def runs(dagster: Dagster) -> list[Run]:
     return dagster.runs({"pgque/queue": QUEUE})
 
 
-def wait_until_told(live: Live, other: Dagster, consumer: str) -> None:
-    """Waits until the instance that has not the run names it as the lease's owner."""
-    holder = live.holder(consumer)
-    assert holder is not None
-    is_ours = any(holder.endswith(run.id) for run in live.runs())
-    stranger = other if is_ours else live.dagster
-    told = f'{consumer} is leased by "{holder}"'
-    live.wait(lambda: told in last_skip_reason(stranger), told)
-
-
-def acked(dagster: Dagster) -> list[str]:
-    """What its runs logged of their acks."""
-    return [
-        entry.message
-        for run in runs(dagster)
-        for entry in dagster.log(run.id)
-        if "Acked batch" in entry.message
-    ]
+def refused_name(live: Live, dagster: Dagster, consumer: str) -> str:
+    """Waits until the sensor of an instance is refused a consumer; returns the instance's name."""
+    told = re.compile(rf'{consumer}: consumer "{consumer}" .* this is deployment "([^"]+)"')
+    live.wait(lambda: told.search(last_skip_reason(dagster)) is not None, told.pattern)
+    found = told.search(last_skip_reason(dagster))
+    assert found is not None
+    return found[1]

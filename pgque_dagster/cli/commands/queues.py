@@ -2,7 +2,7 @@
 
 import click
 
-from ...client import Client, PermissionDenied
+from ...client import Client, PermissionDenied, calls
 from ..database import Database, pass_database
 from ..examples import examples
 from ..tables import table
@@ -91,6 +91,23 @@ def unregister(database: Database, queue: str, consumer: str, keep_dead_letters:
     with database.client() as client:
         client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
     click.echo(f"unregistered consumer {consumer} from {queue}")
+
+
+@click.command(
+    epilog=examples(
+        "pgque assign orders billing production",
+    ),
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.argument("deployment")
+@pass_database
+def assign(database: Database, queue: str, consumer: str, deployment: str) -> None:
+    """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster that consumes from now on."""
+    with database.client() as client:
+        earlier = client.run(calls.consumers.move_to_deployment(queue, consumer, deployment))
+    moved = f", moved from {earlier}" if earlier else ""
+    click.echo(f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}")
 
 
 @click.command(

@@ -23,6 +23,7 @@ class ConsumerState:
         held_reason: why the open batch is held; None if it is not held.
         active_at: when the consumer last opened, claimed, renewed, released or finished a batch.
         read_at: when the state was read. All times are by the database's clock.
+        deployment: the deployment to which the consumer belongs; None if it belongs to none yet.
     """
 
     queue: str
@@ -39,6 +40,7 @@ class ConsumerState:
     held_reason: str | None
     active_at: datetime | None
     read_at: datetime
+    deployment: str | None
 
 
 def consumer_states(
@@ -48,7 +50,7 @@ def consumer_states(
     return Call(
         "select queue_name, consumer_name, subconsumer_name, queue_exists, sub_role, batch_id, "
         "lease_owner, lease_until, is_live, is_due, lease_epoch, held_reason, "
-        "active_at, read_at "
+        "active_at, read_at, deployment "
         "from pgque.consumer_states(%s::text[], %s::text[], %s, %s, %s, %s)",
         (
             [queue for queue, _ in consumers],
