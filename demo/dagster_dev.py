@@ -16,12 +16,15 @@ from .place import PROJECT, Place
 
 _READY_SECONDS = 120.0
 
-# Two concurrent runs suit two cores. The dialog for newcomers and the telemetry are off.
-_INSTANCE = """\
+# The dialog for newcomers and the telemetry are off.
+_QUIET = """\
 telemetry:
   enabled: false
 nux:
   enabled: false
+"""
+# Two concurrent runs suit two cores.
+_SETTINGS = """\
 concurrency:
   runs:
     max_concurrent_runs: 2
@@ -34,7 +37,12 @@ run_monitoring:
 
 @contextmanager
 def dagster_dev(
-    place: Place, database_url: str, interrupts: Interrupts, *, workspace: Path | None = None
+    place: Place,
+    database_url: str,
+    interrupts: Interrupts,
+    *,
+    workspace: Path | None = None,
+    settings: str | None = None,
 ) -> Iterator[Dagster]:
     """Runs `dagster dev` while the block runs, and then ends it with all its runs.
 
@@ -43,11 +51,12 @@ def dagster_dev(
         database_url: the bank's database.
         interrupts: the demo's signal handling.
         workspace: the file that names the code locations; by default, the project's.
+        settings: of the instance, as in dagster.yaml; by default, the demo's.
 
     Yields:
         The running Dagster, once it has loaded the definitions.
     """
-    (place.dagster_home / "dagster.yaml").write_text(_INSTANCE)
+    (place.dagster_home / "dagster.yaml").write_text(_QUIET + (settings or _SETTINGS))
     port = _free_port()
     command = [
         sys.executable,

@@ -44,14 +44,17 @@ class Live:
 
     Attributes:
         url: the database.
+        dagster_home: the folder of its instance.
         dagster: changes when it is started again.
         points: where runs stop.
     """
 
     dagster: Dagster
 
-    def __init__(self, place: Place, server: EmbeddedPostgres) -> None:
+    def __init__(self, place: Place, server: EmbeddedPostgres, settings: str | None = None) -> None:
         self._place = place
+        self._settings = settings
+        self.dagster_home = place.dagster_home
         self._server = server
         self._running = ExitStack()
         self.url = server.create_database("shop")
@@ -82,7 +85,9 @@ class Live:
     def _dagster_dev(self, place: Place) -> Iterator[Dagster]:
         workspace = place.folder / "workspace.yaml"
         workspace.write_text(_WORKSPACE)
-        with dagster_dev(place, self.url, Interrupts(), workspace=workspace) as dagster:
+        with dagster_dev(
+            place, self.url, Interrupts(), workspace=workspace, settings=self._settings
+        ) as dagster:
             yield dagster
 
     def kill(self) -> None:
@@ -199,11 +204,11 @@ class Live:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Live]:
-    """A live Dagster in a folder, while the block runs."""
+def running(folder: Path, *, settings: str | None = None) -> Iterator[Live]:
+    """A live Dagster in a folder, while the block runs; its instance has the settings, if any."""
     place = Place(folder / "place")
     with place.taken(), EmbeddedPostgres(place.postgres) as server:
-        live = Live(place, server)
+        live = Live(place, server, settings)
         try:
             live.start()
             yield live

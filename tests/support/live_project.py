@@ -30,6 +30,8 @@ LINES = "order_lines"
 TOTALS = "order_totals"
 CONSUMERS = (LINES, TOTALS)
 CHECK_JOB = "orders_checks"
+# Without a limit in the settings of the instance, a pool has no effect.
+POOL = "shop"
 
 # Longer than a machine that does other work keeps a renewal waiting.
 LEASE = timedelta(seconds=10)
@@ -68,7 +70,12 @@ class StoppingPostgres(Stopping, PostgresBatchIOManager):
 
 
 @pgque_asset(
-    queue=QUEUE, lease_ttl=LEASE, max_batches=5, io_manager_key="parquet", group_name="shop"
+    queue=QUEUE,
+    lease_ttl=LEASE,
+    max_batches=5,
+    io_manager_key="parquet",
+    group_name="shop",
+    pool=POOL,
 )
 def order_lines(batch: SparkBatch) -> DataFrame:
     """Each event as a row of Parquet."""
@@ -76,7 +83,7 @@ def order_lines(batch: SparkBatch) -> DataFrame:
     return batch.payload(PAYLOAD)
 
 
-@pgque_asset(queue=QUEUE, lease_ttl=LEASE, io_manager_key="postgres", group_name="shop")
+@pgque_asset(queue=QUEUE, lease_ttl=LEASE, io_manager_key="postgres", group_name="shop", pool=POOL)
 def order_totals(batch: SparkBatch) -> DataFrame:
     """The amounts of each event, added up in Postgres: an event that counts twice shows."""
     reach(TOTALS, BEFORE_WRITE)
