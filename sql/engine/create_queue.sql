@@ -97,10 +97,13 @@ begin
     delete from pgque.queue where queue_id = v_queue.queue_id;
 
     -- A producer that looked up the queue before, and waits for the lock, is refused by the
-    -- constraint. The tables are dropped by maintenance (maint_event_tables).
+    -- constraint. A dump that waits for it fails at the name, because its queues would lack their
+    -- events. The tables are dropped by maintenance (maint_event_tables).
     execute format('truncate pgque.%I', format('event_%s', v_queue.queue_id));
     execute format('alter table pgque.%I add constraint queue_was_dropped check (false)',
                    format('event_%s', v_queue.queue_id));
+    execute format('alter table pgque.%I rename to %I', format('event_%s', v_queue.queue_id),
+                   format('event_%s_dropped', v_queue.queue_id));
     execute format('drop function pgque.%I(xid8, xid8)',
                    format('event_%s_tables', v_queue.queue_id));
     execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',

@@ -98,8 +98,8 @@ as $$
 begin
     return query
     select t.inhparent::regclass::text,
-           format('drop table pgque.%I; drop sequence pgque.%I', c.relname,
-                  format('%s_id_seq', c.relname))
+           format('drop table pgque.%I; drop sequence if exists pgque.%I', c.relname,
+                  replace(c.relname, 'dropped', 'id_seq'))
     from pg_inherits g
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid

@@ -190,6 +190,24 @@ class TestDropped:
         assert value(another(), MAINTAIN) == 1
 
 
+def test_a_dump_that_waits_for_a_drop_fails_instead_of_lacking_events(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db)
+    send(db, "x")
+    dumping = another()
+    with db.transaction():
+        drop_queue(db, "q")
+        # As pg_dump does: its snapshot sees the queue, then it locks each table by name.
+        dumping.execute("begin isolation level repeatable read")
+        assert value(dumping, "select count(*) from pgque.queue") == 1
+        lock = "lock table pgque.event_1 in access share mode"
+        locked = background.submit(dumping.execute, lock)
+        wait_until_blocked(db, dumping)
+    with refused("42P01", "event_1"):
+        locked.result()
+
+
 class TestUninstalling:
     def test_waits_for_events_of_a_queue_that_was_created_meanwhile(
         self, db: Connection, another: Another, background: ThreadPoolExecutor
