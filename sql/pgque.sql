@@ -11889,7 +11889,8 @@ $$;
 -- ===== ops/regenerate.sql ========================================================================
 
 -- Moves the event tables of a queue that an earlier version created into pgque.event. PostgreSQL
--- reads the events once, to see that they belong there.
+-- reads the events once, to see that they belong there. The table that stands for all three is
+-- created anew, with the rights to read it that were granted.
 -- locks: the queue's event tables, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.move_event_tables(i_queue_id integer)
 returns void
@@ -11897,8 +11898,17 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_parent text := format('event_%s', i_queue_id);
+    v_parent  text := format('event_%s', i_queue_id);
+    v_grants  text[];
+    v_grant   text;
 begin
+    select array_agg(format('grant select on pgque.%I to %s', v_parent,
+                            case a.grantee when 0 then 'public' else a.grantee::regrole::text end))
+    into v_grants
+    from pg_class c
+    cross join aclexplode(c.relacl) a
+    where c.oid = to_regclass(format('pgque.%I', v_parent))
+      and a.privilege_type = 'SELECT' and a.grantee <> c.relowner;
     for v_nr in 0..2 loop
         execute format('alter table pgque.%I no inherit pgque.%I', format('%s_%s', v_parent, v_nr),
                        v_parent);
@@ -11908,7 +11918,9 @@ begin
     for v_nr in 0..2 loop
         perform pgque.attach_event_child(i_queue_id, v_nr);
     end loop;
-    execute format('grant select on pgque.%I to pgque_reader', v_parent);
+    foreach v_grant in array coalesce(v_grants, '{}') loop
+        execute v_grant;  -- quoted: by format and regrole
+    end loop;
 end;
 $$;
 
