@@ -92,9 +92,9 @@ def test_what_a_killed_attempt_left_is_invisible_and_goes_with_the_next(
         make_queue(client)
         publish(client, [{"id": 1}])
         batch_id = client.next_batch("orders", "revenue")
-        leftover = tmp_path / "totals" / f"batch_id={batch_id}" / ".epoch-0.write-0123"
+        leftover = tmp_path / "totals" / f"batch_id={batch_id}" / ".writing-0.0123"
         spark.range(7).write.parquet(str(leftover))
-        other = tmp_path / "totals" / f"batch_id={batch_id}1" / ".epoch-0.write-0123"
+        other = tmp_path / "totals" / f"batch_id={batch_id}1" / ".writing-0.0123"
         spark.range(7).write.parquet(str(other))
         mark = tmp_path / "totals" / "_pgque" / "lineages" / str(client.lineage())
         mark.mkdir(parents=True)

@@ -60,7 +60,7 @@ def test_derived_accounts_add_up_all_batches(tmp_path: Path) -> None:
 def test_derived_accounts_leave_out_unfinished_and_marker_files(tmp_path: Path) -> None:
     store(tmp_path, "batch_id=1", bid=[1], delta=[10], postings=[1])
     store(tmp_path, "_batch_id=2.abc", bid=[1], delta=[10], postings=[1])
-    store(tmp_path, "batch_id=1/.epoch-2.write-abc", bid=[1], delta=[10], postings=[1])
+    store(tmp_path, "batch_id=1/.writing-2.abc", bid=[1], delta=[10], postings=[1])
     (tmp_path / "branch_balances" / "batch_id=1" / "_SUCCESS").touch()
     (tmp_path / "branch_balances" / "batch_id=1" / ".part-0.parquet.crc").touch()
 

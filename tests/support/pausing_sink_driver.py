@@ -8,6 +8,7 @@ Who starts it makes it the leader of a process group, which is stopped with its 
 import os
 import sys
 from pathlib import Path
+from signal import SIGSTOP
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from pyspark.sql import functions as f
 from pgque_dagster.client import Client
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from pgque_dagster.spark.sinks.stage import Stage
-from tests.support.pausing_driver import LEASE, At, stopping
+from tests.support.publishing_driver import LEASE, At, signalling
 
 POINTS = (
     "while executors fill a stage",
@@ -73,7 +74,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     )
-    at = stopping(os.getpid(), point, Path(folder) / "stopped")
+    at = signalling(os.getpid(), SIGSTOP, point, Path(folder) / "stopped")
     watch_merges(elsewhere, at)
     store(spark, url, elsewhere, at)
 

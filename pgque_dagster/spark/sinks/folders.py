@@ -1,49 +1,50 @@
 """Publishes a batch's files on a file system where renaming a directory is atomic.
 
-An attempt at a batch holds a lease with an epoch. A later claim of the batch has a higher epoch,
-and only the highest one can ack. An attempt takes these steps, all in `batch_id=<id>/`:
+A batch has the directory `batch_id=<id>/`, and each publication of it a number there, from 1:
 
-1. Fence: it removes what attempts of lower epochs have not published (`.epoch-<n>.write-…` and
-   `.epoch-<n>.ready-…`). The claim was committed before.
-2. Spark writes into a folder `.epoch-<n>.write-<random>`, which readers pass over.
-3. The folder is renamed to `.epoch-<n>.ready-<random>`.
-4. The database renews the lease. It refuses when a later claim was committed.
-5. What attempts of lower epochs have published (`epoch-<m>`) is removed.
-6. The ready folder is renamed to `epoch-<n>`, which publishes it.
+    publication-<n>/epoch-<epoch>.<attempt>/    the rows; readers see them
+    publication-<n>/.epoch-<epoch>.<attempt>/   the rows were replaced; readers ignore the name
+    .writing-<epoch>.<attempt>/                 what an attempt is writing
 
-No attempt touches anything of a higher epoch. So the only danger to the rows of an acked attempt is
-an earlier attempt that publishes its rows beside them later. This cannot happen. Let an earlier
-attempt E reach step 3 before or after the later attempt L lists the folders for its fence:
+An attempt publishes by the steps of `publication.py`. The state that it reads is the highest number
+n. Then it replaces:
 
-- After: L's claim was committed before its fence, so E's step 4 fails. E publishes nothing.
-- Before: L's fence finds E's ready folder and removes it, and E's step 6 fails. If E was faster and
-  published, it did so before L's fence ended, and L's step 5 removes that.
+a. It renames the rows of publication n, if there are any, to the name with a dot.
+b. It renames its directory `.writing-…` to `publication-<n+1>`, with the rows in it. The operating
+   system refuses this if there is a directory of that name that is not empty.
 
-The ready folder has its own name because Spark and Hadoop recreate a write folder that is removed
-while they work: renaming a recreated folder could publish only some of the files. A write folder
-that the fence removed in part may still become a ready folder, but only after the fence, and then
-step 4 fails. A folder is removed by first renaming it to `.trash-<random>` in one step, so nobody
-can publish a folder that is half deleted. Every attempt at the batch deletes the trash that it
-finds.
+A number that was taken stays taken, because a replaced directory of rows is emptied but not
+removed. So step b succeeds only for the first attempt that read n, as `publication.py` needs.
+Step a changes only what was published when the attempt read the state, before its last renewal, so
+a stale attempt cannot remove what a later one publishes. Whoever publishes n+1 has done step a for
+n before. So readers see the rows of at most one publication, and never a part of one. They see none
+for a moment between the steps, or until the next attempt if the process dies there; the batch is
+not acked then.
 
-An attempt that is killed leaves hidden folders, which the next attempt at the batch removes, or a
-published directory of a batch that is not acked, which the next attempt replaces.
+Spark and Hadoop recreate a directory that is removed while they write into it. So a stale attempt
+whose files were swept may end with a part of them, but it finds that its lease is gone before it
+publishes. What is swept is first renamed to `.trash-<random>` in one step, so nobody can publish a
+directory that is half deleted. An attempt sweeps only what attempts of lower epochs wrote.
 """
 
+import errno
 import re
 import shutil
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 
 from ...client import Batch, ConnectionFailed, InvalidArgument, PgqueError
-from .lineage import MARKER, check_epochs
+from .lineage import MARKER
+from .publication import Attempt, check_claim, publish
 
-_PUBLISHED = re.compile(r"epoch-(\d+)")
-_UNPUBLISHED = re.compile(r"\.epoch-(\d+)\.(?:write|ready)-\w+")
-_TRASH = re.compile(r"\.trash-\w+")
+_PUBLICATION = re.compile(r"publication-(\d+)")
+_ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
+_WRITING = re.compile(r"\.writing-(\d+)\.\w+")
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 class Folders:
@@ -89,63 +90,105 @@ class Folders:
             shutil.rmtree(new)
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
-        """Stores a batch, and removes what attempts of lower epochs stored."""
+        """Stores a batch in place of what earlier attempts stored; returns the rows' directory."""
         epoch = claim.lease.epoch
         folder = self._location / f"batch_id={claim.batch_id}"
         folder.mkdir(parents=True, exist_ok=True)
-        published = [earlier for _, earlier in _of_epochs(folder, _PUBLISHED)]
-        claim.renew()
-        check_epochs(claim, str(folder), published)
-        _fence(folder, epoch)
-
-        attempt = uuid.uuid4().hex
-        writing = folder / f".epoch-{epoch}.write-{attempt}"
-        ready = folder / f".epoch-{epoch}.ready-{attempt}"
-        target = folder / f"epoch-{epoch}"
+        output = FolderOutput(folder, Attempt(epoch, uuid.uuid4().hex))
+        check_claim(claim, output.published(output.read()))
+        _sweep(folder, epoch)
         try:
-            frame.write.parquet(str(writing))
-            writing.rename(ready)
-            claim.renew()
-            for path, earlier in _of_epochs(folder, _PUBLISHED):
-                if earlier < epoch:
-                    _remove(path)
-            ready.rename(target)
+            frame.write.parquet(str(output.writing / output.name))
+            publish(claim, output)
         except PgqueError:
             raise
         except Exception:
-            # If a later attempt removed the folders, this raises the error that says so.
+            # If a later attempt swept the files, this raises the error that says so.
             with suppress(ConnectionFailed):
                 claim.renew()
             raise
         finally:
-            for path in (writing, ready):
-                shutil.rmtree(path, ignore_errors=True)
-        return str(target)
+            shutil.rmtree(output.writing, ignore_errors=True)
+        _sweep(folder, epoch)
+        return str(folder / f"publication-{output.number}" / output.name)
 
 
-def _fence(folder: Path, epoch: int) -> None:
-    """Removes what earlier attempts have not published, so that they cannot publish it."""
+@dataclass(frozen=True)
+class State:
+    """The newest publication of a batch.
+
+    Args:
+        number: of the publication, or 0.
+        attempt: whose rows it has, or None if they were replaced.
+    """
+
+    number: int
+    attempt: Attempt | None
+
+
+class FolderOutput:
+    """What an attempt has written into a directory of its own.
+
+    Args:
+        folder: of the batch.
+        attempt: the attempt.
+    """
+
+    def __init__(self, folder: Path, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.name = f"epoch-{attempt.epoch}.{attempt.id}"
+        self.writing = folder / f".writing-{attempt.epoch}.{attempt.id}"
+        self.number = 0
+        self._folder = folder
+
+    def read(self) -> State:
+        """Returns the highest number, and whose rows readers see under it."""
+        found = (_PUBLICATION.fullmatch(path.name) for path in _entries(self._folder))
+        number = max((int(match[1]) for match in found if match), default=0)
+        rows = [_ROWS.fullmatch(path.name) for path in self._publication(number)]
+        attempts = [Attempt(int(match[1]), match[2]) for match in rows if match]
+        return State(number, attempts[0] if attempts else None)
+
+    def published(self, state: State) -> Attempt | None:
+        """Returns the attempt whose rows readers see."""
+        return state.attempt
+
+    def replace(self, state: State) -> bool:
+        """Publishes the rows under the next number, unless it is taken."""
+        for path in self._publication(state.number):
+            if _ROWS.fullmatch(path.name):
+                _rename(path, path.with_name(f".{path.name}"))
+        self.number = state.number + 1
+        try:
+            self.writing.rename(self._folder / f"publication-{self.number}")
+        except OSError as error:
+            # A network file system may repeat a rename whose answer was lost.
+            if error.errno in _TAKEN or self.read().attempt == self.attempt:
+                return False
+            raise
+        return True
+
+    def _publication(self, number: int) -> list[Path]:
+        return _entries(self._folder / f"publication-{number}")
+
+
+def _sweep(folder: Path, epoch: int) -> None:
+    """Removes the files that nobody reads or publishes any more."""
     for path in _entries(folder):
-        if _TRASH.fullmatch(path.name):
-            shutil.rmtree(path, ignore_errors=True)
-    for path, earlier in _of_epochs(folder, _UNPUBLISHED):
-        if earlier < epoch:
-            _remove(path)
+        written = _WRITING.fullmatch(path.name)
+        if written and int(written[1]) < epoch:
+            _rename(path, folder / f".trash-{uuid.uuid4().hex}")
+    for path in folder.glob(".trash-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    # The directories stay: their numbers are taken.
+    for path in folder.glob("publication-*/.epoch-*/*"):
+        path.unlink(missing_ok=True)
 
 
-def _remove(path: Path) -> None:
-    trash = path.parent / f".trash-{uuid.uuid4().hex}"
-    try:
-        path.rename(trash)
-    except FileNotFoundError:  # Its owner renamed it, or a later attempt removed it.
-        return
-    shutil.rmtree(trash, ignore_errors=True)
-
-
-def _of_epochs(folder: Path, names: re.Pattern[str]) -> list[tuple[Path, int]]:
-    """Returns the directories whose names match, each with its epoch."""
-    found = ((path, names.fullmatch(path.name)) for path in _entries(folder))
-    return [(path, int(match[1])) for path, match in found if match]
+def _rename(path: Path, target: Path) -> None:
+    """Renames a directory, which somebody else may have renamed already."""
+    with suppress(FileNotFoundError):
+        path.rename(target)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -17,14 +17,14 @@ _PATTERN = frozenset("[]{}")
 
 
 class ParquetSink:
-    """A table of Parquet files, in `<location>/batch_id=<id>/epoch-<n>/`.
+    """A table of Parquet files, in `<location>/batch_id=<id>/publication-<n>/epoch-<epoch>.<id>/`.
 
-    Each claim of a batch has a higher epoch than the claims before it. Readers of the location see
-    one table, with the column `batch_id`.
+    Each claim of a batch has a higher epoch than the claims before it, and each publication of a
+    batch a higher number. Readers of the location see one table, with the column `batch_id`.
 
     On a file system, if the batch is acked after `write` returned:
 
-    - Readers see a batch whole or not at all.
+    - Readers see the rows of one attempt at a batch, or none.
     - A driver or executor is killed **while writing**: readers see the batch as it was before. The
       next attempt removes what the killed one left.
     - Killed **after writing, before the ack**: the next attempt replaces the rows. For a moment in

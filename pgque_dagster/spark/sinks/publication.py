@@ -79,14 +79,31 @@ def publish(claim: Batch, output: Output[State]) -> None:
         if earlier == output.attempt:
             # The step succeeded, but its answer was lost.
             return
-        claim.renew()
-        if earlier is not None and earlier.epoch >= claim.lease.epoch:
-            raise InvalidArgument(
-                f"epoch {earlier.epoch} of batch {claim.batch_id} is published, and its newest "
-                f"claim has epoch {claim.lease.epoch}",
-                "Either this claim wrote the batch before: unite the DataFrames, and write them "
-                "once. Or the database went back in time, and this is another batch: write to "
-                "another location.",
-            )
+        check_claim(claim, earlier)
         if output.replace(state):
             return
+
+
+def check_claim(claim: Batch, earlier: Attempt | None) -> None:
+    """Refuses a claim that is stale, or that does not come after what is published.
+
+    Sinks also call this before Spark works, so that a write that would be refused fails at once.
+
+    Args:
+        claim: the claim.
+        earlier: the attempt at its batch that was read as published, if any.
+
+    Raises:
+        LeaseLost: if another owner took the batch over.
+        BatchNotOpen: if the batch was acked meanwhile.
+        InvalidArgument: if `earlier` has the epoch of this claim or a higher one.
+    """
+    claim.renew()
+    if earlier is not None and earlier.epoch >= claim.lease.epoch:
+        raise InvalidArgument(
+            f"epoch {earlier.epoch} of batch {claim.batch_id} is published, and its newest claim "
+            f"has epoch {claim.lease.epoch}",
+            "Either this claim wrote the batch before: unite the DataFrames, and write them once. "
+            "Or the database went back in time, and this is another batch: write to another "
+            "location.",
+        )

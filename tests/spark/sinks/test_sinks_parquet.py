@@ -166,7 +166,7 @@ def test_a_write_that_fails_leaves_the_batch_as_it_was(
         attempt(client, tmp_path, numbers(spark, 5).select(raising.alias("id")))
 
     assert stored(tmp_path, spark) == [(first.batch_id, 0), (first.batch_id, 1)]
-    assert names(tmp_path / f"batch_id={first.batch_id}") == ["epoch-1"]
+    assert names(tmp_path / f"batch_id={first.batch_id}") == ["publication-1"]
 
 
 def test_what_killed_attempts_left_is_not_read_and_goes_with_the_next(
@@ -175,14 +175,15 @@ def test_what_killed_attempts_left_is_not_read_and_goes_with_the_next(
     publish(client, ["a"])
     first = attempt(client, tmp_path, numbers(spark, 2))
     folder = tmp_path / f"batch_id={first.batch_id}"
-    for name in (".epoch-1.write-a", ".epoch-1.ready-b", ".trash-c", ".epoch-9.write-d"):
+    for name in (".writing-1.a", ".trash-c", ".writing-9.d"):
         numbers(spark, 7).write.parquet(str(folder / name))
     assert spark.read.parquet(str(tmp_path)).count() == 2
 
     attempt(client, tmp_path, numbers(spark, 3))
 
     assert spark.read.parquet(str(tmp_path)).count() == 3
-    assert names(folder) == [".epoch-9.write-d", "epoch-2"]
+    assert names(folder) == [".writing-9.d", "publication-1", "publication-2"]
+    assert list((folder / "publication-1").rglob("*.parquet")) == []
 
 
 def test_an_empty_batch_is_a_batch(client: Client, location: str, spark: SparkSession) -> None:

@@ -1,84 +1,137 @@
-"""A driver that is stopped past its lease and goes on changes nothing of what was acked."""
+"""A driver that is killed, or stopped past its lease and continued: every event is stored once."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
-from pgque_dagster.spark import ParquetSink, SparkBatch
+from pgque_dagster.spark import SparkBatch
 from tests.support.events import claim, publish
-from tests.support.pausing_driver import POINTS, numbers, store
+from tests.support.publishing_driver import BETWEEN_RENAMES, POINTS, numbers, store
+from tests.support.stored_tables import TABLES
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 600
 EVENTS = 400
-# Each starts a Spark of its own, so only two of them run each time.
-ALWAYS = ("between two files", "before it is published")
+# Each starts a Spark of its own, so only these run each time.
+ALWAYS = {
+    (SIGSTOP, "after the lease is renewed"),
+    (SIGSTOP, "while the later attempt writes"),
+    (SIGKILL, "between publishing and ack"),
+}
+POINTS_OF = {"parquet": (BETWEEN_RENAMES,)}
 
 
-@pytest.mark.parametrize(
-    "point",
-    [point if point in ALWAYS else pytest.param(point, marks=pytest.mark.slow) for point in POINTS],
-)
-def test_a_driver_stopped_past_its_lease_leaves_what_the_next_attempt_acked(
-    client: Client, spark: SparkSession, tmp_path: Path, point: str
+def cases() -> Iterator[Any]:
+    """Yields the kind of table, the signal and the point."""
+    for kind in TABLES:
+        for point in (*POINTS, *POINTS_OF.get(kind, ()), "while the later attempt writes"):
+            for signal in (SIGSTOP, SIGKILL):
+                marks = [] if (signal, point) in ALWAYS else [pytest.mark.slow]
+                name = f"{kind}, {signal.name} {point}"
+                yield pytest.param(kind, signal, point, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("kind", "signal", "point"), list(cases()))
+def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
+    client: Client, spark: SparkSession, tmp_path: Path, kind: str, signal: Signals, point: str
 ) -> None:
-    folder = tmp_path / "table"
+    location = str(tmp_path / "table")
     publish(client, [{"number": number} for number in range(EVENTS)])
-    fail_after_storing(client, spark, folder)
+    fail_after_storing(client, spark, kind, location)
 
     log = tmp_path / "log"
-    with stopped_driver(client.url, folder, point, log) as driver:
+    with driver(client.url, kind, location, signal, point, log) as pid:
         wait_until(lambda: not lease_is_live(client))
-        store(spark, client.url, str(folder))
-        os.killpg(driver.pid, signal.SIGCONT)
-        driver.wait(PATIENCE_SECONDS)
+        if point == "while the later attempt writes":
+            # It is stopped when it may publish, and ends while the later attempt writes.
+            going_on = SIGKILL if signal == SIGKILL else SIGCONT
+            store(spark, client.url, kind, location, ending(pid, going_on))
+        else:
+            store(spark, client.url, kind, location)
+            go_on(pid, SIGCONT)
+        wait_until(lambda: has_ended(pid))
 
     told = log.read_text()
-    assert driver.returncode == 1
-    assert "LeaseLost" in told or "BatchNotOpen" in told
-    assert by_spark(spark, folder) == list(range(EVENTS))
-    assert by_arrow(folder) == list(range(EVENTS))
+    if signal == SIGSTOP and point != "after the ack":
+        assert "LeaseLost" in told or "BatchNotOpen" in told
+    acked_by = pid if point == "after the ack" else os.getpid()
+    assert TABLES[kind].rows(location) == [(number, acked_by) for number in range(EVENTS)]
     assert client.next_batch("orders", "revenue") is None
 
 
-def fail_after_storing(client: Client, spark: SparkSession, folder: Path) -> None:
+def fail_after_storing(client: Client, spark: SparkSession, kind: str, location: str) -> None:
     """An attempt of which something is there that does not count."""
     claimed = claim(client)
     batch = SparkBatch(spark, claimed, client.url)
-    ParquetSink(folder).write(batch, numbers(batch).where("number < 100"))
+    TABLES[kind].write(batch, numbers(batch).where("number < 100"), location)
     claimed.release()
 
 
 @contextmanager
-def stopped_driver(
-    url: str, folder: Path, point: str, log: Path
-) -> Iterator["subprocess.Popen[bytes]"]:
-    """A driver that has stopped at the point; killed at the end, if it still runs."""
-    command = (sys.executable, "-m", "tests.support.pausing_driver", url, str(folder), point)
+def driver(
+    url: str, kind: str, location: str, signal: Signals, point: str, log: Path
+) -> Iterator[int]:
+    """A driver that got the signal at the point; killed at the end, if it still runs."""
+    if point == "while the later attempt writes":
+        signal, point = SIGSTOP, "after the lease is renewed"
+    command = [sys.executable, "-m", "tests.support.publishing_driver", url, kind, location]
+    command += [signal.name, point, f"{location}.signalled"]
     with log.open("wb") as stderr:
-        driver = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
     try:
-        wait_until(lambda: is_stopped(driver, log))
-        yield driver
+        wait_until(lambda: is_stopped_or_killed(process, log))
+        yield process.pid
     finally:
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
+        go_on(process.pid, SIGKILL)
+        process.wait()
 
 
-def is_stopped(driver: "subprocess.Popen[bytes]", log: Path) -> bool:
-    assert driver.poll() is None, f"the driver ended: {log.read_text()}"
-    return Path(f"/proc/{driver.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+def is_stopped_or_killed(process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    state = state_of(process.pid)
+    ended_by_itself = process.poll() not in (None, -SIGKILL)
+    assert not ended_by_itself, f"the driver ended: {log.read_text()}"
+    return state in "TZ"
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+def has_ended(pid: int) -> bool:
+    return state_of(pid) == "Z"
+
+
+def go_on(pid: int, signal: Signals) -> None:
+    """Sends a signal to a driver's process group, unless nothing is left of it."""
+    try:
+        os.killpg(pid, signal)
+    except ProcessLookupError:
+        return
+
+
+def ending(pid: int, signal: Signals) -> Callable[[str], None]:
+    """Has a driver end between two files of another one's write."""
+
+    def at(point: str) -> None:
+        if point == "between two files":
+            go_on(pid, signal)
+            wait_until(partial(has_ended, pid))
+
+    return at
 
 
 def lease_is_live(client: Client) -> bool:
@@ -91,12 +144,3 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def by_spark(spark: SparkSession, folder: Path) -> list[int]:
-    return sorted(row.number for row in spark.read.parquet(str(folder)).collect())
-
-
-def by_arrow(folder: Path) -> list[int]:
-    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
-    return sorted(table["number"].to_pylist())

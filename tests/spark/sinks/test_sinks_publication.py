@@ -1,0 +1,148 @@
+"""The step that publishes a batch succeeds only on the state that was read before."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, LeaseLost
+from pgque_dagster.spark import ParquetSink, SparkBatch
+from pgque_dagster.spark.sinks.folders import FolderOutput, State
+from pgque_dagster.spark.sinks.publication import Attempt, publish
+from tests.support.events import claim
+from tests.support.events import publish as send
+
+
+def written(folder: Path, epoch: int, attempt: str) -> FolderOutput:
+    """An attempt that has written one file."""
+    output = FolderOutput(folder, Attempt(epoch, attempt))
+    rows = output.writing / output.name
+    rows.mkdir(parents=True)
+    (rows / "part-0.parquet").write_text(attempt)
+    return output
+
+
+def visible(folder: Path) -> list[str]:
+    """What stands in the files that readers see."""
+    files = folder.glob("publication-*/*/*.parquet")
+    return [file.read_text() for file in files if not file.parent.name.startswith(".")]
+
+
+def test_of_two_attempts_that_read_the_same_state_one_publishes(tmp_path: Path) -> None:
+    first, second = written(tmp_path, 1, "a"), written(tmp_path, 2, "b")
+    state = first.read()
+
+    assert second.replace(second.read())
+    assert not first.replace(state)
+    assert visible(tmp_path) == ["b"]
+
+
+def test_a_number_whose_rows_were_replaced_and_swept_is_not_given_out_again(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    send(client, ["a"])
+    first = claim(client)
+    state = FolderOutput(tmp_path / f"batch_id={first.batch_id}", Attempt(1, "a")).read()
+    for count in (2, 3):
+        later = SparkBatch(spark, claim(client), client.url)
+        ParquetSink(tmp_path).write(later, spark.range(count))
+
+    # It was not swept, as if it had been written after the others swept.
+    stale = written(tmp_path / f"batch_id={first.batch_id}", first.lease.epoch, "a")
+    assert not stale.replace(state)
+    assert spark.read.parquet(str(tmp_path)).count() == 3
+
+
+def test_a_stale_attempt_that_removed_what_it_read_does_not_publish_over_a_later_one(
+    tmp_path: Path,
+) -> None:
+    first, stale, later = (written(tmp_path, n, name) for n, name in enumerate("abc", 1))
+    assert first.replace(first.read())
+    state = stale.read()
+    assert later.replace(later.read())
+
+    assert not stale.replace(state)
+    assert visible(tmp_path) == ["c"]
+    assert later.read() == State(2, Attempt(3, "c"))
+
+
+def test_a_publication_that_an_attempt_removed_before_it_died_is_read_as_none(
+    tmp_path: Path,
+) -> None:
+    first, second = written(tmp_path, 1, "a"), written(tmp_path, 2, "b")
+    assert first.replace(first.read())
+    second.writing.rename(tmp_path / "lost")
+
+    with pytest.raises(FileNotFoundError):
+        second.replace(second.read())
+
+    assert second.read() == State(1, None)
+    third = written(tmp_path, 3, "c")
+    assert third.replace(third.read())
+    assert visible(tmp_path) == ["c"]
+
+
+def test_what_a_stale_attempt_published_before_the_next_one_is_replaced(
+    client: Client, tmp_path: Path
+) -> None:
+    send(client, ["a"])
+    stale = written(tmp_path, claim(client).lease.epoch, "a")
+    later = claim(client)
+    output = written(tmp_path, later.lease.epoch, "b")
+    read, overtaking = output.read, [lambda: stale.replace(stale.read())]
+
+    def reading() -> State:
+        """The stale attempt publishes when the later one has read the state."""
+        state = read()
+        while overtaking:
+            overtaking.pop()()
+        return state
+
+    output.read = reading  # type: ignore[method-assign]
+    publish(later, output)
+
+    assert visible(tmp_path) == ["b"]
+    assert output.number == 2
+
+
+def test_an_answer_that_was_lost_is_found_in_the_state(client: Client, tmp_path: Path) -> None:
+    send(client, ["a"])
+    claimed = claim(client)
+    output = written(tmp_path, claimed.lease.epoch, "a")
+    replace = output.replace
+
+    def replacing(state: State) -> bool:
+        replace(state)
+        return False
+
+    output.replace = replacing  # type: ignore[method-assign]
+    publish(claimed, output)
+
+    assert visible(tmp_path) == ["a"]
+    assert output.number == 1
+
+
+def test_a_claim_that_is_stale_or_acked_publishes_nothing(client: Client, tmp_path: Path) -> None:
+    send(client, ["a"])
+    stale, later = claim(client), claim(client)
+
+    with pytest.raises(LeaseLost):
+        publish(stale, written(tmp_path, stale.lease.epoch, "a"))
+    later.ack()
+    with pytest.raises(BatchNotOpen):
+        publish(later, written(tmp_path, later.lease.epoch, "b"))
+
+    assert visible(tmp_path) == []
+
+
+def test_a_claim_does_not_replace_what_its_own_or_a_later_epoch_published(
+    client: Client, tmp_path: Path
+) -> None:
+    send(client, ["a"])
+    claimed = claim(client)
+    publish(claimed, written(tmp_path, claimed.lease.epoch, "a"))
+
+    with pytest.raises(InvalidArgument, match="write them once"):
+        publish(claimed, written(tmp_path, claimed.lease.epoch, "b"))
+
+    assert visible(tmp_path) == ["a"]
