@@ -1,0 +1,257 @@
+"""Writes the rows of a DataFrame into Parquet files, by Arrow in Spark's tasks.
+
+Each file has a random name, so attempts at a batch, tasks and speculative copies of tasks never
+write to the same one. Nobody reads a file before it is published under the name that is returned
+here; the files of tasks that Spark did not accept are published by nobody.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from ...client.errors import InvalidArgument
+from ..cluster.executor_errors import clear_executor_errors
+from .storage import Storage, StorageFailed
+
+TARGET_FILE_BYTES = 128 * 2**20
+# Of Arrow data; in a file, it takes a fraction of that.
+_ROW_GROUP_BYTES = 64 * 2**20
+_RESULT = "path string, rows bigint, size bigint, footer binary"
+# Spark reads from these which of its types the columns are, and that dates are not rebased.
+_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+_SPARK_VERSION = "org.apache.spark.version"
+# The simple types that Spark and Arrow store and read back equally.
+_HELD = frozenset(
+    (
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "float",
+        "double",
+        "decimal",
+        "string",
+        "char",
+        "varchar",
+        "binary",
+        "boolean",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "daytimeinterval",
+        "variant",
+    )
+)
+_WAYS_OUT = {
+    "void": "Cast {name} to the type it is to have.",
+    "yearmonthinterval": "Store its months as a number, or cast {name} to string.",
+    "time": "Cast {name} to string.",
+    "interval": "Use an interval day to second, or cast {name} to string.",
+}
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file that a task wrote.
+
+    Attributes:
+        path: relative to the location.
+        rows: how many rows it has.
+        size: in bytes.
+        footer: its metadata, as a Parquet file without data.
+    """
+
+    path: str
+    rows: int
+    size: int
+    footer: bytes
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """The metadata with the statistics of the columns."""
+        return pq.read_metadata(pa.BufferReader(self.footer))
+
+
+def write_files(
+    frame: DataFrame,
+    storage: Storage,
+    folder: str,
+    *,
+    target_file_bytes: int = TARGET_FILE_BYTES,
+) -> list[DataFile]:
+    """Writes the rows of a DataFrame; each task writes one file or more, or none if it has no rows.
+
+    Args:
+        frame: the rows.
+        storage: the location. Executors need the same access to it as the driver.
+        folder: a folder in it that no other attempt uses.
+        target_file_bytes: a task begins another file when one has this size.
+
+    Raises:
+        InvalidArgument: if the files cannot hold a column, or two columns differ only in case.
+        StorageFailed: if a file cannot be written.
+    """
+    check_columns(frame.schema)
+    metadata = {_SPARK_SCHEMA: frame.schema.json(), _SPARK_VERSION: frame.sparkSession.version}
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = _TaskFiles(storage, folder, metadata, target_file_bytes)
+        files = writer.write(batches)
+        yield pa.RecordBatch.from_pydict(
+            {
+                "path": pa.array([file.path for file in files], pa.string()),
+                "rows": pa.array([file.rows for file in files], pa.int64()),
+                "size": pa.array([file.size for file in files], pa.int64()),
+                "footer": pa.array([file.footer for file in files], pa.binary()),
+            }
+        )
+
+    # The results of the accepted attempts at tasks. The files of others are in no list.
+    with clear_executor_errors():
+        written = frame.mapInArrow(write, _RESULT).collect()
+    return [DataFile(row.path, row.rows, row.size, bytes(row.footer)) for row in written]
+
+
+def check_columns(
+    schema: StructType, held: frozenset[str] = _HELD, format_: str = "Parquet"
+) -> None:
+    """Refuses columns that files cannot hold.
+
+    Args:
+        schema: the columns.
+        held: names of the simple types that can be held.
+        format_: the name of the format for errors.
+
+    Raises:
+        InvalidArgument: naming the column.
+    """
+    if not schema.fields:
+        raise InvalidArgument("the DataFrame has no columns", "Select the columns to store.")
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if (first := seen.setdefault(name.lower(), name)) is not name:
+            raise InvalidArgument(
+                f"the columns {first} and {name} have one name to readers, which ignore case",
+                "Give one of them another name: withColumnRenamed().",
+            )
+    for field in schema.fields:
+        _check(field.name, field.dataType, held, format_)
+
+
+def _check(name: str, kind: DataType, held: frozenset[str], format_: str) -> None:
+    if isinstance(kind, StructType) and kind.fields:
+        for field in kind.fields:
+            _check(f"{name}.{field.name}", field.dataType, held, format_)
+    elif isinstance(kind, ArrayType):
+        _check(f"{name}.element", kind.elementType, held, format_)
+    elif isinstance(kind, MapType):
+        _check(f"{name}.key", kind.keyType, held, format_)
+        _check(f"{name}.value", kind.valueType, held, format_)
+    elif kind.typeName() not in held:
+        raise InvalidArgument(
+            f"column {name} is {kind.simpleString()}, which {format_} files cannot hold",
+            _WAYS_OUT.get(kind.typeName(), "Cast {name} to string, or leave it out.").format(
+                name=name
+            ),
+        )
+
+
+class _TaskFiles:
+    """The files of one task."""
+
+    def __init__(
+        self, storage: Storage, folder: str, metadata: dict[str, str], target_bytes: int
+    ) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._metadata = metadata
+        self._target_bytes = target_bytes
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
+        """Writes the rows of the task."""
+        written: list[DataFile] = []
+        groups = _row_groups(batches)
+        try:
+            group = next(groups, None)
+            while group is not None:
+                file, group = self._write_file(group, groups)
+                written.append(file)
+        except BaseException:
+            # As a courtesy: what remains is swept later.
+            with suppress(StorageFailed):
+                self._storage.remove(file.path for file in written)
+            raise
+        return written
+
+    def _write_file(
+        self, group: pa.Table, groups: Iterator[pa.Table]
+    ) -> tuple[DataFile, pa.Table | None]:
+        """Writes a file, and returns it with the row group that is too much for it."""
+        path = f"{self._folder}/part-{uuid.uuid4().hex}.parquet"
+        following: pa.Table | None = group
+        with ExitStack() as stack:
+            output = stack.enter_context(self._storage.create(path))
+            writer = pq.ParquetWriter(output, group.schema, store_schema=False)
+            stack.callback(_abandon, writer)
+            while following is not None and output.size < self._target_bytes:
+                # One row group, because its size is limited by bytes already.
+                writer.write_table(following, row_group_size=following.num_rows)
+                following = next(groups, None)
+            writer.add_key_value_metadata(self._metadata)
+            writer.close()
+            metadata = writer.writer.metadata
+            size = output.size
+        footer = pa.BufferOutputStream()
+        metadata.write_metadata_file(footer)
+        return DataFile(path, metadata.num_rows, size, footer.getvalue().to_pybytes()), following
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Unites record batches: Spark sends thousands of rows at a time, a row group has more."""
+    united: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        united.append(batch)
+        size += batch.nbytes
+        if size >= _ROW_GROUP_BYTES:
+            yield _table(united)
+            united, size = [], 0
+    if united:
+        yield _table(united)
+
+
+def _table(batches: list[pa.RecordBatch]) -> pa.Table:
+    """Returns record batches as a table of nullable columns.
+
+    Spark's null structs have null fields, also where the fields are declared NOT NULL.
+    """
+    table = pa.Table.from_batches(batches)
+    fields = [pa.field(field.name, _nullable(field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        value = pa.field(kind.item_field.name, _nullable(kind.item_type))
+        return pa.map_(_nullable(kind.key_type), value)
+    return kind
+
+
+def _abandon(writer: Any) -> None:
+    """Closes a writer that failed, so that it does not write when it is collected."""
+    if writer.is_open:
+        writer.is_open = False

@@ -1,0 +1,271 @@
+"""Where a sink stores files: a directory, or a URL of an object store.
+
+Directories are written by Arrow. URLs are written through obstore, because it has conditional puts
+on S3, Google Cloud Storage and Azure, needs no jar, and takes the same options as Delta's library.
+"""
+
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ...client.errors import InvalidArgument, PgqueError
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+# What obstore opens. The schemes of one store are interchangeable, except for Iceberg.
+_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"))
+# Options of the HTTP client; obstore takes them apart from those of the store.
+_CLIENT_OPTIONS = frozenset(
+    (
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "proxy_url",
+        "timeout",
+        "user_agent",
+    )
+)
+# So that a store which is away is an error within a minute.
+_RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_BUFFER_BYTES = 2**20
+_SHORTEST_SECRET = 6
+
+
+class StorageFailed(PgqueError):
+    """A file could not be read or written: no access, no space, or the store is away."""
+
+
+class ExtraMissing(PgqueError):
+    """A package that a sink needs is not installed."""
+
+
+@contextmanager
+def needing_extra(extra: str) -> Iterator[None]:
+    """Says which extra of this package has the module that the block cannot import."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(
+            f"there is no Python module {error.name}",
+            f"Install pgque-dagster[{extra}], here and where Spark's executors run.",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A directory, or a URL of an object store with the options to access it.
+
+    Attributes:
+        location: a path, or a URL such as `s3://bucket/folder`.
+        options: as obstore and Delta's library name them, such as `aws_access_key_id`. What is not
+            given here comes from the environment of each process, such as AWS_ACCESS_KEY_ID.
+    """
+
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, location: str | Path, options: Mapping[str, str] | None = None) -> "Storage":
+        """Returns the storage of a location.
+
+        Raises:
+            InvalidArgument: if nothing here can open the URL, or a directory has options.
+        """
+        text = str(location).rstrip("/") or "/"
+        found = _URL.match(text)
+        scheme = found[1].lower() if found else "file"
+        if found and scheme == "file":
+            text = unquote(urlsplit(text).path)
+        elif not found:
+            text = str(Path(text).absolute())
+        elif scheme not in _SCHEMES:
+            raise InvalidArgument(
+                f"{_shown(text)} cannot be written: there is no access to {scheme}: URLs",
+                "Use s3:, gs: or abfss:. Mount other file systems, and use the path.",
+            )
+        elif urlsplit(text).query or ("@" in urlsplit(text).netloc and not scheme.startswith("ab")):
+            raise InvalidArgument(
+                f"{_shown(text)} has more than a bucket and a path",
+                "Put credentials into the environment or into storage_options.",
+            )
+        if options and scheme == "file":
+            raise InvalidArgument(
+                f"{text} is a directory, which has no storage_options", "Leave them out."
+            )
+        return cls(text, dict(options or {}))
+
+    @property
+    def is_url(self) -> bool:
+        """Says whether the location is a URL."""
+        return _URL.match(self.location) is not None
+
+    def inside(self, path: str) -> "Storage":
+        """Returns the storage of a folder in this one."""
+        return Storage(f"{self.location}/{path}", self.options)
+
+    def store(self) -> Any:
+        """Opens the object store of a URL, through obstore."""
+        with needing_extra("object-store"):
+            from obstore.store import from_url
+        plain = {key.lower(): value for key, value in self.options.items()}
+        client: dict[str, Any] = {}
+        for key, value in list(plain.items()):
+            name = key.removeprefix("aws_")
+            if name in _CLIENT_OPTIONS:
+                client[name] = value.lower() == "true" if name.startswith("allow") else value
+                del plain[key]
+        if self.is_plain_http:
+            client["allow_http"] = True
+        with self.errors("cannot be opened"):
+            settings: Any = {"config": plain, "client_options": client, "retry_config": _RETRIES}
+            return from_url(self.location, **settings)
+
+    @property
+    def is_plain_http(self) -> bool:
+        """Says whether the endpoint is one without TLS, as servers for tests are."""
+        given = {key.lower().removeprefix("aws_"): value for key, value in self.options.items()}
+        endpoint = given.get("endpoint_url") or given.get("endpoint")
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
+        return (endpoint or "").lower().startswith("http://")
+
+    @contextmanager
+    def create(self, path: str) -> Iterator["CountedFile"]:
+        """Creates a file, which exists once the block has ended.
+
+        A file that the block does not finish is removed, or never becomes visible.
+
+        Args:
+            path: relative to the location.
+
+        Raises:
+            StorageFailed: if it cannot be written.
+        """
+        with self.errors("cannot be written"):
+            if not self.is_url:
+                with self._local_file(Path(self.location, path)) as file:
+                    yield file
+                return
+            with needing_extra("object-store"):
+                import obstore
+            upload = obstore.open_writer(self.store(), path)
+            with _flushed(upload) as file:
+                yield file
+            # Not after a failure: closing stores what was written so far.
+            upload.close()
+
+    @staticmethod
+    @contextmanager
+    def _local_file(path: Path) -> Iterator["CountedFile"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("xb", buffering=0) as raw, _flushed(raw) as file:
+                yield file
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Removes files, as far as they exist.
+
+        Args:
+            paths: relative to the location.
+
+        Raises:
+            StorageFailed: if they cannot be removed.
+        """
+        listed = list(paths)
+        with self.errors("cannot be changed"):
+            if not self.is_url:
+                for path in listed:
+                    Path(self.location, path).unlink(missing_ok=True)
+            elif listed:
+                with needing_extra("object-store"):
+                    import obstore
+                obstore.delete(self.store(), listed)
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Raises `StorageFailed`, without secrets, for an error of the file system or the store.
+
+        Args:
+            what: what the error says of the location, such as "cannot be written".
+        """
+        try:
+            yield
+        except PgqueError:
+            raise
+        except Exception as error:
+            if not _is_of_storage(error):
+                raise
+            raise StorageFailed(
+                f"{_shown(self.location)} {what}: {self.without_secrets(error)}",
+                "Once this is repaired, the next attempt at the batch can succeed.",
+            ) from None
+
+    def without_secrets(self, error: BaseException) -> str:
+        """Returns the first line of an error, without values of options and queries of URLs."""
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        text = re.sub(r"(https?://[^\s?\"']*)\?[^\s\"')]*", r"\1", lines[0])
+        for value in self.options.values():
+            if len(value) >= _SHORTEST_SECRET and not value.startswith("http"):
+                text = text.replace(value, "***")
+        return text
+
+
+class CountedFile(io.BufferedWriter):
+    """A buffered file to write to, which knows how many bytes it was given."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(_Raw(target), _BUFFER_BYTES)
+        self.size = 0
+
+    def write(self, data: Any, /) -> int:
+        """Writes bytes."""
+        self.size += memoryview(data).nbytes
+        return super().write(data)
+
+    def tell(self) -> int:
+        """Returns the number of bytes so far; an upload cannot tell it."""
+        return self.size
+
+
+class _Raw(io.RawIOBase):
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        rest = memoryview(data)
+        total = rest.nbytes
+        while rest:
+            rest = rest[self._target.write(rest) :]
+        return total
+
+
+@contextmanager
+def _flushed(target: Any) -> Iterator[CountedFile]:
+    file = CountedFile(target)
+    try:
+        yield file
+        file.flush()
+    finally:
+        # Else its end would flush the rest into a file that failed.
+        with suppress(OSError):
+            file.detach()
+
+
+def _is_of_storage(error: Exception) -> bool:
+    return isinstance(error, OSError) or type(error).__module__.startswith("obstore")
+
+
+def _shown(location: str) -> str:
+    """A location without what may be a password in it."""
+    return re.sub(r"//[^/@]*:[^/@]*@", "//***@", location.partition("?")[0])

@@ -1,0 +1,222 @@
+"""Files that tasks write by Arrow hold what files of Spark's own writer hold."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgque_dagster.client import InvalidArgument
+from pgque_dagster.spark.sinks.data_files import write_files
+from pgque_dagster.spark.sinks.storage import Storage, StorageFailed
+from tests.support.s3 import S3
+
+VALUES = {
+    "tinyint": "cast(-128 as tinyint)",
+    "smallint": "cast(-32768 as smallint)",
+    "int": "-2147483648",
+    "bigint": "9223372036854775807L",
+    "float": "cast(0.1 as float)",
+    "not a number": "cast('NaN' as double)",
+    "minus zero": "-0.0D",
+    "small decimal": "cast(-1.25 as decimal(9, 2))",
+    "large decimal": "cast('1234567890123456789012345678.9012345678' as decimal(38, 10))",
+    "string": "'täxt'",
+    "varchar": "cast('x' as varchar(5))",
+    "binary": "X'00ff'",
+    "boolean": "false",
+    "date": "date'9999-12-31'",
+    "old date": "date'0001-01-01'",
+    "timestamp": "timestamp'2024-03-31 01:30:00.123456'",
+    "old timestamp": "timestamp'1582-10-10 00:00:00.000001'",
+    "timestamp without zone": "timestamp_ntz'2024-03-31 02:30:00.123456'",
+    "interval": "interval '-1 02:03:04.5' day to second",
+    "interval of hours": "interval '5' hour",
+    "variant": """parse_json('{"a": [1, "x", null]}')""",
+    "array": "array(1, null)",
+    "map": "map('a', array(timestamp'2024-01-01 00:00:00'), 'b', null)",
+    "struct": "struct(1 as a, struct(cast(1.5 as decimal(5, 2)) as b, X'01' as c) as d)",
+    "array of structs": "array(struct(date'2024-01-01' as a), null)",
+    "empty array": "slice(array(1), 1, 0)",
+    "empty map": "map_filter(map(1, 2), (k, v) -> false)",
+}
+ROWS = 400
+
+
+@pytest.fixture(params=["UTC", "Asia/Kolkata"])
+def zone(spark: SparkSession, request: pytest.FixtureRequest) -> object:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield request.param
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_spark_reads_types_and_values_as_from_files_of_its_own(
+    spark: SparkSession, tmp_path: Path, zone: str
+) -> None:
+    columns = [f"{value} as `{name}`" for name, value in VALUES.items()]
+    nulls = [f"if(id = 1, {value}, null) as `{name} or null`" for name, value in VALUES.items()]
+    frame = spark.range(2).selectExpr("id", *columns, *nulls)
+
+    own, ours = by_spark(frame, tmp_path), by_tasks(frame, tmp_path)
+
+    assert ours.schema == own.schema
+    assert as_text(ours) == as_text(own)
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name != "variant"])
+def test_arrow_reads_what_it_reads_from_files_of_spark(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    frame = spark.range(2).selectExpr(f"if(id = 1, {VALUES[name]}, null) as value")
+
+    by_spark(frame, tmp_path)
+    by_tasks(frame, tmp_path)
+
+    own, ours = pq.read_table(tmp_path / "own"), pq.read_table(tmp_path / "ours")
+
+    # Spark stores timestamps in nanoseconds of an unknown zone, which Arrow cannot hold before
+    # 1678; ours say that they are UTC.
+    if "timestamp" not in name and name != "map":
+        assert shown(ours.schema) == shown(own.schema)
+        assert sorted(map(str, ours.to_pylist())) == sorted(map(str, own.to_pylist()))
+
+
+def test_timestamps_with_a_zone_are_microseconds_of_utc(
+    spark: SparkSession, tmp_path: Path, zone: str
+) -> None:
+    frame = spark.sql("select timestamp_micros(1) as at, timestamp_ntz'2024-01-01 00:00:00' as ntz")
+    by_tasks(frame, tmp_path)
+
+    table = pq.read_table(tmp_path / "ours")
+
+    assert table.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert table["at"].cast(pa.int64()).to_pylist() == [1]
+    assert table.schema.field("ntz").type == pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        ("null", "void"),
+        ("interval '1-2' year to month", "interval year to month"),
+        ("make_interval(1)", "interval"),
+        ("array(struct(null as inner))", "void"),
+        ("map(1, interval '2' month)", "interval month"),
+    ],
+)
+def test_a_column_that_no_file_can_hold_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, value: str, type_: str
+) -> None:
+    frame = spark.sql(f"select 1 as id, {value} as total")
+
+    with pytest.raises(InvalidArgument, match=rf"column total.* is {type_}, which Parquet files"):
+        write_files(frame, Storage.of(tmp_path), "files")
+
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_columns_that_differ_in_case_only_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql("select 1 as total").toDF("total").selectExpr("total", "total as Total")
+
+    with pytest.raises(InvalidArgument, match="total and Total"):
+        write_files(frame, Storage.of(tmp_path), "files")
+
+
+def test_files_say_how_many_rows_and_bytes_they_have(spark: SparkSession, tmp_path: Path) -> None:
+    files = write_files(spark.range(ROWS).repartition(3), Storage.of(tmp_path), "files")
+
+    assert sum(file.rows for file in files) == ROWS
+    for file in files:
+        stored = pq.read_metadata(tmp_path / file.path)
+        assert file.size == (tmp_path / file.path).stat().st_size
+        assert file.rows == stored.num_rows == file.metadata.num_rows
+        statistics = file.metadata.row_group(0).column(0).statistics
+        assert statistics.min == stored.row_group(0).column(0).statistics.min
+    assert sorted(pq.read_table(tmp_path / "files")["id"].to_pylist()) == list(range(ROWS))
+
+
+def test_no_rows_are_no_files(spark: SparkSession, tmp_path: Path) -> None:
+    assert write_files(spark.range(0), Storage.of(tmp_path), "files") == []
+
+
+def test_a_task_begins_another_file_at_the_target_size(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 128 MiB of Arrow data in each of two row groups.
+    rows = 2_200_000
+    wide = spark.range(0, rows, 1, 1).selectExpr(
+        "id", "md5(cast(id as string)) as a", "id * 2 as b"
+    )
+
+    files = write_files(wide, Storage.of(tmp_path), "files", target_file_bytes=2**20)
+
+    assert len(files) > 1
+    assert sum(file.rows for file in files) == rows
+
+
+def test_a_task_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(ROWS).selectExpr("raise_error('the cause') as total", "id")
+
+    with pytest.raises(Exception, match="the cause"):
+        write_files(frame.selectExpr("cast(total as string) as total"), Storage.of(tmp_path), "f")
+
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_files_are_written_to_an_object_store(spark: SparkSession, s3: S3) -> None:
+    storage = Storage.of(s3.url("files"), s3.options)
+
+    files = write_files(spark.range(ROWS).repartition(3), storage, "attempt")
+
+    rows = [row for file in files for row in s3.read_parquet(f"files/{file.path}").to_pylist()]
+    assert sorted(row["id"] for row in rows) == list(range(ROWS))
+    storage.remove([file.path for file in files])
+    assert s3.names("files/") == []
+
+
+def test_a_refused_write_names_the_bucket_and_shows_no_secret(spark: SparkSession, s3: S3) -> None:
+    storage = Storage.of("s3://no-such-bucket/files", s3.options)
+
+    with pytest.raises(StorageFailed, match="s3://no-such-bucket/files cannot be written") as told:
+        write_files(spark.range(ROWS), storage, "attempt")
+
+    assert s3.secret not in str(told.value)
+    assert s3.secret not in repr(storage)
+
+
+def test_an_unknown_kind_of_url_is_refused_with_what_can_be_used() -> None:
+    with pytest.raises(InvalidArgument, match=r"no access to hdfs: URLs.*Mount other file systems"):
+        Storage.of("hdfs://name/files")
+
+
+def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidArgument, match="storage_options") as told:
+        Storage.of("s3://key:hidden@bucket/files?secret=hidden")
+
+    assert "hidden" not in str(told.value)
+
+
+def test_a_full_disk_is_an_error_that_names_the_place(spark: SparkSession) -> None:
+    with pytest.raises(StorageFailed, match=r"/dev/full.* cannot be written: .*next attempt"):
+        write_files(spark.range(ROWS), Storage.of("/dev/full"), "files")
+
+
+def by_spark(frame: DataFrame, folder: Path) -> DataFrame:
+    frame.write.mode("overwrite").parquet(str(folder / "own"))
+    return frame.sparkSession.read.parquet(str(folder / "own"))
+
+
+def by_tasks(frame: DataFrame, folder: Path) -> DataFrame:
+    write_files(frame, Storage.of(folder), "ours")
+    return frame.sparkSession.read.parquet(str(folder / "ours"))
+
+
+def shown(schema: pa.Schema) -> str:
+    """Names and types; all columns of Spark's tables may be null, whatever its files say."""
+    return str(schema.remove_metadata()).replace(" not null", "")
+
+
+def as_text(frame: DataFrame) -> list[str]:
+    return sorted(str(row.asDict(recursive=True)) for row in frame.collect())

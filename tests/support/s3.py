@@ -1,0 +1,86 @@
+"""An S3 server on this host, in a process of its own, and a bucket in it."""
+
+import io
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+from botocore.exceptions import EndpointConnectionError
+
+PATIENCE_SECONDS = 120
+BUCKET = "lake"
+SERVER = """
+import sys, time
+from moto.server import ThreadedMotoServer
+
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class S3:
+    """The server, as a client that knows nothing of this package sees it."""
+
+    endpoint: str
+    secret: str = "a-secret-that-nobody-may-see"
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.options.update(
+            aws_access_key_id="a-key",
+            aws_secret_access_key=self.secret,
+            aws_region="us-east-1",
+            aws_endpoint_url=self.endpoint,
+        )
+
+    @property
+    def client(self):  # type: ignore[no-untyped-def]
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="a-key",
+            aws_secret_access_key=self.secret,
+        )
+
+    def url(self, path: str) -> str:
+        return f"s3://{BUCKET}/{path}"
+
+    def names(self, prefix: str) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return [found["Key"] for page in pages for found in page.get("Contents", [])]
+
+    def read_parquet(self, name: str) -> pa.Table:
+        body = self.client.get_object(Bucket=BUCKET, Key=name)["Body"].read()
+        return pq.read_table(io.BytesIO(body))
+
+
+@contextmanager
+def s3_server() -> Iterator[S3]:
+    """A server with an empty bucket."""
+    command = (sys.executable, "-c", SERVER)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            server = S3(f"http://127.0.0.1:{process.stdout.readline().strip()}")
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while True:
+                try:
+                    server.client.create_bucket(Bucket=BUCKET)
+                    break
+                except EndpointConnectionError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+            yield server
+        finally:
+            process.kill()
