@@ -4,6 +4,7 @@ A batch has the directory `batch_id=<id>/`, and each publication of it a number 
 
     publication-<n>/epoch-<epoch>.<attempt>/    the rows; readers see them
     publication-<n>/.epoch-<epoch>.<attempt>/   the rows were replaced; readers ignore the name
+    publication-<n>/_taken                      keeps the number taken when the rows are gone
     .writing-<epoch>.<attempt>/                 what an attempt is writing
 
 An attempt publishes by the steps of `publication.py`. The state that it reads is the highest number
@@ -13,38 +14,42 @@ a. It renames the rows of publication n, if there are any, to the name with a do
 b. It renames its directory `.writing-…` to `publication-<n+1>`, with the rows in it. The operating
    system refuses this if there is a directory of that name that is not empty.
 
-A number that was taken stays taken, because a replaced directory of rows is emptied but not
-removed. So step b succeeds only for the first attempt that read n, as `publication.py` needs.
+A number that was taken stays taken, because its directory is never removed or empty. So step b
+succeeds only for the first attempt that read n, as `publication.py` needs.
 Step a changes only what was published when the attempt read the state, before its last renewal, so
 a stale attempt cannot remove what a later one publishes. Whoever publishes n+1 has done step a for
 n before. So readers see the rows of at most one publication, and never a part of one. They see none
 for a moment between the steps, or until the next attempt if the process dies there; the batch is
 not acked then.
 
-Spark and Hadoop recreate a directory that is removed while they write into it. So a stale attempt
-whose files were swept may end with a part of them, but it finds that its lease is gone before it
-publishes. What is swept is first renamed to `.trash-<random>` in one step, so nobody can publish a
-directory that is half deleted. An attempt sweeps only what attempts of lower epochs wrote.
+An attempt sweeps only what attempts of lower epochs wrote. Spark and Hadoop recreate a directory
+that is removed while they write into it, so a swept attempt may end with a part of its files. It
+finds that its lease is gone, or else that `_taken` is, before it publishes. What is swept is first
+renamed to `.trash-<random>` in one step, so nobody can publish a directory that is half deleted.
 """
 
 import errno
 import re
 import shutil
+import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from ...client import Batch, ConnectionFailed, InvalidArgument, PgqueError
+from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
 from .lineage import MARKER
 from .publication import Attempt, check_claim, publish
+from .storage import StorageFailed
 
 _PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
 _WRITING = re.compile(r"\.writing-(\d+)\.\w+")
-_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+_TAKEN = "_taken"
+_EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 class Folders:
@@ -98,9 +103,10 @@ class Folders:
         check_claim(claim, output.published(output.read()))
         _sweep(folder, epoch)
         try:
+            output.begin()
             frame.write.parquet(str(output.writing / output.name))
             publish(claim, output)
-        except PgqueError:
+        except (LeaseLost, BatchNotOpen, InvalidArgument):
             raise
         except Exception:
             # If a later attempt swept the files, this raises the error that says so.
@@ -111,6 +117,28 @@ class Folders:
             shutil.rmtree(output.writing, ignore_errors=True)
         _sweep(folder, epoch)
         return str(folder / f"publication-{output.number}" / output.name)
+
+    def files(self) -> list[tuple[int, str]]:
+        """Returns the paths of the files with the rows, each with its batch."""
+        found = self._location.glob("**/batch_id=*/publication-*/epoch-*/*.parquet")
+        return [
+            (int(file.parts[-4].partition("=")[2]), str(file.relative_to(self._location)))
+            for file in sorted(found)
+        ]
+
+    def sweep(self, older_than: timedelta) -> int:
+        """Removes what attempts wrote and did not publish, if all of it is older."""
+        begun_before = time.time() - older_than.total_seconds()
+        removed = 0
+        for written in self._location.glob("**/batch_id=*/.writing-*"):
+            files = [path for path in written.rglob("*") if path.is_file()]
+            with suppress(FileNotFoundError):  # Somebody works there.
+                if all(path.stat().st_mtime < begun_before for path in [written, *files]):
+                    written.rename(written.with_name(f".trash-{uuid.uuid4().hex}"))
+                    removed += len(files)
+        for trash in self._location.glob("**/batch_id=*/.trash-*"):
+            shutil.rmtree(trash, ignore_errors=True)
+        return removed
 
 
 @dataclass(frozen=True)
@@ -141,6 +169,11 @@ class FolderOutput:
         self.number = 0
         self._folder = folder
 
+    def begin(self) -> None:
+        """Creates the directory that the attempt writes into."""
+        self.writing.mkdir()
+        (self.writing / _TAKEN).touch()
+
     def read(self) -> State:
         """Returns the highest number, and whose rows readers see under it."""
         found = (_PUBLICATION.fullmatch(path.name) for path in _entries(self._folder))
@@ -154,7 +187,16 @@ class FolderOutput:
         return state.attempt
 
     def replace(self, state: State) -> bool:
-        """Publishes the rows under the next number, unless it is taken."""
+        """Publishes the rows under the next number, unless it is taken.
+
+        Raises:
+            StorageFailed: if the rows were swept.
+        """
+        if not (self.writing / _TAKEN).exists():
+            raise StorageFailed(
+                f"{self.writing} was removed before it was published",
+                "Run the batch again. Sweep only files that are older than an attempt takes.",
+            )
         for path in self._publication(state.number):
             if _ROWS.fullmatch(path.name):
                 _rename(path, path.with_name(f".{path.name}"))
@@ -163,7 +205,7 @@ class FolderOutput:
             self.writing.rename(self._folder / f"publication-{self.number}")
         except OSError as error:
             # A network file system may repeat a rename whose answer was lost.
-            if error.errno in _TAKEN or self.read().attempt == self.attempt:
+            if error.errno in _EXISTS or self.read().attempt == self.attempt:
                 return False
             raise
         return True
@@ -180,7 +222,6 @@ def _sweep(folder: Path, epoch: int) -> None:
             _rename(path, folder / f".trash-{uuid.uuid4().hex}")
     for path in folder.glob(".trash-*"):
         shutil.rmtree(path, ignore_errors=True)
-    # The directories stay: their numbers are taken.
     for path in folder.glob("publication-*/.epoch-*/*"):
         path.unlink(missing_ok=True)
 

@@ -7,11 +7,10 @@ stands in the files there is for people.
 """
 
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ...client import Batch, InvalidArgument, calls
+from ...client import InvalidArgument, calls
 from ...client.session import Session
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
@@ -66,23 +65,6 @@ def check_lineage(location: str, store: Marked, session: Session) -> None:
             "the consumer's position, since the database delivers them again (docs/restore.md says "
             "how to find them; after a switchover that lost nothing there are none), then rename "
             f"{MARKER}/{others} in it to {MARKER}/{own}.",
-        )
-
-
-def check_epochs(claim: Batch, folder: str, published: Iterable[int]) -> None:
-    """Refuses what cannot be of an earlier attempt, where the lease was confirmed after listing it.
-
-    Raises:
-        InvalidArgument: if something was published under this epoch or a higher one.
-    """
-    highest = max(published, default=-1)
-    if highest >= claim.lease.epoch:
-        raise InvalidArgument(
-            f"{folder} holds epoch-{highest}, and the newest claim of batch {claim.batch_id} has "
-            f"epoch {claim.lease.epoch}",
-            "Either this claim wrote the batch before: unite the DataFrames, and write them once. "
-            "Or the database went back in time, and this is another batch: write to another "
-            "directory.",
         )
 
 

@@ -1,112 +1,332 @@
-"""Publishes a batch's files in a store that cannot rename a directory in one step.
+"""Publishes a batch's files in an object store, by a manifest that only one attempt can create.
 
-Each attempt writes into its own directory `batch_id=<id>/epoch-<n>/`, so no attempt replaces the
-files of another one. Then the database renews its lease, and it empties the directories of lower
-epochs. An attempt that lost the lease empties its own directory. Spark's readers and writers do
-everything, so it works wherever Spark can write, also with Spark Connect. They cannot delete files,
-so a directory is emptied by overwriting it with no rows.
+    batch_id=<id>/epoch-<epoch>.<attempt>/part-….parquet   what an attempt has written
+    _pgque/batches/<id>/<n>.json                           manifest n: the files of a publication
 
-The guarantees are weaker than in `folders.py`:
+The rows of a batch are those that its manifest with the highest number lists. An attempt publishes
+by the steps of `publication.py`. The state that it reads is the highest number n. It replaces that
+by creating manifest n+1. The store refuses this if there is an object of that name, because the
+request has a condition (`If-None-Match: *`, or what the store has for it). Manifests are not
+removed, so a number stays taken, and only the first attempt that read n creates n+1. Everything
+that is published changes in this one step.
 
-- Files are visible while they are being written.
-- If an attempt that lost its lease is killed or stopped after it wrote and before it emptied its
-  directory, its rows stay beside those of the acked attempt. `read` uses the highest epoch of each
-  batch and does not see them; other readers do.
-- If two lineages mark a new location at the same time, both are refused.
+Files that were never published, or were replaced, are listed by no manifest that counts. An attempt
+that published removes those of lower epochs: their attempts are stale, and what they read is not
+the newest state any more. Others stay until `sweep`.
 """
 
+import json
+import re
 import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructType
 
 from ...client import Batch, BatchNotOpen, InvalidArgument, LeaseLost
-from .lineage import MARKER, check_epochs
+from .data_files import DataFile, write_files
+from .file_reader import ListedFile, read_files
+from .lineage import MARKER
+from .publication import Attempt, check_claim, publish
+from .storage import Storage, StorageFailed, needing_extra
 
-_FILE = "_metadata.file_path"
-_ATTEMPT = r"^(.*/batch_id=\d+)/epoch-(\d+)/[^/]*$"
+BATCH_ID = "batch_id"
+_MANIFESTS = "_pgque/batches"
+_NUMBER = re.compile(rf"(?:.*/)?{_MANIFESTS}/(\d+)/(\d+)\.json")
+_WRITTEN = re.compile(r"epoch-(\d+)\.(\w+)")
+# Manifests are small, so reading them is waiting.
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a published batch.
+
+    Args:
+        path: relative to the location.
+        rows: how many rows it has.
+        size: in bytes.
+    """
+
+    path: str
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is published of a batch.
+
+    Args:
+        batch_id: the batch.
+        queue: of the batch.
+        consumer: of the batch.
+        epoch: of the claim.
+        attempt: the random id of the attempt.
+        schema: the columns, as Spark writes them in JSON.
+        files: the files with the rows.
+    """
+
+    batch_id: int
+    queue: str
+    consumer: str
+    epoch: int
+    attempt: str
+    schema: dict[str, Any]
+    files: tuple[StoredFile, ...]
+
+    @classmethod
+    def read(cls, text: bytes) -> "Manifest":
+        """Reads the object."""
+        found = json.loads(text)
+        return cls(**{**found, "files": tuple(StoredFile(**file) for file in found["files"])})
+
+    def write(self) -> bytes:
+        """Returns the object."""
+        return json.dumps(asdict(self), indent=1).encode()
 
 
 class ObjectStore:
-    """A location that Spark accesses by its URL."""
+    """A location in an object store."""
 
-    def __init__(self, url: str, spark: SparkSession) -> None:
-        self._url = url.rstrip("/")
-        self._spark = spark
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._store = storage.store()
 
     def lineages(self) -> set[str]:
         """Returns the lineages of the marks in the location."""
-        lineage = f.regexp_extract(_FILE, rf"/{MARKER}/([^/]+)/", 1)
-        return self._collect(f"{self._url}/{MARKER}", lineage)
+        return {path.split("/")[-2] for path, _ in self._list(MARKER)}
 
     def has_batches(self) -> bool:
         """Says whether the location contains batches."""
-        is_batch = f.col(_FILE).contains("/batch_id=")
-        return True in self._collect(self._url, is_batch)
+        return any(name.startswith("batch_id=") for name in self._folders()) or any(
+            True for _ in self._list(_MANIFESTS)
+        )
 
     def mark(self, lineage: str, note: str) -> None:
         """Marks the location with a lineage, beside any mark that it has already."""
-        line = self._spark.range(1, numPartitions=1).select(f.lit(note).alias("value"))
-        line.write.mode("overwrite").text(f"{self._url}/{MARKER}/{lineage}/{uuid.uuid4().hex}")
+        with _obstore(self._storage, "cannot be written") as obstore:
+            obstore.put(self._store, f"{MARKER}/{lineage}/lineage.json", note.encode())
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
-        """Stores a batch, and empties the directories of lower epochs."""
+        """Stores a batch in place of what earlier attempts stored; returns the rows' folder."""
         epoch = claim.lease.epoch
-        folder = f"{self._url}/batch_id={claim.batch_id}"
-        target = f"{folder}/epoch-{epoch}"
-        try:
-            frame.write.mode("error").parquet(target)
-        except AnalysisException as error:
-            if error.getCondition() == "PATH_ALREADY_EXISTS":
-                check_epochs(claim, folder, [epoch])
-            raise
-        others = self._epochs(folder) - {epoch}
-        try:
-            claim.renew()
-            check_epochs(claim, folder, others)
-        except (LeaseLost, BatchNotOpen, InvalidArgument):
-            self._empty(target, frame.schema)
-            raise
-        for earlier in others:
-            self._empty(f"{folder}/epoch-{earlier}", frame.schema)
-        return target
-
-    def read(self) -> DataFrame:
-        """Returns the rows of the highest epoch of each batch."""
-        frame = self._spark.read.parquet(self._url)
-        attempts = self._files(self._url).select(
-            f.regexp_extract(_FILE, _ATTEMPT, 1).alias("batch"),
-            f.regexp_extract(_FILE, _ATTEMPT, 2).try_cast("bigint").alias("epoch"),
-            f.col(_FILE).alias("file"),
+        output = ManifestOutput(
+            self._storage, claim, Attempt(epoch, uuid.uuid4().hex), frame.schema
         )
-        last = attempts.groupBy("batch").agg(f.max("epoch").alias("last"))
-        earlier = attempts.join(last, "batch").where("epoch < last").select("file").collect()
-        if not earlier:
-            return frame
-        return frame.where(~f.col(_FILE).isin([row.file for row in earlier]))
-
-    def _epochs(self, folder: str) -> set[int]:
-        epochs = self._collect(folder, f.regexp_extract(_FILE, _ATTEMPT, 2))
-        return {int(epoch) for epoch in epochs if epoch}
-
-    def _empty(self, directory: str, schema: StructType) -> None:
-        nothing = self._spark.createDataFrame([], schema)
-        nothing.write.mode("overwrite").parquet(directory)
-
-    def _collect(self, directory: str, column: Column) -> set[Any]:
-        """Returns the values of a column for the files below a directory, which may be missing."""
+        check_claim(claim, output.published(output.read()))
         try:
-            rows = self._files(directory).select(column).distinct().collect()
-        except AnalysisException as error:
-            if error.getCondition() == "PATH_NOT_FOUND":
-                return set()
+            output.files = write_files(frame, self._storage, output.folder)
+            publish(claim, output)
+        except (LeaseLost, BatchNotOpen):
+            # After other errors, the manifest may have been created although its answer was lost.
+            with suppress(StorageFailed):
+                self._storage.remove(path for path, _ in self._list(output.folder))
             raise
-        return {row[0] for row in rows}
+        with suppress(StorageFailed):
+            self._storage.remove(
+                path
+                for path, _ in self._list(f"batch_id={claim.batch_id}")
+                if (written := _WRITTEN.search(path)) and int(written[1]) < epoch
+            )
+        return f"{self._storage.location}/{output.folder}"
 
-    def _files(self, directory: str) -> DataFrame:
-        """Lists files without reading their content."""
-        reader = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-        return reader.load(directory)
+    def files(self) -> list[tuple[int, str]]:
+        """Returns the paths of the files with the rows, each with its batch."""
+        return [
+            (manifest.batch_id, f"{folder}{file.path}")
+            for folder, manifest in self._manifests(self._newest())
+            for file in manifest.files
+        ]
+
+    def read(self, spark: SparkSession, is_wanted: Callable[[int], bool]) -> DataFrame:
+        """Returns the rows of the batches that are wanted, with the columns of the newest one."""
+        newest = self._newest()
+        if not newest:
+            raise InvalidArgument(f"{self._storage.location} holds no batches", "Store one first.")
+        last = max(newest, key=lambda path: newest[path].batch_id)
+        ((_, latest),) = self._manifests({last: newest[last]})
+        wanted = {path: each for path, each in newest.items() if is_wanted(each.batch_id)}
+        files = [
+            ListedFile(
+                f"{folder}{file.path}",
+                file.size,
+                {**_values(folder), BATCH_ID: manifest.batch_id},
+            )
+            for folder, manifest in self._manifests(wanted)
+            for file in manifest.files
+        ]
+        schema = StructType.fromJson(latest.schema)
+        for name in _values(newest[last].folder):
+            schema = schema.add(name, StringType())
+        return read_files(spark, self._storage, files, schema.add(BATCH_ID, LongType()))
+
+    def _newest(self) -> dict[str, "_Newest"]:
+        """Returns the paths of the manifests that count.
+
+        Tables of replays are folders in the location.
+        """
+        inside = [name for name in self._folders() if re.fullmatch(r"(?!batch_id=)[^=]+=.*", name)]
+        newest: dict[tuple[str, int], int] = {}
+        for folder in ("", *(f"{name}/" for name in inside)):
+            for path, _ in self._list(f"{folder}{_MANIFESTS}"):
+                if found := _NUMBER.fullmatch(path):
+                    batch, number = (folder, int(found[1])), int(found[2])
+                    newest[batch] = max(number, newest.get(batch, 0))
+        return {
+            f"{folder}{_path(batch_id, number)}": _Newest(folder, batch_id)
+            for (folder, batch_id), number in sorted(newest.items())
+        }
+
+    def _manifests(self, newest: Mapping[str, "_Newest"]) -> list[tuple[str, Manifest]]:
+        """Reads manifests; returns each with the folder that its paths are relative to."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            texts = pool.map(self._get, newest)
+            return [
+                (each.folder, Manifest.read(text))
+                for each, text in zip(newest.values(), texts, strict=True)
+            ]
+
+    def sweep(self, older_than: timedelta) -> int:
+        """Removes files that no manifest lists and that are older; returns how many."""
+        begun_before = datetime.now(UTC) - older_than
+        found = [path for path, at in self._list() if _WRITTEN.search(path) and at < begun_before]
+        # Read afterwards: what is published since the files were listed is referenced.
+        listed = {path for _, path in self.files()}
+        unused = [path for path in found if path not in listed]
+        self._storage.remove(unused)
+        return len(unused)
+
+    def _get(self, path: str) -> bytes:
+        with _obstore(self._storage, "cannot be read") as obstore:
+            return bytes(obstore.get(self._store, path).bytes())
+
+    def _folders(self) -> list[str]:
+        with _obstore(self._storage, "cannot be read") as obstore:
+            found = obstore.list_with_delimiter(self._store)["common_prefixes"]
+        return [path.rstrip("/").rpartition("/")[2] for path in found]
+
+    def _list(self, folder: str | None = None) -> Iterator[tuple[str, datetime]]:
+        return list_files(self._storage, self._store, folder)
+
+
+@dataclass(frozen=True)
+class _Newest:
+    folder: str
+    batch_id: int
+
+
+def _values(folder: str) -> dict[str, object]:
+    """Returns the column that the name of a folder gives to the rows in it."""
+    name, is_column, value = folder.rstrip("/").partition("=")
+    return {name: value} if is_column else {}
+
+
+class ManifestOutput:
+    """The files that an attempt has written.
+
+    Args:
+        storage: the location.
+        claim: the claim of the batch.
+        attempt: the attempt.
+        schema: of the rows.
+    """
+
+    def __init__(
+        self, storage: Storage, claim: Batch, attempt: Attempt, schema: StructType
+    ) -> None:
+        self.attempt = attempt
+        self.folder = f"batch_id={claim.batch_id}/epoch-{attempt.epoch}.{attempt.id}"
+        self.files: Iterable[DataFile] = ()
+        self._storage = storage
+        self._store = storage.store()
+        self._claim = claim
+        self._schema = schema
+
+    def read(self) -> "State":
+        """Returns the highest number, and the attempt of its manifest."""
+        folder = f"{_MANIFESTS}/{self._claim.batch_id}"
+        paths = (path for path, _ in list_files(self._storage, self._store, folder))
+        numbers = [int(found[2]) for path in paths if (found := _NUMBER.fullmatch(path))]
+        if not numbers:
+            return State(0, None)
+        with _obstore(self._storage, "cannot be read") as obstore:
+            path = _path(self._claim.batch_id, max(numbers))
+            manifest = Manifest.read(bytes(obstore.get(self._store, path).bytes()))
+        return State(max(numbers), Attempt(manifest.epoch, manifest.attempt))
+
+    def published(self, state: "State") -> Attempt | None:
+        """Returns the attempt whose files the manifest lists."""
+        return state.attempt
+
+    def replace(self, state: "State") -> bool:
+        """Creates the manifest of the next number, unless there is one."""
+        self._check_files()
+        with _obstore(self._storage, "cannot be written") as obstore:
+            path = _path(self._claim.batch_id, state.number + 1)
+            try:
+                obstore.put(self._store, path, self._manifest().write(), mode="create")
+            except obstore.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def _manifest(self) -> Manifest:
+        return Manifest(
+            self._claim.batch_id,
+            self._claim.queue,
+            self._claim.consumer,
+            self.attempt.epoch,
+            self.attempt.id,
+            self._schema.jsonValue(),
+            tuple(StoredFile(file.path, file.rows, file.size) for file in self.files),
+        )
+
+    def _check_files(self) -> None:
+        """Refuses to list files that were swept while the attempt was stopped."""
+        there = {path for path, _ in list_files(self._storage, self._store, self.folder)}
+        if missing := [file.path for file in self.files if file.path not in there]:
+            # If a later attempt swept them, this raises the error that says so.
+            self._claim.renew()
+            raise StorageFailed(
+                f"{self._storage.location} has lost {missing[0]} of batch {self._claim.batch_id} "
+                "before it was published",
+                "Run the batch again. Sweep only files that are older than an attempt takes.",
+            )
+
+
+@dataclass(frozen=True)
+class State:
+    """The newest manifest of a batch.
+
+    Args:
+        number: of the manifest, or 0.
+        attempt: whose files it lists.
+    """
+
+    number: int
+    attempt: Attempt | None
+
+
+def list_files(storage: Storage, store: Any, folder: str | None) -> Iterator[tuple[str, datetime]]:
+    """Yields the path and the time of each file in a folder, in any depth."""
+    with _obstore(storage, "cannot be read") as obstore:
+        for found in obstore.list(store, folder, chunk_size=1000):
+            yield from ((each["path"], each["last_modified"]) for each in found)
+
+
+@contextmanager
+def _obstore(storage: Storage, what: str) -> Iterator[Any]:
+    """Gives the module, and raises its errors as those of the location."""
+    with needing_extra("object-store"):
+        import obstore
+    with storage.errors(what):
+        yield obstore
+
+
+def _path(batch_id: int, number: int) -> str:
+    return f"{_MANIFESTS}/{batch_id}/{number}.json"

@@ -1,56 +1,68 @@
 """Stores batches as Parquet files. Each attempt at a batch replaces the files of earlier ones."""
 
 import re
+from collections.abc import Collection, Mapping
+from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from ...client import InvalidArgument
 from ..batch import SparkBatch, attempt_of
 from .folders import Folders
 from .lineage import check_lineage
 from .object_store import ObjectStore
+from .storage import Storage
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Spark takes a path with these characters for a pattern.
 _PATTERN = frozenset("[]{}")
 
 
 class ParquetSink:
-    """A table of Parquet files, in `<location>/batch_id=<id>/publication-<n>/epoch-<epoch>.<id>/`.
+    """A table of Parquet files, in a directory or in an object store.
 
-    Each claim of a batch has a higher epoch than the claims before it, and each publication of a
-    batch a higher number. Readers of the location see one table, with the column `batch_id`.
-
-    On a file system, if the batch is acked after `write` returned:
+    If the batch is acked after `write` returned:
 
     - Readers see the rows of one attempt at a batch, or none.
     - A driver or executor is killed **while writing**: readers see the batch as it was before. The
       next attempt removes what the killed one left.
-    - Killed **after writing, before the ack**: the next attempt replaces the rows. For a moment in
-      between, readers do not see the batch.
+    - Killed **after writing, before the ack**: the next attempt replaces the rows.
     - Killed **after the ack**: the batch is stored, and is not delivered again.
     - **Stopped for any time, and continued** after another attempt took the batch over: `write` or
-      the ack fails, and the rows of the other attempt stay unchanged. `folders.py` says why.
+      the ack fails, and the rows of the other attempt stay unchanged. `publication.py` says why.
 
-    A location with a URL (`s3a://…`, `hdfs://…`) is written by Spark, with weaker guarantees, see
-    `object_store.py`: readers other than `read` may see a part of a batch that is being written,
-    and the rows that an attempt stored after it lost its lease, until the next attempt.
+    In a **directory**, Spark's own writer stores the rows of a batch in
+    `batch_id=<id>/publication-<n>/epoch-<epoch>.<attempt>/`, see `folders.py`. Readers of the
+    directory see one table, with the column `batch_id`. While a batch that was not acked is
+    replaced, they do not see it for a moment.
 
-    In both cases, the rows of an attempt that was not acked remain if no later attempt stores the
-    batch: if the batch becomes dead letters, if its consumer is unregistered, or if a subconsumer
-    takes it over by a dead interval, under a new batch id.
+    In an **object store** (`s3://…`, `gs://…`, `abfss://…`), tasks write the files by Arrow, and a
+    manifest lists those that count, see `object_store.py`. Readers use `files` or `read`, or the
+    manifests; a reader of all files would see rows of attempts that do not count.
+
+    The rows of an attempt that was not acked remain if no later attempt stores the batch: if the
+    batch becomes dead letters, if its consumer is unregistered, or if a subconsumer takes it over
+    by a dead interval, under a new batch id.
 
     A location belongs to one lineage. Another installation, a copy of the database, a restored
     database and a promoted standby number their batches independently, so their writes are refused.
 
     Args:
         location: a directory that driver and executors share, on a file system that renames
-            directories atomically, or a URL that Spark can write to.
+            directories atomically, or the URL of a folder in an object store.
+        storage_options: how to access the object store, such as `aws_access_key_id`. What is not
+            given comes from the environment of each process, such as AWS_ACCESS_KEY_ID.
+
+    Raises:
+        InvalidArgument: if nothing here can write to the URL.
     """
 
-    def __init__(self, location: str | Path) -> None:
-        self._location = str(location)
+    def __init__(
+        self, location: str | Path, *, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        self._storage = Storage.of(location, storage_options)
+        self._location = self._storage.location
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> str:
         """Stores a batch, and replaces what earlier attempts at it stored.
@@ -65,33 +77,77 @@ class ParquetSink:
         Raises:
             InvalidArgument: if the location has batches of another or an unknown lineage, or is
                 inside another table, if this claim wrote the batch before, or if a column has the
-                name of a directory.
+                name of a directory, or cannot be held.
             LeaseLost: if another owner took the batch over; this attempt stores nothing.
             BatchNotOpen: if the batch was acked meanwhile.
+            StorageFailed: if the object store cannot be read or written.
         """
         self._check(frame)
         attempt_of(batch).written.add(self._location)
-        store = (
-            ObjectStore(self._location, batch.spark)
-            if self._is_url
-            else Folders(Path(self._location))
-        )
+        store = self._store()
         check_lineage(self._location, store, batch.claim.session)
         return store.publish(batch.claim, frame)
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Returns all batches as one table, with the column `batch_id`."""
-        if self._is_url:
-            return ObjectStore(self._location, spark).read()
-        return spark.read.parquet(self._location)
+    def read(
+        self,
+        spark: SparkSession,
+        *,
+        since: int | None = None,
+        batches: Collection[int] | None = None,
+    ) -> DataFrame:
+        """Returns batches as one table, with the column `batch_id`.
 
-    @property
-    def _is_url(self) -> bool:
-        return _URL.match(self._location) is not None
+        Args:
+            spark: the session.
+            since: only batches with this id or a higher one.
+            batches: only batches with these ids.
+        """
+        if self._storage.is_url:
+            return ObjectStore(self._storage).read(
+                spark, lambda batch_id: _is_wanted(batch_id, since, batches)
+            )
+        table = spark.read.parquet(self._location)
+        if since is not None:
+            table = table.where(f.col("batch_id") >= since)
+        if batches is not None:
+            table = table.where(f.col("batch_id").isin(list(batches)))
+        return table
+
+    def files(
+        self, *, since: int | None = None, batches: Collection[int] | None = None
+    ) -> list[str]:
+        """Returns the paths or URLs of the files with the rows, for other programs.
+
+        Args:
+            since: only batches with this id or a higher one.
+            batches: only batches with these ids.
+        """
+        return [
+            f"{self._location}/{path}"
+            for batch_id, path in self._store().files()
+            if _is_wanted(batch_id, since, batches)
+        ]
+
+    def sweep(self, older_than: timedelta = timedelta(days=1)) -> int:
+        """Removes files that attempts left and nobody reads. The next attempt removes most of them.
+
+        Args:
+            older_than: how long ago a file was written, at least. It must be longer than an attempt
+                takes, with all pauses.
+
+        Returns:
+            How many files were removed.
+        """
+        return self._store().sweep(older_than)
+
+    def _store(self) -> Folders | ObjectStore:
+        if self._storage.is_url:
+            return ObjectStore(self._storage)
+        return Folders(Path(self._location))
 
     def _check(self, frame: DataFrame) -> None:
         """Refuses a location or columns that readers would not see as they are."""
-        if _PATTERN.intersection(self._location):
+        if not self._storage.is_url and _PATTERN.intersection(self._location):
             raise InvalidArgument(
                 f"Spark takes the path {self._location} for a pattern",
                 "Write to a directory without [ ] { } in its name.",
@@ -104,3 +160,7 @@ class ParquetSink:
                 f"the column {hidden[0]} would be hidden by the directory {hidden[0].lower()}=…",
                 "Give it another name: withColumnRenamed().",
             )
+
+
+def _is_wanted(batch_id: int, since: int | None, batches: Collection[int] | None) -> bool:
+    return (since is None or batch_id >= since) and (batches is None or batch_id in batches)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
 from tests.support.events import claim, publish
 from tests.support.publishing_driver import BETWEEN_RENAMES, POINTS, numbers, store
+from tests.support.s3 import S3
 from tests.support.stored_tables import TABLES
 
 ROOT = Path(__file__).parents[3]
@@ -25,9 +27,10 @@ PATIENCE_SECONDS = 600
 EVENTS = 400
 # Each starts a Spark of its own, so only these run each time.
 ALWAYS = {
-    (SIGSTOP, "after the lease is renewed"),
-    (SIGSTOP, "while the later attempt writes"),
-    (SIGKILL, "between publishing and ack"),
+    ("parquet", SIGSTOP, "after the lease is renewed"),
+    ("parquet", SIGSTOP, "while the later attempt writes"),
+    ("parquet", SIGKILL, "between publishing and ack"),
+    ("parquet on s3", SIGSTOP, "after the lease is renewed"),
 }
 POINTS_OF = {"parquet": (BETWEEN_RENAMES,)}
 
@@ -37,16 +40,28 @@ def cases() -> Iterator[Any]:
     for kind in TABLES:
         for point in (*POINTS, *POINTS_OF.get(kind, ()), "while the later attempt writes"):
             for signal in (SIGSTOP, SIGKILL):
-                marks = [] if (signal, point) in ALWAYS else [pytest.mark.slow]
+                marks = [] if (kind, signal, point) in ALWAYS else [pytest.mark.slow]
                 name = f"{kind}, {signal.name} {point}"
                 yield pytest.param(kind, signal, point, marks=marks, id=name)
 
 
 @pytest.mark.parametrize(("kind", "signal", "point"), list(cases()))
 def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
-    client: Client, spark: SparkSession, tmp_path: Path, kind: str, signal: Signals, point: str
+    client: Client,
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    signal: Signals,
+    point: str,
 ) -> None:
     location = str(tmp_path / "table")
+    if TABLES[kind].is_on_s3:
+        s3: S3 = request.getfixturevalue("s3")
+        location = s3.url(uuid.uuid4().hex)
+        for name, value in s3.options.items():
+            monkeypatch.setenv(name.upper(), value)
     publish(client, [{"number": number} for number in range(EVENTS)])
     fail_after_storing(client, spark, kind, location)
 
@@ -86,7 +101,7 @@ def driver(
     if point == "while the later attempt writes":
         signal, point = SIGSTOP, "after the lease is renewed"
     command = [sys.executable, "-m", "tests.support.publishing_driver", url, kind, location]
-    command += [signal.name, point, f"{location}.signalled"]
+    command += [signal.name, point, f"{log}.signalled"]
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
     try:

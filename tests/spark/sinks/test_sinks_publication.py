@@ -1,5 +1,6 @@
 """The step that publishes a batch succeeds only on the state that was read before."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, LeaseLos
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.folders import FolderOutput, State
 from pgque_dagster.spark.sinks.publication import Attempt, publish
+from pgque_dagster.spark.sinks.storage import StorageFailed
 from tests.support.events import claim
 from tests.support.events import publish as send
 
@@ -16,8 +18,10 @@ from tests.support.events import publish as send
 def written(folder: Path, epoch: int, attempt: str) -> FolderOutput:
     """An attempt that has written one file."""
     output = FolderOutput(folder, Attempt(epoch, attempt))
+    folder.mkdir(exist_ok=True)
+    output.begin()
     rows = output.writing / output.name
-    rows.mkdir(parents=True)
+    rows.mkdir()
     (rows / "part-0.parquet").write_text(attempt)
     return output
 
@@ -71,15 +75,26 @@ def test_a_publication_that_an_attempt_removed_before_it_died_is_read_as_none(
 ) -> None:
     first, second = written(tmp_path, 1, "a"), written(tmp_path, 2, "b")
     assert first.replace(first.read())
-    second.writing.rename(tmp_path / "lost")
-
-    with pytest.raises(FileNotFoundError):
-        second.replace(second.read())
+    # As it is left between the two renames.
+    rows = tmp_path / "publication-1" / first.name
+    rows.rename(rows.with_name(f".{rows.name}"))
 
     assert second.read() == State(1, None)
-    third = written(tmp_path, 3, "c")
-    assert third.replace(third.read())
-    assert visible(tmp_path) == ["c"]
+    assert second.replace(second.read())
+    assert visible(tmp_path) == ["b"]
+
+
+def test_files_that_were_swept_are_not_published_although_spark_made_the_directory_again(
+    tmp_path: Path,
+) -> None:
+    output = written(tmp_path, 1, "a")
+    shutil.rmtree(output.writing)
+    (output.writing / output.name).mkdir(parents=True)
+
+    with pytest.raises(StorageFailed, match="was removed before it was published"):
+        output.replace(output.read())
+
+    assert output.read() == State(0, None)
 
 
 def test_what_a_stale_attempt_published_before_the_next_one_is_replaced(

@@ -1,0 +1,145 @@
+"""Reads Parquet files of an object store by Arrow in Spark's tasks, without a jar."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from .storage import Storage, needing_extra
+
+# As Spark packs files: so many bytes for a task, and opening a file costs as much as so many.
+_TASK_BYTES = 128 * 2**20
+_OPEN_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file to read.
+
+    Args:
+        path: relative to the location.
+        size: in bytes.
+        values: of columns that are not in the file.
+    """
+
+    path: str
+    size: int
+    values: dict[str, object]
+
+
+def read_files(
+    spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
+) -> DataFrame:
+    """Returns the rows of files as a DataFrame.
+
+    Args:
+        spark: the session.
+        storage: the location. Executors need the same access to it as the driver.
+        files: the files.
+        schema: the columns. A file that lacks one has null there.
+    """
+    schema = _nullable(schema)
+    nothing = spark.createDataFrame([], schema)
+    if not files:
+        return nothing
+    parts = _packed(files)
+    target: pa.Schema = nothing.toArrow().schema
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = storage.store()
+        for batch in batches:
+            for part in batch.column(0).to_pylist():
+                for file in parts[part]:
+                    with storage.errors("cannot be read"):
+                        # The columns of a row group are then one request, or a few.
+                        source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
+                        for rows in source.iter_batches():
+                            yield from _fitted(rows, file.values, target)
+
+    # One row for each task.
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, schema)
+
+
+class _Source(io.RawIOBase):
+    """A file of an object store, as a file that Arrow can read."""
+
+    def __init__(self, store: Any, file: ListedFile) -> None:
+        with needing_extra("object-store"):
+            import obstore
+        self._read = partial(obstore.get_range, store, file.path)
+        self._size = file.size
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._place = (0, self._place, self._size)[whence] + offset
+        return self._place
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        length = min(len(view), self._size - self._place)
+        if length > 0:
+            view[:length] = memoryview(self._read(start=self._place, length=length))
+            self._place += length
+        return max(length, 0)
+
+
+def _packed(files: Sequence[ListedFile]) -> list[list[ListedFile]]:
+    parts: list[list[ListedFile]] = []
+    room = 0
+    for file in files:
+        cost = file.size + _OPEN_BYTES
+        if not parts or cost > room:
+            parts.append([])
+            room = _TASK_BYTES
+        parts[-1].append(file)
+        room -= cost
+    return parts
+
+
+def _fitted(
+    rows: pa.RecordBatch, values: dict[str, object], target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows with the columns that Spark expects."""
+    columns = []
+    for field in target:
+        if field.name in values:
+            columns.append(pa.repeat(pa.scalar(values[field.name], field.type), rows.num_rows))
+        elif field.name in rows.schema.names:
+            columns.append(rows.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+    yield from pa.Table.from_arrays(columns, schema=target).to_batches()
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Returns the columns as nullable ones, because older files may lack them."""
+    fields = (
+        StructField(field.name, _nullable_type(field.dataType), True, field.metadata)
+        for field in schema
+    )
+    return StructType(list(fields))
+
+
+def _nullable_type(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return _nullable(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable_type(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(_nullable_type(kind.keyType), _nullable_type(kind.valueType), True)
+    return kind
