@@ -11,6 +11,9 @@ EPOCH = "pgque/epoch"
 # By the database's clock.
 REQUESTED_AT = "pgque/requested_at"
 LINEAGE = "pgque/lineage"
+# What a downstream asset wants of an input: batches from this one on, or those of the upstream run.
+SINCE = "pgque/since"
+BATCHES = "pgque/batches"
 WORKER = "pgque/worker"
 REPLAY = "pgque/replay"
 # Dagster's own key: the table that stores an asset.

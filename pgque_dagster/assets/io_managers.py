@@ -1,26 +1,27 @@
 """IO managers that store the output of a batch idempotently.
 
+`batch_safe` says so: the assets refuse IO managers without it, unless the asset has it.
 They only call the sinks. `spark/sinks/` says how storing works and what a crash can leave behind.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import dagster as dg
-import pyarrow as pa
-from adbc_driver_postgresql import dbapi
-from psycopg import sql
 from pydantic import Field
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from ..client import InvalidArgument
-from ..keys import REPLAY, ROWS, TABLE
+from ..keys import BATCHES, REPLAY, ROWS, SINCE, TABLE
 from ..resource import PgqueResource
 from ..spark import ParquetSink, PostgresSink, clear_executor_errors
+from ..spark.reading.table import read_whole_table
 from ..spark.sinks.merge import Mode
 from ..step_errors import logs_errors_first
 from .current_batch import current_batch
+from .inputs import Wanted, session_of
+from .step import executors_address
 
 
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
@@ -28,11 +29,32 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
 
     A reader of that directory sees one table, with the column `batch_id`. The output of a
     `@pgque_replay_asset` has one more directory level, and the column `replay`, for each replay.
-    `ParquetSink` describes what remains when an attempt is killed or stopped.
+    `ParquetSink` describes what remains when an attempt is killed or stopped, and how other
+    programs read an object store.
+
+    A downstream asset gets all batches, or those that the metadata of its input names:
+
+    .. code-block:: python
+
+        @dg.asset(ins={"revenue": dg.AssetIn(metadata={"pgque/batches": "run"})})
+        def report(revenue: DataFrame): ...   # the batches that the upstream run stored
+
+        @dg.asset(ins={"revenue": dg.AssetIn(metadata={"pgque/since": 812})})
+        def later(revenue: DataFrame): ...    # batch 812 and later ones
     """
 
+    batch_safe: ClassVar[bool] = True
+    pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
+    """The resource that the assets use, for steps that load an asset in a process of their own."""
+
     base_dir: str = Field(
-        description="A directory that driver and executors share, or a URL that Spark can write to."
+        description="A directory that driver and executors share, or the URL of a folder in an "
+        "object store, such as s3://bucket/folder."
+    )
+    storage_options: dict[str, str] = Field(
+        default_factory=dict,
+        description="How to access the object store, such as aws_access_key_id, best as EnvVar. "
+        "What is not given comes from the environment of each process.",
     )
 
     @logs_errors_first
@@ -49,13 +71,22 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
             directory = self._directory(context.asset_key)
             if (context.definition_metadata or {}).get(REPLAY):
                 directory = f"{directory}/replay={batch.consumer}"
-            path = ParquetSink(directory).write(batch, frame)
+            path = self._sink(directory).write(batch, frame)
         context.add_output_metadata({"path": dg.MetadataValue.path(path), ROWS: rows()})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns all batches stored so far as one DataFrame."""
-        spark = SparkSession.builder.getOrCreate()
-        return ParquetSink(self._directory(context.asset_key)).read(spark)
+        """Returns the batches stored so far, or those that the input wants, as one DataFrame.
+
+        Raises:
+            InvalidArgument: if there is no Spark session, or the input wants what is no batch.
+        """
+        wanted = Wanted.by(context)
+        return self._sink(self._directory(context.asset_key)).read(
+            session_of(self.pyspark, context), since=wanted.since, batches=wanted.batches
+        )
+
+    def _sink(self, directory: str) -> ParquetSink:
+        return ParquetSink(directory, storage_options=self.storage_options)
 
     def _directory(self, key: dg.AssetKey) -> str:
         return "/".join((self.base_dir.rstrip("/"), *key.path))
@@ -83,7 +114,11 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
             }
     """
 
+    batch_safe: ClassVar[bool] = True
     pgque: dg.ResourceDependency[PgqueResource]
+    pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
+    """The resource that the assets use, for steps that load an asset in a process of their own."""
+
     mode: Mode = Field(
         default="append",
         description="append inserts the rows; upsert replaces the values of rows with the same "
@@ -121,23 +156,22 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
         context.add_output_metadata({TABLE: table, ROWS: rows()})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns the whole table as a DataFrame, read by the driver; numeric columns as text."""
+        """Returns the whole table as it is now, read by tasks in one snapshot.
+
+        Raises:
+            InvalidArgument: if there is no Spark session, the input wants only some batches, or a
+                decimal cannot hold a numeric.
+        """
+        if Wanted.by(context) != Wanted():
+            raise InvalidArgument(
+                f"the table of {context.asset_key.to_user_string()} has no batches to choose from",
+                f"Leave {SINCE} and {BATCHES} out of the metadata of the input.",
+            )
         made = context.upstream_output
         table = _table(context.asset_key, made.definition_metadata if made else None)
-        name = sql.Identifier(*table.split(".")).as_string(None)
-        with dbapi.connect(self.pgque.database_url()) as connection, connection.cursor() as cursor:
-            cursor.execute(f"table {name}")
-            rows = _plain(cursor.fetch_arrow_table())
-        return SparkSession.builder.getOrCreate().createDataFrame(rows)
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Casts columns of extension types, which Arrow does not know, to their storage types."""
-    for place, field in enumerate(table.schema):
-        if isinstance(field.type, pa.BaseExtensionType):
-            column = table.column(place).cast(field.type.storage_type)
-            table = table.set_column(place, field.name, column)
-    return table
+        url = self.pgque.database_url()
+        address = executors_address(self.pgque, url)
+        return read_whole_table(session_of(self.pyspark, context), url, address, table)
 
 
 def _table(key: dg.AssetKey, metadata: Any) -> str:

@@ -60,6 +60,9 @@ class Extent:
 class Report:
     """Collects the metadata of a batch while a step works on it.
 
+    Attributes:
+        data_version: of what the step computes from the batch.
+
     Args:
         client: the database.
         batch: the claim.
@@ -73,6 +76,9 @@ class Report:
         self._events = plan.events
         self._extent = Extent.read(client, plan)
         self._lag = batch.info().lag
+        # Another attempt may compute other data from the same batch.
+        version = (client.lineage(), batch.batch_id, batch.lease.epoch)
+        self.data_version = dg.DataVersion(":".join(map(str, version)))
         self._started = time.monotonic()
         self._made = self._started
 

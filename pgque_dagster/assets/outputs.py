@@ -154,12 +154,22 @@ class Outputs:
             and bool(self.context.op_def.output_def_named(name).dagster_type.is_nothing)
         )
 
-    def describe(self, event: StepResult, metadata: Mapping[str, Any]) -> None:
-        """Adds metadata to an output that is about to be yielded."""
-        if isinstance(event, _RESULTS):
-            self.context.add_output_metadata(
-                {**metadata, **column_schema(event.value)}, output_name=self._name(event)
-            )
+    def described(
+        self, event: StepResult, metadata: Mapping[str, Any], version: dg.DataVersion
+    ) -> StepResult:
+        """Adds metadata and the data version to an output that is about to be yielded."""
+        if not isinstance(event, _RESULTS):
+            return event
+        self.context.add_output_metadata(
+            {**metadata, **column_schema(event.value)}, output_name=self._name(event)
+        )
+        if event.data_version is not None:
+            return event
+        if isinstance(event, dg.MaterializeResult):
+            return event._replace(data_version=version)
+        return dg.Output(
+            event.value, event.output_name, event.metadata, version, tags=event.tags or None
+        )
 
     def admit(self, event: StepResult) -> None:
         """Validates a result before it is stored, since Dagster validates only the first batch.
@@ -186,7 +196,9 @@ class Outputs:
         for check in _checks(event):
             self.gate.checked(check)
 
-    def record(self, event: StepResult, metadata: Mapping[str, Any]) -> Iterator[AssetRecord]:
+    def record(
+        self, event: StepResult, metadata: Mapping[str, Any], version: dg.DataVersion
+    ) -> Iterator[AssetRecord]:
         """Stores a result of a later batch; yields the records of it and of its checks."""
         if isinstance(event, _RECORDS):
             yield event
@@ -197,9 +209,7 @@ class Outputs:
             own = {**metadata, **column_schema(event.value), **(event.metadata or {})}
             if event.value is not _NO_VALUE:
                 own |= yield from self._store(name, key, event.value, own)
-            tags = dict(event.tags or {})
-            if event.data_version is not None:
-                tags[_DATA_VERSION] = event.data_version.value
+            tags = {**(event.tags or {}), _DATA_VERSION: (event.data_version or version).value}
             yield dg.AssetMaterialization(key, metadata=own, tags=tags)
         for check in _checks(event):
             if isinstance(check, dg.AssetCheckResult):

@@ -120,10 +120,9 @@ class Step:
                     outputs.admit(event)
                     metadata = report.with_output()
                     if is_first:
-                        outputs.describe(event, metadata)
-                        yield event
+                        yield outputs.described(event, metadata, report.data_version)
                     else:
-                        yield from outputs.record(event, metadata)
+                        yield from outputs.record(event, metadata, report.data_version)
                     outputs.mark_stored(event)
         finally:
             spark_batch.close()

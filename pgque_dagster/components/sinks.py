@@ -18,12 +18,20 @@ class ParquetSinkOptions(Options):
     )
     base_dir: Annotated[
         str,
-        option("A directory that driver and executors share.", "{{ context.project_root }}/output"),
+        option(
+            "A directory that driver and executors share, or a URL of an object store.",
+            "{{ context.project_root }}/output",
+        ),
     ]
 
-    def io_manager(self) -> dg.ConfigurableIOManager:
-        """Returns the IO manager that stores there."""
-        return ParquetBatchIOManager(base_dir=self.base_dir)
+    def io_manager(self) -> dg.IOManagerDefinition:
+        """Returns the IO manager that stores there; it needs the resource `pyspark`."""
+
+        @dg.io_manager(required_resource_keys={"pyspark"})
+        def parquet(context: dg.InitResourceContext) -> ParquetBatchIOManager:
+            return ParquetBatchIOManager(base_dir=self.base_dir, pyspark=context.resources.pyspark)
+
+        return parquet
 
 
 class PostgresSinkOptions(Options):
@@ -54,12 +62,13 @@ class PostgresSinkOptions(Options):
             raise ValueError("mode is append, which has no key: leave out `key`, or set mode")
 
     def io_manager(self) -> dg.IOManagerDefinition:
-        """Returns the IO manager that stores there; it needs the resource `pgque`."""
+        """Returns the IO manager that stores there; it needs `pgque` and `pyspark`."""
 
-        @dg.io_manager(required_resource_keys={"pgque"})
+        @dg.io_manager(required_resource_keys={"pgque", "pyspark"})
         def postgres(context: dg.InitResourceContext) -> PostgresBatchIOManager:
             return PostgresBatchIOManager(
                 pgque=context.resources.pgque,
+                pyspark=context.resources.pyspark,
                 mode=self.mode,
                 key=self.key,
                 stage_schema=self.stage_schema,

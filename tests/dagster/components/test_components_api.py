@@ -92,6 +92,10 @@ def test_yaml_has_every_parameter_of_python_with_its_default(
         assert (in_yaml[name] or None) == (default or None), name
 
 
+# The component passes the session, and Dagster would show the values of credentials.
+NOT_IN_YAML = {"pyspark", "storage_options"}
+
+
 @pytest.mark.parametrize(
     ("component", "resource"),
     [(PgqueComponent, PgqueResource), (ParquetSinkOptions, ParquetBatchIOManager)],
@@ -101,7 +105,8 @@ def test_yaml_has_every_field_of_a_resource_with_its_default(
 ) -> None:
     in_yaml = yaml_defaults(component)
 
-    for name, field in resource.model_fields.items():
+    for name in resource.model_fields.keys() - NOT_IN_YAML:
+        field = resource.model_fields[name]
         assert name in in_yaml
         assert field.is_required() or in_yaml[name] == field.get_default(call_default_factory=True)
 

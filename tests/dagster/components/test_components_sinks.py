@@ -93,23 +93,27 @@ def test_a_sink_may_be_null() -> None:
 
 
 def test_yaml_has_every_option_of_the_io_manager_for_postgres() -> None:
-    def defaults(model: type[Any], *, without: str) -> dict[str, Any]:
+    def defaults(model: type[Any], *, without: tuple[str, ...]) -> dict[str, Any]:
         return {
             name: field.get_default(call_default_factory=True)
             for name, field in model.model_fields.items()
-            if name != without
+            if name not in without
         }
 
-    # Its database is that of the resource pgque.
-    in_python = defaults(PostgresBatchIOManager, without="pgque")
+    # Its database and its session are those of the resources.
+    in_python = defaults(PostgresBatchIOManager, without=("pgque", "pyspark"))
 
-    assert defaults(PostgresSinkOptions, without="type") == in_python
+    assert defaults(PostgresSinkOptions, without=("type",)) == in_python
 
 
 def test_the_io_manager_for_parquet_has_its_directory() -> None:
-    manager = ParquetSinkOptions(base_dir="output").io_manager()
+    definition = ParquetSinkOptions(base_dir="output").io_manager()
+    session = SessionHolder(None)  # type: ignore[arg-type]
 
-    assert manager == ParquetBatchIOManager(base_dir="output")
+    with dg.build_resources({"manager": definition, "pyspark": session}) as resources:
+        manager = resources.manager
+
+    assert manager == ParquetBatchIOManager(base_dir="output", pyspark=session)
 
 
 _RIGHT = """\

@@ -1,0 +1,171 @@
+"""Reads a table of PostgreSQL into a DataFrame: in parallel, and all parts in one snapshot."""
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import adbc_driver_manager
+import pyarrow as pa
+import pyarrow.compute as pc
+from adbc_driver_postgresql import dbapi
+from psycopg import sql
+from pyspark.sql import DataFrame, SparkSession
+
+from ...client.connection import connect
+from ...client.errors import ConnectionFailed, InvalidArgument, translated
+from ..address import DatabaseAddress
+from ..cluster.executor_errors import clear_executor_errors
+
+# 32 MB.
+_BLOCKS = 4096
+# What Spark and Arrow can hold; a numeric without precision gets a scale in the middle.
+_DIGITS, _SCALE = 38, 18
+_NUMERIC = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
+# The type of a domain is that which it is made of, at the end of the recursion.
+_COLUMNS = """
+with recursive part as (
+    select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier, 0 as depth
+    from pg_attribute a
+    where a.attrelid = %(table)s::regclass and a.attnum > 0 and not a.attisdropped
+    union all
+    select p.attnum, p.attname, t.typbasetype, t.typtypmod, p.depth + 1
+    from part p
+    join pg_type t on t.oid = p.type
+    where t.typtype = 'd'
+)
+select distinct on (attnum) attname::text, format_type(type, modifier)
+from part
+order by attnum, depth desc
+"""
+# A view has no place of a row. Of a partitioned table, each partition has its own places.
+_SIZE = """
+select case when c.relkind in ('r', 'm', 'p') then coalesce(max(pg_relation_size(p.oid)), 0) end
+from pg_class c
+left join lateral (
+    select relid as oid from pg_partition_tree(c.oid) union select c.oid
+) p on true
+where c.oid = %(table)s::regclass
+group by c.relkind
+"""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a table, which a task reads in the snapshot of the driver's transaction."""
+
+    address: DatabaseAddress
+    snapshot: str
+    table: str
+    query: str
+    schema: pa.Schema
+
+
+def read_whole_table(
+    spark: SparkSession,
+    url: str,
+    address: DatabaseAddress,
+    table: str,
+    *,
+    blocks: int = _BLOCKS,
+) -> DataFrame:
+    """Returns the rows of a table, which Spark holds as they were at the call.
+
+    The rows are read at once, into the storage of the executors (`localCheckpoint`), because the
+    snapshot lasts only as long as the transaction. Numerics are decimals.
+
+    Args:
+        spark: the session.
+        url: the database, for the driver.
+        address: how executors find it.
+        table: its name, with a schema or without.
+        blocks: how many blocks a task reads.
+
+    Raises:
+        InvalidArgument: if there is no such table, or a decimal cannot hold a numeric.
+        ConnectionFailed: if the database cannot be reached.
+    """
+    name = sql.Identifier(*table.split(".")).as_string(None)
+    with connect(url) as connection, translated(), connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        ((snapshot,),) = connection.execute("select pg_export_snapshot()").fetchall()
+        ((exists,),) = connection.execute("select to_regclass(%s) is not null", [name]).fetchall()
+        if not exists:
+            raise InvalidArgument(f"there is no table {table}", "Create it, or name another one.")
+        types = dict(connection.execute(_COLUMNS.encode(), {"table": name}).fetchall())
+        ((size,),) = connection.execute(_SIZE.encode(), {"table": name}).fetchall()
+        schema = _schema(url, name, types)
+        nothing = spark.createDataFrame(schema.empty_table())
+        parts = [
+            _Part(address, snapshot, table, query, nothing.toArrow().schema)
+            for query in _queries(name, size, blocks)
+        ]
+        with clear_executor_errors():
+            numbers = spark.range(0, len(parts), 1, len(parts))
+            frame = numbers.mapInArrow(_reader(parts), nothing.schema)
+            return frame.localCheckpoint()
+
+
+def _schema(url: str, name: str, types: dict[str, str]) -> pa.Schema:
+    with dbapi.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(f"select * from {name} limit 0")
+        found = cursor.fetch_arrow_table().schema
+    return pa.schema([pa.field(field.name, _type(field, types[field.name])) for field in found])
+
+
+def _type(field: pa.Field, name: str) -> pa.DataType:
+    if numeric := _NUMERIC.fullmatch(name):
+        precision, scale = (int(numeric[1]), int(numeric[2])) if numeric[1] else (_DIGITS, _SCALE)
+        digits = max(precision - min(scale, 0), scale)
+        return pa.decimal128(min(digits, _DIGITS), min(max(scale, 0), _DIGITS))
+    if isinstance(field.type, pa.BaseExtensionType):
+        return field.type.storage_type
+    return field.type
+
+
+def _queries(name: str, size: int | None, blocks: int) -> Iterator[str]:
+    """Yields the queries of the parts. The last part has no end, so no row is left out."""
+    count = 1 if size is None else max(1, -(-(size // 8192) // blocks))
+    for number in range(count):
+        first, end = f"ctid >= '({number * blocks},0)'", f"ctid < '({(number + 1) * blocks},0)'"
+        conditions = [*([first] if number else []), *([end] if number < count - 1 else [])]
+        where = f" where {' and '.join(conditions)}" if conditions else ""
+        yield f"select * from {name}{where}"
+
+
+def _reader(parts: list[_Part]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _read(parts[number])
+
+    return read
+
+
+def _read(part: _Part) -> Iterator[pa.RecordBatch]:
+    try:
+        with dbapi.connect(part.address.resolve()) as connection, connection.cursor() as cursor:
+            cursor.execute("set transaction isolation level repeatable read, read only")
+            cursor.execute(f"set transaction snapshot '{part.snapshot}'")
+            cursor.execute(part.query)
+            for batch in cursor.fetch_record_batch():
+                columns = [
+                    _column(batch.column(field.name), field, part.table) for field in part.schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=part.schema)
+    except (adbc_driver_manager.Error, OSError) as error:
+        raise ConnectionFailed(
+            f"{socket.gethostname()} cannot read {part.table}: {error}", "Run the step again."
+        ) from error
+
+
+def _column(values: pa.Array, field: pa.Field, table: str) -> pa.Array:
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    try:
+        return pc.cast(values, field.type)
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument(
+            f"column {field.name} of {table} has a value that {field.type} cannot hold: {error}",
+            "Give the column a precision of at most 38 digits, or read a view that casts it.",
+        ) from error

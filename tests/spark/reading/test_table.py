@@ -1,0 +1,73 @@
+"""Reading a whole table of PostgreSQL: in parallel, in one snapshot, with exact values."""
+
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from pgque_dagster.client import InvalidArgument
+from pgque_dagster.spark import DatabaseAddress
+from pgque_dagster.spark.reading.table import read_whole_table
+from tests.support.queues import connect
+
+
+def test_a_postgres_table_is_read_by_tasks_in_one_snapshot_with_numerics_as_decimals(
+    database_url: str, spark: SparkSession
+) -> None:
+    with connect(database_url) as db:
+        db.execute("create domain price as numeric(10, 2)")
+        db.execute(
+            "create table ledger (id bigint, amount numeric(20, 4), paid price, free numeric,"
+            " at timestamptz, name text)"
+        )
+        db.execute(
+            "insert into ledger select n, n / 3.0, 1.5, 12345.678, '2026-01-02 03:04:05Z',"
+            " repeat('tea', 100) from generate_series(1, 1000) n"
+        )
+
+        frame = read_whole_table(
+            spark, database_url, DatabaseAddress(database_url), "ledger", blocks=8
+        )
+        db.execute("update ledger set id = id + 5000, amount = 0")
+
+    types = [field.dataType.simpleString() for field in frame.schema]
+    ids = [row.id for row in frame.collect()]
+    assert types == [
+        *("bigint", "decimal(20,4)", "decimal(10,2)", "decimal(38,18)", "timestamp", "string")
+    ]
+    assert sorted(ids) == list(range(1, 1001))
+    assert len({row.part for row in frame.select(spark_partition_id().alias("part")).collect()}) > 3
+    assert frame.agg({"amount": "sum"}).collect()[0][0] == sum(
+        round(Decimal(n) / 3, 4) for n in range(1, 1001)
+    )
+
+
+@pytest.mark.parametrize("kind", ["view", "partitions"])
+def test_a_view_and_a_partitioned_table_are_read_whole(
+    database_url: str, spark: SparkSession, kind: str
+) -> None:
+    with connect(database_url) as db:
+        db.execute("create table ledger (id bigint, name text) partition by hash (id)")
+        for part in range(3):
+            db.execute(
+                f"create table ledger_{part} partition of ledger"
+                f" for values with (modulus 3, remainder {part})".encode()
+            )
+        db.execute("insert into ledger select n, repeat('tea', 99) from generate_series(1, 999) n")
+        db.execute("create view everything as select * from ledger")
+
+    table = "everything" if kind == "view" else "ledger"
+    frame = read_whole_table(spark, database_url, DatabaseAddress(database_url), table, blocks=4)
+
+    assert sorted(row.id for row in frame.collect()) == list(range(1, 1000))
+
+
+def test_a_numeric_that_no_decimal_holds_is_refused(database_url: str, spark: SparkSession) -> None:
+    with connect(database_url) as db:
+        db.execute("create table ledger as select 'NaN'::numeric as amount")
+
+    with pytest.raises(InvalidArgument, match=r"column amount of ledger .* decimal128\(38, 18\)"):
+        read_whole_table(spark, database_url, DatabaseAddress(database_url), "ledger")
+    with pytest.raises(InvalidArgument, match="there is no table missing"):
+        read_whole_table(spark, database_url, DatabaseAddress(database_url), "missing")
