@@ -105,14 +105,15 @@ def driver(
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
     try:
-        wait_until(lambda: is_stopped_or_killed(process, log))
+        wait_until(lambda: is_stopped(process, log))
         yield process.pid
     finally:
         go_on(process.pid, SIGKILL)
         process.wait()
 
 
-def is_stopped_or_killed(process: "subprocess.Popen[bytes]", log: Path) -> bool:
+def is_stopped(process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    """Says whether a driver got its signal, be it to stop or to end."""
     state = state_of(process.pid)
     ended_by_itself = process.poll() not in (None, -SIGKILL)
     assert not ended_by_itself, f"the driver ended: {log.read_text()}"
