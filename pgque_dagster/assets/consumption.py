@@ -25,6 +25,7 @@ class Consumption:
     timeout: timedelta | None
     returns_nothing: bool = False
     wants_values: bool = False
+    batch_safe: bool = False
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""

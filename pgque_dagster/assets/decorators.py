@@ -32,6 +32,7 @@ def pgque_asset(
     max_seconds: float | None = None,
     timeout: timedelta | None = None,
     returns_nothing: bool = False,
+    batch_safe: bool = False,
     name: str | None = None,
     key_prefix: Sequence[str] | str | None = None,
     deps: Sequence[Any] = (),
@@ -76,6 +77,10 @@ def pgque_asset(
             IO manager that waits for something other than Spark is not interrupted.
         returns_nothing: whether the function stores its results itself, so that it may return None
             or yield nothing. The annotation `-> None` has the same effect.
+        batch_safe: says that the IO manager keeps the outputs of batches apart, and that storing
+            one again changes nothing. Without it, an IO manager that does not say so itself, by an
+            attribute `batch_safe`, is refused when it is to store a value: most IO managers replace
+            the output of one run by that of the next.
         name: the asset's name; by default the function's name.
         key_prefix: prefix of the asset's key.
         deps: upstream assets besides the queue and its dead letters.
@@ -135,6 +140,7 @@ def pgque_asset(
             max_seconds,
             timeout,
             returns_nothing=returns_nothing or is_annotated_none(compute_fn),
+            batch_safe=batch_safe,
         )
         if consumption.returns_nothing and manager is not None:
             _refuse_manager(compute_fn, manager)
@@ -143,7 +149,7 @@ def pgque_asset(
         if manager is None and (consumption.returns_nothing or is_annotated_result(compute_fn)):
             # The function stores its results itself, so the asset needs no IO manager.
             options.setdefault("dagster_type", dg.Nothing)
-        elif max_batches > 1:
+        else:
             required.add(manager or _IO_MANAGER)
         asset: dg.AssetsDefinition = dg.asset(
             deps=[queue_key(queue), dead_letters_key(queue), *deps],
@@ -180,6 +186,7 @@ def pgque_multi_asset(
     max_seconds: float | None = None,
     timeout: timedelta | None = None,
     returns_nothing: bool = False,
+    batch_safe: bool = False,
     name: str | None = None,
     deps: Sequence[Any] = (),
     description: str | None = None,
@@ -204,6 +211,7 @@ def pgque_multi_asset(
         max_seconds: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
         returns_nothing: as for `pgque_asset`; for `specs` only.
+        batch_safe: as for `pgque_asset`; for `outs` only.
         name: the step's name; by default the function's name.
         deps: upstream assets of all of them, besides the queue and its dead letters.
         description: of the step; by default the function's docstring.
@@ -235,6 +243,7 @@ def pgque_multi_asset(
             max_seconds,
             timeout,
             returns_nothing=returns_nothing or is_annotated_none(compute_fn),
+            batch_safe=batch_safe,
         )
         if consumption.returns_nothing and outs:
             _refuse_manager(compute_fn, "its outs")
@@ -244,8 +253,7 @@ def pgque_multi_asset(
         if outs:
             options |= {"outs": {key: _optional(out) for key, out in outs.items()}}
             options |= {"deps": upstream}
-            if max_batches > 1:
-                required |= {out.io_manager_key or _IO_MANAGER for out in outs.values()}
+            required |= {out.io_manager_key or _IO_MANAGER for out in outs.values()}
         else:
             options["specs"] = [
                 spec.replace_attributes(skippable=True, deps=[*spec.deps, *upstream])

@@ -40,6 +40,7 @@ class Outputs:
         gate: records what is stored and checked.
         returns_nothing: whether the function stores its results itself and returns nothing.
         wants_values: whether each output must have a value for its IO manager.
+        batch_safe: whether somebody said that the IO managers keep batches apart.
     """
 
     context: dg.AssetExecutionContext
@@ -47,6 +48,7 @@ class Outputs:
     gate: AckGate
     returns_nothing: bool
     wants_values: bool
+    batch_safe: bool
 
     def events(self, returned: Any) -> Iterator[StepResult]:
         """Turns what a compute function returned or yielded into Dagster events.
@@ -175,8 +177,8 @@ class Outputs:
         """Validates a result before it is stored, since Dagster validates only the first batch.
 
         Raises:
-            InvalidArgument: if the result belongs to no output, or its output or check already
-                has a result.
+            InvalidArgument: if the result belongs to no output, if its output or check already
+                has a result, or if its IO manager may replace the output of another batch.
             DagsterInvariantViolationError: if the result of a check matches no check.
             DagsterTypeCheckDidNotPass: if a value does not have the type of its output.
         """
@@ -184,6 +186,7 @@ class Outputs:
             name = self._name(event)
             self.gate.begin(name)
             if event.value is not _NO_VALUE:
+                self._check_manager(name)
                 self._check_type(name, event.value)
         for check in _checks(event):
             if isinstance(check, dg.AssetCheckResult):
@@ -263,6 +266,20 @@ class Outputs:
                 )
         yield from output.get_logged_events()
         return {**added, **output.get_logged_metadata()}
+
+    def _check_manager(self, name: str) -> None:
+        key = self.context.op_def.output_def_named(name).io_manager_key
+        manager = getattr(self.context.resources, key)
+        if not self.batch_safe and not getattr(manager, "batch_safe", False):
+            raise InvalidArgument(
+                f"the IO manager {key} ({type(manager).__name__}) may replace the output of a batch"
+                f" of {self.keys[name].to_user_string()} by that of the next one, which loses it",
+                "Use ParquetBatchIOManager or PostgresBatchIOManager, or have the function store "
+                "its results and return a MaterializeResult. If this IO manager keeps the batches "
+                "apart, as by the metadata pgque/batch_id of its context, and storing one again "
+                "changes nothing, say so: batch_safe=True, for the asset or as an attribute of the "
+                "IO manager.",
+            )
 
     def _check_type(self, name: str, value: Any) -> None:
         expected = self.context.op_def.output_def_named(name).dagster_type

@@ -54,6 +54,7 @@ def pgque_replay_asset(
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
     timeout: timedelta | None = None,
+    batch_safe: bool = False,
     name: str | None = None,
     key_prefix: Sequence[str] | str | None = None,
     description: str | None = None,
@@ -80,6 +81,7 @@ def pgque_replay_asset(
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
+        batch_safe: as for `pgque_asset`.
         name: the asset's name; by default the function's name with the suffix `_replay`.
         key_prefix: prefix of the asset's key.
         description: of the asset; by default the function's docstring.
@@ -122,6 +124,7 @@ def pgque_replay_asset(
             max_seconds=None,
             timeout=timeout,
             wants_values=True,
+            batch_safe=batch_safe,
         )
 
         def work(

@@ -107,6 +107,7 @@ class Step:
             gate,
             self.consumption.returns_nothing,
             self.consumption.wants_values,
+            self.consumption.batch_safe,
         )
         name = f"batch {batch.batch_id} of {self.consumption}"
         report = Report(self.client, batch, spark_batch)

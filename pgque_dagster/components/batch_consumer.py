@@ -123,6 +123,10 @@ class AssetOptions(Options):
         bool,
         option("Whether the transform stores its results itself; same as annotating it -> None."),
     ] = False
+    batch_safe: Annotated[
+        bool,
+        option("Whether the IO manager of io_manager_key keeps batches apart, as you know."),
+    ] = False
     name: Annotated[str | None, option("The asset's name; by default the transform's.")] = None
     key_prefix: Annotated[list[str] | None, option("Prefix of the asset's key.", ["bank"])] = None
     deps: Annotated[

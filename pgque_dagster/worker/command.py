@@ -107,9 +107,9 @@ def refuse_values_in_memory(definitions: dg.Definitions, consumers: Sequence[Con
     if lost:
         raise click.ClickException(
             f"{', '.join(lost)}: the worker would keep the value in memory only, ack the batch and "
-            "lose the value. Add an IO manager that stores values to the Definitions, such as "
-            "ParquetBatchIOManager or dagster.FilesystemIOManager; or, if the function stores its "
-            "results itself, annotate it with -> None"
+            "lose the value. Add an IO manager that stores each batch to the Definitions, such as "
+            "ParquetBatchIOManager; or, if the function stores its results itself, annotate it "
+            "with -> None"
         )
 
 

@@ -19,7 +19,9 @@ class SessionHolder:
 
 
 class StoringIOManager(dg.IOManager):
-    """Keeps its outputs in memory; first calls `on_store`, which may raise or inspect state."""
+    """Keeps all its outputs in memory; first calls `on_store`, which may raise or inspect state."""
+
+    batch_safe = True
 
     def __init__(self, on_store: Callable[[Any], None] = lambda value: None) -> None:
         self.stored: list[Any] = []

@@ -30,6 +30,8 @@ def stored(url: str, asset: str) -> list[str]:
 
 
 class TableIOManager(dg.IOManager):
+    batch_safe = True
+
     def __init__(self, url: str) -> None:
         self._url = url
 

@@ -93,7 +93,7 @@ def test_yaml_has_every_parameter_of_python_with_its_default(
 
 
 # The component passes the session, and Dagster would show the values of credentials.
-NOT_IN_YAML = {"pyspark", "storage_options"}
+NO_ATTRIBUTES = {"pyspark", "storage_options"}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_yaml_has_every_field_of_a_resource_with_its_default(
 ) -> None:
     in_yaml = yaml_defaults(component)
 
-    for name in resource.model_fields.keys() - NOT_IN_YAML:
+    for name in resource.model_fields.keys() - NO_ATTRIBUTES:
         field = resource.model_fields[name]
         assert name in in_yaml
         assert field.is_required() or in_yaml[name] == field.get_default(call_default_factory=True)

@@ -214,7 +214,7 @@ def test_an_asset_whose_values_would_stay_in_memory_is_refused_by_name(
         refuse_values_in_memory(definitions, select_consumers(definitions, []))
 
     assert message in refused.value.message
-    assert "FilesystemIOManager" in refused.value.message
+    assert "ParquetBatchIOManager" in refused.value.message
 
 
 def test_the_command_does_not_begin_with_an_asset_whose_values_it_would_lose(
