@@ -72,16 +72,31 @@ def lose_executors(spark: SparkSession, url: str, folder: Path) -> dict[str, Any
 
 def lose_executors_of_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     """Keeps a batch in each sink, and each time an executor is killed in the middle."""
-    elsewhere = (folder / "elsewhere").read_text()
+    return _fill_sinks(spark, url, folder, _kill_executor)
+
+
+def speculate_in_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
+    """Keeps a batch in each sink, and each time Spark starts a task that hangs on another host."""
+    return _fill_sinks(spark, url, folder, _hang)
+
+
+def _fill_sinks(
+    spark: SparkSession, url: str, folder: Path, disturb: Callable[[], None]
+) -> dict[str, Any]:
+    places = json.loads((folder / "places.json").read_text())
+    directory = ParquetSink(folder / "table")
+    objects = ParquetSink(places["s3"], storage_options=places["s3_options"])
     with _claimed(spark, url) as batch:
         ids = batch.events(["ev_id"]).repartition(2)
-        here = _disturbed(ids, folder / "killed-here", _kill_executor)
-        PostgresSink("taken").write(batch, here)
-        there = _disturbed(ids, folder / "killed-elsewhere", _kill_executor)
-        PostgresSink("taken", url=elsewhere).write(batch, there)
-        files = _disturbed(ids, folder / "killed-files", _kill_executor)
-        ParquetSink(folder / "table").write(batch, files)
-    return {"files": _ids(ParquetSink(folder / "table").read(spark))}
+
+        def disturbed(name: str) -> DataFrame:
+            return _disturbed(ids, folder / f"disturbed-{name}", disturb)
+
+        PostgresSink("taken").write(batch, disturbed("here"))
+        PostgresSink("taken", url=places["elsewhere"]).write(batch, disturbed("elsewhere"))
+        directory.write(batch, disturbed("files"))
+        objects.write(batch, disturbed("objects"))
+    return {"files": _ids(directory.read(spark)), "objects": _ids(objects.read(spark))}
 
 
 def speculate(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:

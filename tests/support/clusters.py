@@ -17,6 +17,12 @@ from typing import Any
 import pyspark
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+}
 PATIENCE_SECONDS = 900
 ROOT = Path(__file__).parent.parent.parent
 

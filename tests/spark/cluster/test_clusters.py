@@ -20,6 +20,7 @@ from tests.support.clusters import (
     LOCAL_CLUSTER,
     PATIENCE_SECONDS,
     ROOT,
+    SPECULATION,
     bare_environment,
     connect_server,
     driver,
@@ -31,12 +32,6 @@ from tests.support.queues import connect, rows, value
 
 # More than the driver reads by itself.
 EVENTS = batch_module.DRIVER_SIDE_EVENTS + 5_000
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.multiplier": "1.1",
-}
 
 
 @dataclass(frozen=True)
