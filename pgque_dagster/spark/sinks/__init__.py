@@ -1,7 +1,8 @@
 """Sinks for the results of batches. Another attempt at a batch does not count it twice."""
 
+from .delta import DeltaSink
 from .once import once_per_batch
 from .parquet import ParquetSink
 from .postgres import PostgresSink
 
-__all__ = ["ParquetSink", "PostgresSink", "once_per_batch"]
+__all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "once_per_batch"]

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+
 from ...client.errors import InvalidArgument, PgqueError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -35,6 +37,8 @@ _CLIENT_OPTIONS = frozenset(
 _RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _BUFFER_BYTES = 2**20
 _SHORTEST_SECRET = 6
+_LONGEST_TEXT = 500
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class StorageFailed(PgqueError):
@@ -189,6 +193,22 @@ class Storage:
                     import obstore
                 obstore.delete(self.store(), listed)
 
+    def source(self, path: str) -> Any:
+        """Returns what Arrow reads a file from: its path, or the content of an object.
+
+        Args:
+            path: relative to the location.
+
+        Raises:
+            StorageFailed: if an object cannot be read.
+        """
+        if not self.is_url:
+            return f"{self.location}/{path}"
+        with needing_extra("object-store"):
+            import obstore
+        with self.errors("cannot be read"):
+            return pa.BufferReader(bytes(obstore.get(self.store(), path).bytes()))
+
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
         """Raises `StorageFailed`, without secrets, for an error of the file system or the store.
@@ -209,13 +229,21 @@ class Storage:
             ) from None
 
     def without_secrets(self, error: BaseException) -> str:
-        """Returns the first line of an error, without values of options and queries of URLs."""
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        text = re.sub(r"(https?://[^\s?\"']*)\?[^\s\"')]*", r"\1", lines[0])
+        """Returns the text of an error in one line, without values of options."""
+        text = _COLORS.sub("", str(error)).partition("Debug source:")[0]
+        text = re.sub(r"(https?://[^\s?\"']*)\?[^\s\"')]*", r"\1", text)
         for value in self.options.values():
             if len(value) >= _SHORTEST_SECRET and not value.startswith("http"):
                 text = text.replace(value, "***")
-        return text
+        return " ".join(text.split())[:_LONGEST_TEXT] or type(error).__name__
+
+    def delta_options(self) -> dict[str, str]:
+        """Returns the options as Delta's library takes them."""
+        if not self.is_url:
+            return {}
+        plain_http = {"aws_allow_http": "true"} if self.is_plain_http else {}
+        retries = {"max_retries": "4", "retry_timeout": "30s"}
+        return {**retries, **plain_http, **self.options}
 
 
 class CountedFile(io.BufferedWriter):

@@ -1,0 +1,252 @@
+"""Stores batches in a Delta table. It needs no jar."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from ...client import BatchNotOpen, InvalidArgument, LeaseLost
+from ..batch import SparkBatch
+from .data_files import TARGET_FILE_BYTES, write_files
+from .delta_merge import check_keys
+from .delta_output import DeltaOutput, Target
+from .delta_schema import delta_fields
+from .publication import Attempt, publish
+from .storage import Storage, StorageFailed, needing_extra
+from .tables import (
+    LINEAGE,
+    BatchIdentity,
+    SchemaEvolution,
+    StoredBatch,
+    with_batch_id,
+)
+
+DeltaMode = Literal["append", "upsert", "replace"]
+
+_FOLDER = "data"
+
+
+class DeltaSink:
+    """A Delta table, with the column `batch_id`.
+
+    Spark's tasks write Parquet files, and the driver adds them to the table by one commit, which
+    fails for an attempt that lost its lease. `publication.py` has the proof. Readers see a batch
+    whole or not at all.
+
+    - `append` adds the rows. Another attempt at the batch replaces them in the same commit.
+    - `upsert` replaces the row of each key, or inserts it. A batch that is applied again gives the
+      same rows, if it has the same keys. Rows that only an earlier attempt had, remain.
+    - `replace` deletes all rows of the keys that the batch has, and inserts its rows. A batch that
+      is applied again gives the same rows, if it has the same keys.
+
+    For `upsert` and `replace`, Delta's library reads the rows and rewrites the files that hold
+    their keys, in the driver's process. If two batches with the same keys are worked on at once,
+    the one that is committed last wins.
+
+    A table belongs to one lineage of a database, as for `ParquetSink`. It is created by the first
+    write. Rows of an attempt that was not acked remain if no later attempt stores the batch.
+
+    Args:
+        location: a directory that driver and executors share, or a URL such as
+            `s3://bucket/table`.
+        mode: `append`, `upsert` or `replace`.
+        key: the columns of the key, for `upsert` and `replace`.
+        schema_evolution: `fail` refuses a DataFrame with other columns than the table; with
+            `add_columns`, the table gets columns that it lacks, and columns that the DataFrame
+            lacks are null.
+        storage_options: credentials and the like for a URL, as Delta's library names them, such as
+            `aws_access_key_id`. By default, each process takes them from its environment, such as
+            AWS_ACCESS_KEY_ID.
+        target_file_bytes: a task begins another file when one has this size.
+
+    Raises:
+        InvalidArgument: if the mode needs a key and there is none, or the reverse, or nothing here
+            can open the URL.
+    """
+
+    def __init__(
+        self,
+        location: str | Path,
+        *,
+        mode: DeltaMode = "append",
+        key: Sequence[str] = (),
+        schema_evolution: SchemaEvolution = "fail",
+        storage_options: Mapping[str, str] | None = None,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+    ) -> None:
+        if mode not in ("append", "upsert", "replace"):
+            raise InvalidArgument(f"no mode {mode!r}", "Modes are append, upsert and replace.")
+        if bool(key) != (mode != "append"):
+            raise InvalidArgument(
+                f"mode {mode} {'needs a' if mode != 'append' else 'has no'} key",
+                "A key is for upsert and replace: the columns by which rows are replaced.",
+            )
+        if schema_evolution not in ("fail", "add_columns"):
+            raise InvalidArgument(
+                f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
+            )
+        self._storage = Storage.of(location, storage_options)
+        self._target = Target(self._storage, mode, tuple(key), schema_evolution)
+        self._target_file_bytes = target_file_bytes
+
+    def write(self, batch: SparkBatch, frame: DataFrame) -> StoredBatch:
+        """Stores a batch, and replaces what earlier attempts at it stored.
+
+        Args:
+            batch: the batch. Each claim may write it to a table once.
+            frame: its rows, without a column `batch_id` in any case.
+
+        Returns:
+            The version of the table that has the batch, and the number of rows.
+
+        Raises:
+            InvalidArgument: if the table is of another or an unknown lineage, cannot take the
+                columns, or has rules that this sink does not check; if a key is null or repeated;
+                if this claim wrote the batch before.
+            LeaseLost: if another owner took the batch over. Nothing is stored.
+            BatchNotOpen: if the batch was acked meanwhile. Nothing is stored.
+            StorageFailed: if the files or the table cannot be written. The batch stays open.
+        """
+        claim = batch.claim
+        identity = BatchIdentity.of(claim)
+        rows = with_batch_id(frame, batch.batch_id)
+        attempt = Attempt(claim.lease.epoch, uuid.uuid4().hex)
+        output = DeltaOutput(self._target, claim, identity, attempt, delta_fields(rows.schema))
+        self._check_key(frame)
+        self._prepare(output, identity, rows.schema)
+        folder = f"{_FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
+        output.files = write_files(
+            rows, self._storage, folder, target_file_bytes=self._target_file_bytes
+        )
+        merged = self._target.mode != "append"
+        try:
+            if merged:
+                with self._target.errors(identity):
+                    check_keys(
+                        self._target.name,
+                        self._storage,
+                        output.files,
+                        self._target.key,
+                        unique=self._target.mode == "upsert",
+                    )
+            publish(claim, output)
+        except (LeaseLost, BatchNotOpen, InvalidArgument):
+            self._remove(output)
+            raise
+        if merged:
+            self._remove(output)
+        return StoredBatch(output.version, sum(file.rows for file in output.files))
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Returns the table's newest version, which executors read in parallel.
+
+        Raises:
+            InvalidArgument: if there is no table, or it needs another reader.
+        """
+        with needing_extra("delta"):
+            from deltalake.exceptions import TableNotFoundError
+        try:
+            table = self._target.load()
+        except TableNotFoundError:
+            raise InvalidArgument(
+                f"there is no {self._target.name}", "The first batch that is stored creates it."
+            ) from None
+        readers = set(table.protocol().reader_features or ()) - {"timestampNtz", "v2Checkpoint"}
+        if readers or table.metadata().partition_columns:
+            needed = ", ".join(sorted(readers)) or "partitions"
+            raise InvalidArgument(
+                f"{self._target.name} needs a reader that knows {needed}",
+                "Read it by deltalake, or by Spark with the jars of Delta.",
+            )
+        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        paths = [
+            uri.removeprefix("file://").removeprefix(self._storage.location).lstrip("/")
+            for uri in table.file_uris()
+        ]
+        return spark.read.schema(schema).parquet(
+            *(f"{self._storage.location}/{path}" for path in paths)
+        )
+
+    def optimize(self, *, target_file_bytes: int | None = None) -> dict[str, Any]:
+        """Unites small files.
+
+        Args:
+            target_file_bytes: the size of the new files; None for the sink's own.
+
+        Returns:
+            The metrics of Delta's library.
+        """
+        table = self._target.load()
+        return table.optimize.compact(target_size=target_file_bytes or self._target_file_bytes)
+
+    def vacuum(
+        self, *, retention: timedelta = timedelta(days=7), dry_run: bool = False
+    ) -> list[str]:
+        """Deletes files that the table does not refer to, such as those of killed attempts.
+
+        Args:
+            retention: how old they must be: longer than any attempt and any reader takes.
+            dry_run: whether to list the files only.
+
+        Returns:
+            The paths of the files.
+
+        Raises:
+            InvalidArgument: if the retention is under a day.
+        """
+        if retention < timedelta(days=1):
+            raise InvalidArgument(
+                f"a retention of {retention} may delete files of attempts that are under way",
+                "Give at least a day.",
+            )
+        return self._target.load().vacuum(
+            retention_hours=int(retention.total_seconds() // 3600),
+            dry_run=dry_run,
+            enforce_retention_duration=False,
+            full=True,
+        )
+
+    def _prepare(self, output: DeltaOutput, batch: BatchIdentity, schema: StructType) -> None:
+        """Creates the table if there is none, and checks before Spark starts that it fits."""
+        with needing_extra("delta"):
+            from deltalake import DeltaTable, Schema
+            from deltalake.exceptions import DeltaError, TableNotFoundError
+        with self._target.errors(batch):
+            try:
+                table = self._target.load()
+            except TableNotFoundError:
+                if not self._storage.is_url:
+                    Path(self._storage.location).mkdir(parents=True, exist_ok=True)
+                fields = delta_fields(schema)
+                # Another attempt may create it at the same time.
+                with suppress(DeltaError):
+                    DeltaTable.create(
+                        self._storage.location,
+                        schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
+                        mode="error",
+                        configuration={LINEAGE: batch.lineage},
+                        storage_options=self._storage.delta_options(),
+                        raise_if_key_not_exists=False,
+                    )
+                table = self._target.load()
+            output.check(table)
+
+    def _check_key(self, frame: DataFrame) -> None:
+        missing = [name for name in self._target.key if name not in frame.columns]
+        if missing:
+            raise InvalidArgument(
+                f"the DataFrame has no column {', '.join(missing)}, which is part of the key of "
+                f"{self._target.name}",
+                f"It has: {', '.join(frame.columns)}.",
+            )
+
+    def _remove(self, output: DeltaOutput) -> None:
+        """Removes files that nobody will read. What cannot be removed now, vacuum() removes."""
+        with suppress(StorageFailed):
+            self._storage.remove(file.path for file in output.files)

@@ -1,0 +1,279 @@
+"""Publishes the files of an attempt in a Delta table by one commit, as `publication.py` demands.
+
+A commit creates the next file of the table's log, unless that exists: so it succeeds only on the
+version that was read before the lease was renewed. `max_commit_retries=0` keeps Delta's library
+from repeating it on a newer version by itself.
+
+Each commit has an application transaction for its batch, whose version is the epoch. So versions
+need not grow from batch to batch, and several batches may be stored at once. The rows of an earlier
+attempt are those with the id of the batch in the column `batch_id`. Their files have no other rows,
+unless somebody compacted them: then they are deleted by a commit of their own before.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...client import Batch, InvalidArgument, PgqueError
+from .data_files import DataFile
+from .delta_merge import merge
+from .delta_schema import added_fields, check_required, delta_statistics
+from .publication import Attempt
+from .storage import Storage, StorageFailed, needing_extra
+from .tables import BATCH_ID, LINEAGE, BatchIdentity, SchemaEvolution, check_lineage_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_RECORD = "pgque"
+# Features of tables that rows from here neither use nor break. The others, such as generated
+# columns, are kept by their own engines only.
+_KEPT_FEATURES = frozenset(
+    (
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "deletionVectors",
+        "domainMetadata",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Delta table and how batches get into it."""
+
+    storage: Storage
+    mode: str
+    key: tuple[str, ...]
+    evolution: SchemaEvolution
+
+    @property
+    def name(self) -> str:
+        """The table's name for errors."""
+        return f"Delta table {self.storage.location}"
+
+    def load(self) -> "DeltaTable":
+        """Loads the newest version of the table.
+
+        Raises:
+            TableNotFoundError: if there is none.
+        """
+        with needing_extra("delta"):
+            from deltalake import DeltaTable
+        return DeltaTable(self.storage.location, storage_options=self.storage.delta_options())
+
+    @contextmanager
+    def errors(self, batch: BatchIdentity) -> Iterator[None]:
+        """Raises `StorageFailed` for an error of Delta's library, naming table and batch."""
+        with needing_extra("delta"):
+            from deltalake.exceptions import DeltaError, TableNotFoundError
+        try:
+            yield
+        except PgqueError:
+            raise
+        except TableNotFoundError:
+            raise StorageFailed(
+                f"{self.name} was deleted while {batch} was written",
+                "Run the batch again: the next attempt creates the table.",
+            ) from None
+        except (DeltaError, OSError) as error:
+            raise StorageFailed(
+                f"{self.name} did not take {batch}: {self.storage.without_secrets(error)}",
+                "Once the cause is gone, the next attempt at the batch can succeed.",
+            ) from None
+
+
+class DeltaOutput:
+    """The files of an attempt, to be published in a Delta table.
+
+    Args:
+        target: the table.
+        claim: the claim of the batch.
+        batch: its identity.
+        attempt: this attempt.
+        fields: the columns of the files, as Delta's JSON has them.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        claim: Batch,
+        batch: BatchIdentity,
+        attempt: Attempt,
+        fields: Sequence[dict[str, Any]],
+    ) -> None:
+        self.attempt = attempt
+        self.files: list[DataFile] = []
+        self.version = -1
+        self._target = target
+        self._claim = claim
+        self._batch = batch
+        self._fields = fields
+        self._app_id = f"pgque/{batch.lineage}/{batch.queue}/{batch.consumer}/{batch.batch_id}"
+
+    def read(self) -> "DeltaTable":
+        """Loads the newest version of the table."""
+        with self._target.errors(self._batch):
+            return self._target.load()
+
+    def published(self, state: "DeltaTable") -> Attempt | None:
+        """Returns the attempt at this batch whose commit is in a version of the table."""
+        with self._target.errors(self._batch):
+            epoch = state.transaction_version(self._app_id)
+            if epoch is None:
+                return None
+            if epoch == self.attempt.epoch:
+                for commit in state.history():
+                    record = commit.get(_RECORD) or {}
+                    if record.get("app_id") == self._app_id:
+                        self.version = int(commit["version"])
+                        return Attempt(epoch, str(record.get("attempt")))
+        return Attempt(epoch, "")
+
+    def replace(self, state: "DeltaTable") -> bool:
+        """Commits the rows in place of those that the table has of the batch."""
+        from deltalake.exceptions import CommitFailedError
+
+        with self._target.errors(self._batch):
+            try:
+                done = self._commit(state)
+            except CommitFailedError:
+                if self._target.load().version() == state.version():
+                    raise
+                return False
+            if done:
+                self.version = state.version() + 1
+            return done
+
+    def check(self, table: "DeltaTable") -> list[dict[str, Any]]:
+        """Returns the columns that the table lacks.
+
+        Raises:
+            InvalidArgument: if the table cannot take the rows, or is of another lineage.
+        """
+        name = self._target.name
+        configuration = table.metadata().configuration
+        lineage = self._batch.lineage
+        check_lineage_of(
+            name,
+            configuration.get(LINEAGE),
+            self._claim,
+            lineage,
+            f"DeltaTable('{self._target.storage.location}').alter.set_table_properties("
+            f"{{'{LINEAGE}': '{lineage}'}}, raise_if_not_exists=False).",
+        )
+        if columns := table.metadata().partition_columns:
+            raise InvalidArgument(
+                f"{name} is partitioned by {', '.join(columns)}, and this sink does not partition",
+                "Store into a table without partitions.",
+            )
+        features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
+        rules = [key for key in configuration if key.startswith("delta.constraints.")]
+        if features or rules:
+            raise InvalidArgument(
+                f"{name} has {', '.join(sorted(features) or rules)}, which this sink does not keep",
+                "Store into another table, and copy the rows from there by an engine that does.",
+            )
+        stored = self._stored_fields(table)
+        check_required(name, stored, self.files)
+        return added_fields(name, stored, self._fields, self._target.evolution)
+
+    def _commit(self, table: "DeltaTable") -> bool:
+        from deltalake import CommitProperties, Field
+
+        added = self.check(table)
+        alone = CommitProperties(max_commit_retries=0)
+        if added:
+            fields = [Field(field["name"], _type(field)) for field in added]
+            table.alter.add_columns(fields, commit_properties=alone)
+            return False
+        if self._target.mode != "append":
+            merge(
+                table,
+                self._target.storage,
+                self.files,
+                self._target.key,
+                replace=self._target.mode == "replace",
+                properties=self._properties(),
+            )
+            return True
+        own, has_more = self._earlier_files(table)
+        if has_more and table.transaction_version(self._app_id) is not None:
+            # The files of the earlier attempt were compacted with those of other batches.
+            deleted = table.delete(f"{BATCH_ID} = {self._batch.batch_id}", commit_properties=alone)
+            if deleted["num_deleted_rows"]:
+                return False
+        self._append(table, own)
+        return True
+
+    def _append(self, table: "DeltaTable", earlier: Sequence[tuple[str, int]]) -> None:
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now = int(time.time() * 1000)
+        table.create_write_transaction(
+            [
+                *(RemoveAction(path, True, now, size, {}) for path, size in earlier),
+                *(
+                    AddAction(file.path, file.size, {}, now, True, delta_statistics(file))
+                    for file in self.files
+                ),
+            ],
+            "append",
+            table.schema(),
+            commit_properties=self._properties(),
+        )
+
+    def _properties(self) -> Any:
+        from deltalake import CommitProperties, Transaction
+
+        return CommitProperties(
+            custom_metadata={
+                _RECORD: {
+                    "app_id": self._app_id,
+                    "epoch": self.attempt.epoch,
+                    "attempt": self.attempt.id,
+                }
+            },
+            max_commit_retries=0,
+            app_transactions=[Transaction(self._app_id, self.attempt.epoch)],
+        )
+
+    def _earlier_files(self, table: "DeltaTable") -> tuple[list[tuple[str, int]], bool]:
+        """Returns the files with rows of this batch only, and whether others may have some, too."""
+        files = pa.table(table.get_add_actions(flatten=True))
+        if not files.num_rows:
+            return [], False
+        if f"min.{BATCH_ID}" not in files.column_names:
+            return [], True
+        low, high = files[f"min.{BATCH_ID}"], files[f"max.{BATCH_ID}"]
+        batch_id = self._batch.batch_id
+        only = pc.and_(pc.equal(low, batch_id), pc.equal(high, batch_id))
+        some = pc.and_(pc.less_equal(low, batch_id), pc.greater_equal(high, batch_id))
+        only, some = pc.fill_null(only, False), pc.fill_null(some, True)
+        own = files.filter(only)
+        others = pc.any(pc.and_not(some, only)).as_py()
+        paths, sizes = own["path"].to_pylist(), own["size_bytes"].to_pylist()
+        return list(zip(paths, sizes, strict=True)), bool(others)
+
+    @staticmethod
+    def _stored_fields(table: "DeltaTable") -> list[dict[str, Any]]:
+        fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+        return fields
+
+
+def _type(field: dict[str, Any]) -> Any:
+    from deltalake import Schema
+
+    schema = Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
+    return schema.fields[0].type
