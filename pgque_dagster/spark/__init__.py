@@ -8,12 +8,13 @@ from .cluster.shipping import ship
 from .payload.changes import parse_changes
 from .payload.parsing import parse_payloads
 from .reading.jdbc import JdbcDriverMissing
-from .sinks import DeltaSink, ParquetSink, PostgresSink, once_per_batch
+from .sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, once_per_batch
 from .source import register
 
 __all__ = [
     "DatabaseAddress",
     "DeltaSink",
+    "IcebergSink",
     "JavaMissing",
     "JdbcDriverMissing",
     "PackageMissing",

@@ -51,6 +51,8 @@ _HELD = frozenset(
     )
 )
 _WAYS_OUT = {
+    "byte": "Cast {name} to int.",
+    "short": "Cast {name} to int.",
     "void": "Cast {name} to the type it is to have.",
     "yearmonthinterval": "Store its months as a number, or cast {name} to string.",
     "time": "Cast {name} to string.",
@@ -164,6 +166,30 @@ def _check(name: str, kind: DataType, held: frozenset[str], format_: str) -> Non
         )
 
 
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Returns the columns as files have them: nullable, and timestamps in UTC.
+
+    Spark's null structs have null fields, also where the fields are declared NOT NULL.
+
+    Args:
+        schema: the columns of Spark's record batches.
+    """
+    return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _stored(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _stored(kind.value_type)))
+    if pa.types.is_map(kind):
+        value = pa.field(kind.item_field.name, _stored(kind.item_type))
+        return pa.map_(_stored(kind.key_type), value)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    return kind
+
+
 class _TaskFiles:
     """The files of one task."""
 
@@ -231,24 +257,8 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _table(batches: list[pa.RecordBatch]) -> pa.Table:
-    """Returns record batches as a table of nullable columns.
-
-    Spark's null structs have null fields, also where the fields are declared NOT NULL.
-    """
     table = pa.Table.from_batches(batches)
-    fields = [pa.field(field.name, _nullable(field.type)) for field in table.schema]
-    return table.cast(pa.schema(fields))
-
-
-def _nullable(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, _nullable(kind.value_type)))
-    if pa.types.is_map(kind):
-        value = pa.field(kind.item_field.name, _nullable(kind.item_type))
-        return pa.map_(_nullable(kind.key_type), value)
-    return kind
+    return table.cast(stored_schema(table.schema))
 
 
 def _abandon(writer: Any) -> None:

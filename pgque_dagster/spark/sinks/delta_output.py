@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from ...client import Batch, InvalidArgument, PgqueError
 from .data_files import DataFile
 from .delta_merge import merge
-from .delta_schema import added_fields, check_required, delta_statistics
+from .delta_schema import added_fields, delta_statistics, required_columns
 from .publication import Attempt
+from .statistics import check_required
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import BATCH_ID, LINEAGE, BatchIdentity, SchemaEvolution, check_lineage_of
 
@@ -186,7 +187,7 @@ class DeltaOutput:
                 "Store into another table, and copy the rows from there by an engine that does.",
             )
         stored = self._stored_fields(table)
-        check_required(name, stored, self.files)
+        check_required(name, required_columns(stored), self.files)
         return added_fields(name, stored, self._fields, self._target.evolution)
 
     def _commit(self, table: "DeltaTable") -> bool:

@@ -1,5 +1,6 @@
 """What the sinks of tables share: the column `batch_id`, the lineage of a table, and results."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +60,53 @@ def with_batch_id(frame: DataFrame, batch_id: int) -> DataFrame:
                 "Give it another name: withColumnRenamed().",
             )
     return frame.withColumn(BATCH_ID, f.lit(batch_id).cast("bigint"))
+
+
+def check_names(
+    table: str,
+    stored: Sequence[str],
+    required: Sequence[str],
+    given: Sequence[str],
+    evolution: SchemaEvolution,
+) -> list[str]:
+    """Compares the names of a DataFrame's columns with those of the table.
+
+    Args:
+        table: the table's name for errors.
+        stored: the columns of the table.
+        required: those of them that must not be null.
+        given: the columns of the DataFrame.
+        evolution: whether the table may get columns.
+
+    Returns:
+        The columns that the table lacks.
+
+    Raises:
+        InvalidArgument: if the rows do not fit the table.
+    """
+    lower = {name.lower(): name for name in stored}
+    added = [name for name in given if name not in stored]
+    for name in added:
+        if name.lower() in lower:
+            raise InvalidArgument(
+                f"{table} has the column {lower[name.lower()]}, and the DataFrame has {name}",
+                f"Rename it: withColumnRenamed('{name}', '{lower[name.lower()]}').",
+            )
+    if added and evolution == "fail":
+        raise InvalidArgument(
+            f"{table} has no column {', '.join(added)}",
+            "Leave it out, or let the sink add columns: schema_evolution='add_columns'.",
+        )
+    lacking = [name for name in required if name not in given]
+    missing = [name for name in stored if name not in given]
+    if lacking or (missing and evolution == "fail"):
+        raise InvalidArgument(
+            f"the DataFrame has no column {', '.join(lacking or missing)}, which {table} has",
+            "Add it to the DataFrame."
+            if lacking
+            else "Add it to the DataFrame, or have nulls in it: schema_evolution='add_columns'.",
+        )
+    return added
 
 
 def check_lineage_of(table: str, found: str | None, claim: Batch, own: str, adopt: str) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from pgque_dagster.spark import DeltaSink, SparkBatch
 from pgque_dagster.spark.sinks.delta_output import DeltaOutput
 from pgque_dagster.spark.sinks.storage import StorageFailed
 from pgque_dagster.spark.sinks.tables import BatchIdentity
-from tests.support.events import claim, publish
+from tests.support.attempts import again, next_batch, once_before_the_swap, results_of_swaps
+from tests.support.events import claim
 from tests.support.s3 import S3
 
 SCHEMA = "number bigint, name string"
-
-Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
@@ -87,7 +85,7 @@ def test_a_stale_attempt_that_read_the_table_before_the_other_committed_cannot_c
         later.claim.ack()
 
     # The stale attempt is behind its renewal, and goes on when the other one has acked.
-    once_before_the_swap(monkeypatch, taken_over)
+    once_before_the_swap(monkeypatch, DeltaOutput, taken_over)
     with pytest.raises(BatchNotOpen):
         sink.write(stale, stale.payload(SCHEMA).where("number < 3"))
 
@@ -100,12 +98,14 @@ def test_two_batches_at_once_both_get_into_the_table(
     client: Client, spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.register_consumer("orders", "another")
-    results = results_of_swaps(monkeypatch)
+    results = results_of_swaps(monkeypatch, DeltaOutput)
     sink = DeltaSink(location)
     first = next_batch(client, spark, [{"number": 1, "name": "x"}])
     second = SparkBatch(spark, claim(client, consumer="another"), client.url)
 
-    once_before_the_swap(monkeypatch, lambda: sink.write(second, second.payload(SCHEMA)))
+    once_before_the_swap(
+        monkeypatch, DeltaOutput, lambda: sink.write(second, second.payload(SCHEMA))
+    )
     sink.write(first, first.payload(SCHEMA))
 
     assert {row[2] for row in rows(location)} == {first.batch_id, second.batch_id}
@@ -290,7 +290,7 @@ def test_a_stale_attempt_does_not_merge(
         sink.write(later, later.payload(SCHEMA).selectExpr("number", "'later' as name"))
         later.claim.ack()
 
-    once_before_the_swap(monkeypatch, taken_over)
+    once_before_the_swap(monkeypatch, DeltaOutput, taken_over)
     with pytest.raises(BatchNotOpen):
         sink.write(stale, stale.payload(SCHEMA))
 
@@ -323,7 +323,7 @@ def test_a_table_that_is_deleted_meanwhile_is_an_error_and_the_next_attempt_succ
     batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
 
     once_before_the_swap(
-        monkeypatch, lambda: Path(location, "_delta_log").rename(tmp_path / "gone")
+        monkeypatch, DeltaOutput, lambda: Path(location, "_delta_log").rename(tmp_path / "gone")
     )
     with pytest.raises(StorageFailed, match=rf"{location}.*batch {batch.batch_id} of orders"):
         DeltaSink(location).write(batch, batch.payload(SCHEMA))
@@ -422,42 +422,6 @@ def test_spark_reads_the_table_with_its_types(
 
     assert read.drop("batch_id").schema.simpleString() == frame.schema.simpleString()
     assert read.drop("batch_id").collect() == frame.collect()
-
-
-def next_batch(client: Client, spark: SparkSession, payloads: Rows) -> SparkBatch:
-    publish(client, payloads)
-    return SparkBatch(spark, claim(client), client.url)
-
-
-def again(client: Client, spark: SparkSession, batch: SparkBatch) -> SparkBatch:
-    """Another claim of the batch, whose lease the first one has lost."""
-    batch.claim.release()
-    return SparkBatch(spark, claim(client), client.url)
-
-
-def once_before_the_swap(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
-    """Has something happen when an attempt is behind its renewal, one time."""
-    replace = DeltaOutput.replace
-    steps = [step]
-
-    def replacing(output: DeltaOutput, state: DeltaTable) -> bool:
-        if steps:
-            steps.pop()()
-        return replace(output, state)
-
-    monkeypatch.setattr(DeltaOutput, "replace", replacing)
-
-
-def results_of_swaps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    replace = DeltaOutput.replace
-    results: list[bool] = []
-
-    def replacing(output: DeltaOutput, state: DeltaTable) -> bool:
-        results.append(replace(output, state))
-        return results[-1]
-
-    monkeypatch.setattr(DeltaOutput, "replace", replacing)
-    return results
 
 
 def rows(location: str) -> list[tuple[Any, ...]]:

@@ -1,0 +1,120 @@
+"""Opens the catalog of Iceberg tables: in the queue's own database, or another one."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from ...client.connection import connect
+from ...client.errors import InvalidArgument, PermissionDenied
+from .storage import Storage, needing_extra
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+CATALOG = "pgque"
+# Names of options of obstore, and what pyiceberg calls them.
+_S3 = {
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "region": "s3.region",
+    "endpoint_url": "s3.endpoint",
+    "endpoint": "s3.endpoint",
+}
+
+
+@contextmanager
+def open_catalog(
+    url: str, schema: str, properties: Mapping[str, str], storage: Storage | None
+) -> Iterator["Catalog"]:
+    """Opens the catalog for the block.
+
+    Args:
+        url: the queue's database, as the driver reaches it.
+        schema: the schema in it that has the tables of the catalog.
+        properties: of another catalog, as pyiceberg takes them; none for the queue's database.
+        storage: the storage of the tables, for its options.
+    """
+    with needing_extra("iceberg"):
+        from pyiceberg.catalog import load_catalog
+    of_files = _file_properties(storage)
+    if properties:
+        catalog = load_catalog(properties.get("name", CATALOG), **{**of_files, **properties})
+    else:
+        _create_schema(url, schema)
+        catalog = load_catalog(
+            CATALOG, **{"type": "sql", "uri": _engine_url(url, schema), **of_files}
+        )
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def _file_properties(storage: Storage | None) -> dict[str, str]:
+    """Returns what pyiceberg needs to access the storage."""
+    if storage is None:
+        return {}
+    given = {key.lower().removeprefix("aws_"): value for key, value in storage.options.items()}
+    # Older libraries of AWS, which Arrow may have, do not know this variable.
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint and "endpoint_url" not in given:
+        given["endpoint_url"] = endpoint
+    own = {_S3[key]: value for key, value in given.items() if key in _S3}
+    # Names with a dot are pyiceberg's own, such as gcs.oauth2.token.
+    return {**own, **{key: value for key, value in storage.options.items() if "." in key}}
+
+
+def _engine_url(url: str, schema: str) -> str:
+    from sqlalchemy import URL
+
+    parts = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+    path = f"-c search_path={schema}"
+    parts["options"] = f"{parts['options']} {path}" if "options" in parts else path
+    return URL.create("postgresql+psycopg", query=parts).render_as_string(hide_password=False)
+
+
+def _create_schema(url: str, schema: str) -> None:
+    """Creates the schema of the catalog's tables, or says which rights are missing."""
+    if not schema.isidentifier() or schema != schema.lower():
+        raise InvalidArgument(
+            f"{schema!r} is no name for the schema of a catalog",
+            "Use lower-case letters, digits and underscores.",
+        )
+    name = sql.Identifier(schema)
+    with connect(url) as connection:
+        row = connection.execute(
+            "select to_regnamespace(%s) is not null, current_user::text, current_database()::text",
+            (schema,),
+        ).fetchone()
+        assert row is not None
+        exists, user, database = row
+        try:
+            if not exists:
+                connection.execute(sql.SQL("create schema if not exists {}").format(name))
+            may_use = connection.execute(
+                "select has_schema_privilege(%(schema)s, 'usage') and"
+                " (has_schema_privilege(%(schema)s, 'create')"
+                "  or to_regclass(%(schema)s || '.iceberg_tables') is not null)",
+                {"schema": schema},
+            ).fetchone()
+        except psycopg.errors.InsufficientPrivilege:
+            may_use = (False,)
+    if may_use != (True,):
+        raise PermissionDenied(
+            f"the role {user} may not keep a catalog of Iceberg tables in schema {schema} of "
+            f"database {database}",
+            f"As an administrator: create schema {schema} authorization {user};"
+            if not exists
+            else f"As an administrator: grant usage, create on schema {schema} to {user};",
+        )
+
+
+def file_options(storage: Storage) -> dict[str, str]:
+    """Returns the options of the storage that Spark's tasks need."""
+    return {key: value for key, value in storage.options.items() if "." not in key}
