@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .assets import (
+        DeltaBatchIOManager,
+        IcebergBatchIOManager,
         ParquetBatchIOManager,
         PostgresBatchIOManager,
         pgque_asset,
@@ -43,7 +45,9 @@ __version__: str
 __all__ = [
     "Alert",
     "BatchConsumerComponent",
+    "DeltaBatchIOManager",
     "EmbeddedPostgres",
+    "IcebergBatchIOManager",
     "ParquetBatchIOManager",
     "PgqueComponent",
     "PgqueResource",
@@ -71,7 +75,9 @@ __all__ = [
 _MODULES = {
     "Alert": "checks",
     "BatchConsumerComponent": "components",
+    "DeltaBatchIOManager": "assets",
     "EmbeddedPostgres": "embedded",
+    "IcebergBatchIOManager": "assets",
     "ParquetBatchIOManager": "assets",
     "PgqueComponent": "components",
     "PgqueResource": "resource",

@@ -2,9 +2,12 @@
 
 from .decorators import pgque_asset, pgque_multi_asset
 from .io_managers import ParquetBatchIOManager, PostgresBatchIOManager
+from .lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
 from .replay import pgque_replay_asset
 
 __all__ = [
+    "DeltaBatchIOManager",
+    "IcebergBatchIOManager",
     "ParquetBatchIOManager",
     "PostgresBatchIOManager",
     "pgque_asset",

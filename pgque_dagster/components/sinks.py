@@ -1,5 +1,7 @@
 """The sinks of a consumer: the IO managers in YAML."""
 
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal
 
 import dagster as dg
@@ -8,6 +10,7 @@ from pydantic import BaseModel, Field
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..spark.sinks.merge import Mode
 from .options import Options, option
+from .table_sinks import DeltaSinkOptions, IcebergSinkOptions
 
 
 class ParquetSinkOptions(Options):
@@ -77,22 +80,21 @@ class PostgresSinkOptions(Options):
         return postgres
 
 
-Sink = ParquetSinkOptions | PostgresSinkOptions
+Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSinkOptions
+
+# A sink without a type is of the first kind.
+_KINDS = (ParquetSinkOptions, PostgresSinkOptions, DeltaSinkOptions, IcebergSinkOptions)
 
 
 def _resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Sink | None:
     if model is None:
         return None
-    kind = (
-        PostgresSinkOptions
-        if isinstance(model, PostgresSinkOptions.model())
-        else ParquetSinkOptions
-    )
+    kind = next(kind for kind in _KINDS if isinstance(model, kind.model()))
     resolved: Sink = kind.resolve_from_model(context, model)
     return resolved
 
 
 def sink_option(description: str) -> dg.Resolver:
     """Returns the resolver of a sink attribute; `type` selects the kind of sink."""
-    kinds: Any = ParquetSinkOptions.model() | PostgresSinkOptions.model() | None
+    kinds: Any = reduce(or_, (kind.model() for kind in _KINDS)) | None
     return dg.Resolver(_resolve, model_field_type=kinds, description=description)

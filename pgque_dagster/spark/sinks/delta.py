@@ -7,7 +7,9 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -17,6 +19,7 @@ from .data_files import TARGET_FILE_BYTES, write_files
 from .delta_merge import check_keys
 from .delta_output import DeltaOutput, Target
 from .delta_schema import delta_fields
+from .file_reader import ListedFile, read_table_files
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
@@ -165,13 +168,9 @@ class DeltaSink:
                 "Read it by deltalake, or by Spark with the jars of Delta.",
             )
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
-        paths = [
-            uri.removeprefix("file://").removeprefix(self._storage.location).lstrip("/")
-            for uri in table.file_uris()
-        ]
-        return spark.read.schema(schema).parquet(
-            *(f"{self._storage.location}/{path}" for path in paths)
-        )
+        files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+        listed = [ListedFile(unquote(file["path"]), file["size_bytes"], {}) for file in files]
+        return read_table_files(spark, self._storage, listed, schema)
 
     def optimize(self, *, target_file_bytes: int | None = None) -> dict[str, Any]:
         """Unites small files.

@@ -98,6 +98,23 @@ class _Source(io.RawIOBase):
         return max(length, 0)
 
 
+def read_table_files(
+    spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
+) -> DataFrame:
+    """Returns the rows of files of a table, which Spark reads itself if they are in a directory.
+
+    Args:
+        spark: the session.
+        storage: the location. Executors need the same access to it as the driver.
+        files: the files, without values of their own.
+        schema: the columns. A file that lacks one has null there.
+    """
+    if storage.is_url or not files:
+        return read_files(spark, storage, files, schema)
+    paths = [f"{storage.location}/{file.path}" for file in files]
+    return spark.read.schema(schema).parquet(*paths)
+
+
 def _packed(files: Sequence[ListedFile]) -> list[list[ListedFile]]:
     parts: list[list[ListedFile]] = []
     room = 0

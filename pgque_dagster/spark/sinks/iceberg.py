@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ...client import BatchNotOpen, InvalidArgument, LeaseLost
 from ..batch import SparkBatch, attempt_of
 from .data_files import TARGET_FILE_BYTES, write_files
+from .file_reader import ListedFile, read_table_files
 from .iceberg_catalog import file_options, open_catalog
 from .iceberg_output import IcebergOutput, Target
 from .iceberg_schema import iceberg_columns
@@ -145,13 +146,25 @@ class IcebergSink:
         try:
             with self._open(url) as catalog:
                 table = catalog.load_table(self._target.table)
-                paths = [task.file.file_path for task in table.scan().plan_files()]
+                found = [task.file for task in table.scan().plan_files()]
         except NoSuchTableError:
             raise InvalidArgument(
                 f"there is no {self._target.name}", "The first batch that is stored creates it."
             ) from None
+        storage = Storage.of(table.location(), file_options(self._warehouse))
+        root = table.location().rstrip("/") + "/"
+        foreign = [file.file_path for file in found if not file.file_path.startswith(root)]
+        if foreign:
+            raise InvalidArgument(
+                f"{self._target.name} has files outside its location, such as {foreign[0]}",
+                "Read it by pyiceberg, or by Spark with the jar of Iceberg.",
+            )
+        files = [
+            ListedFile(file.file_path.removeprefix(root), file.file_size_in_bytes, {})
+            for file in found
+        ]
         schema = from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
-        return spark.read.schema(schema).parquet(*paths)
+        return read_table_files(spark, storage, files, schema)
 
     def expire_snapshots(self, url: str, *, retention: timedelta = timedelta(days=7)) -> None:
         """Forgets old snapshots. Each batch adds one, and each commit reads the list of them.

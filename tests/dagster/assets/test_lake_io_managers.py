@@ -1,0 +1,103 @@
+"""The IO managers of Delta and Iceberg tables: batches stay apart, and each counts once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgque_dagster import (
+    DeltaBatchIOManager,
+    IcebergBatchIOManager,
+    PgqueResource,
+    SparkBatch,
+    pgque_asset,
+)
+from pgque_dagster.client import Client
+from tests.dagster.support import SessionHolder, materialize
+from tests.support.events import make_queue, publish
+
+
+@pytest.fixture
+def client(database_url: str) -> Iterator[Client]:
+    with Client(database_url) as client:
+        make_queue(client)
+        yield client
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def manager(
+    request: pytest.FixtureRequest, client: Client, spark: SparkSession, tmp_path: Path
+) -> dg.IOManager:
+    if request.param == "delta":
+        return DeltaBatchIOManager(base_dir=str(tmp_path), pyspark=SessionHolder(spark))
+    return IcebergBatchIOManager(
+        pgque=PgqueResource(url=client.url), warehouse=str(tmp_path), pyspark=SessionHolder(spark)
+    )
+
+
+@pgque_asset(queue="orders", consumer="revenue")
+def names(batch: SparkBatch) -> DataFrame:
+    return batch.events(["ev_data"]).toDF("name")
+
+
+def test_batches_are_rows_of_one_table_which_a_downstream_asset_reads(
+    client: Client, spark: SparkSession, manager: dg.IOManager
+) -> None:
+    found: list[tuple[str, int]] = []
+
+    @dg.asset
+    def report(names: DataFrame) -> None:
+        found[:] = sorted((row.name, row.batch_id) for row in names.collect())
+
+    ids = []
+    for payloads in (["a", "b"], ["c"]):
+        publish(client, payloads)
+        result = materialize(names, client.url, spark, io_manager=manager, others=(report,))
+        assert result.success
+        (event,) = result.asset_materializations_for_node("names")
+        assert event.metadata["pgque/rows"].value == len(payloads)
+        assert event.metadata["pgque/table_version"].value
+        ids.append(event.metadata["pgque/batch_id"].value)
+
+    assert found == [("a", ids[0]), ("b", ids[0]), ("c", ids[1])]
+
+
+def test_a_downstream_asset_may_want_some_batches(
+    client: Client, spark: SparkSession, manager: dg.IOManager
+) -> None:
+    found: list[str] = []
+
+    @dg.asset(ins={"names": dg.AssetIn(metadata={"pgque/batches": "run"})})
+    def report(names: DataFrame) -> None:
+        found[:] = [row.name for row in names.collect()]
+
+    for payload in ("a", "b"):
+        publish(client, [payload])
+        assert materialize(
+            names,
+            client.url,
+            spark,
+            io_manager=manager,
+            others=(report,),
+            instance=dg.DagsterInstance.ephemeral(),
+        ).success
+
+    assert found == ["b"]
+
+
+def test_what_is_no_dataframe_is_refused_and_the_batch_stays(
+    client: Client, spark: SparkSession, manager: dg.IOManager
+) -> None:
+    publish(client, ["a"])
+
+    @pgque_asset(queue="orders", consumer="revenue", name="names")
+    def number(batch: SparkBatch) -> int:
+        return 1
+
+    result = materialize(number, client.url, spark, io_manager=manager)
+
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert "names returned int" in str(failure.step_failure_data.error)
+    assert client.next_batch("orders", "revenue") is not None
