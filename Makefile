@@ -71,6 +71,10 @@ bench-spark: java venv  ## Run the benchmarks of Spark (Debian's postgresql-15, 
 bench-worker: java venv  ## Measure the worker's latency against the sensor's, about 5 minutes
 	@$(PYTHON) -m benchmarks.worker $(ARGS)
 
+.PHONY: bench-lake
+bench-lake: java venv  ## Measure the sinks of Parquet, Delta and Iceberg, about 20 minutes
+	@$(PYTHON) -m benchmarks.lake $(ARGS)
+
 .PHONY: clean
 clean:  ## Remove data, caches and build results
 	@rm -rf .pgque .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache

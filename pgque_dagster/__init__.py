@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from .components import BatchConsumerComponent, PgqueComponent, QueueComponent
     from .embedded import EmbeddedPostgres
-    from .jobs import build_pgque_jobs
+    from .jobs import build_delta_maintenance_job, build_pgque_jobs
     from .keys import dead_letters_key, queue_key
     from .lineage import build_queue_assets, lag_freshness_policy
     from .resource import PgqueResource
@@ -57,6 +57,7 @@ __all__ = [
     "__version__",
     "build_consumer_lag_checks",
     "build_dead_letter_checks",
+    "build_delta_maintenance_job",
     "build_pgque_alerts",
     "build_pgque_jobs",
     "build_pgque_observation_sensor",
@@ -86,6 +87,7 @@ _MODULES = {
     "SparkBatch": "spark",
     "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
+    "build_delta_maintenance_job": "jobs",
     "build_pgque_alerts": "checks",
     "build_pgque_jobs": "jobs",
     "build_pgque_observation_sensor": "sensors",

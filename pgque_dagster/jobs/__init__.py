@@ -1,5 +1,6 @@
-"""Jobs for operating a queue: replay, purge and export dead letters, pause and resume."""
+"""Jobs that a person or a schedule starts."""
 
 from .queue_jobs import build_pgque_jobs
+from .table_jobs import build_delta_maintenance_job
 
-__all__ = ["build_pgque_jobs"]
+__all__ = ["build_delta_maintenance_job", "build_pgque_jobs"]

@@ -28,10 +28,13 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class S3:
-    """The server, as a client that knows nothing of this package sees it."""
+    """The server, as a client that knows nothing of this package sees it.
+
+    Spark would hide the secret if it had a word such as secret in it.
+    """
 
     endpoint: str
-    secret: str = "a-secret-that-nobody-may-see"
+    secret: str = "for-the-bucket-6pLw"
     options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

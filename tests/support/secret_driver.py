@@ -4,7 +4,8 @@
 
 WAYS are ways to tell where the database is, with commas between: `url`, which is the argument;
 `url_env`, the variable `PGQUE_SECRET_URL`; `url_file`, the file `url` in the folder `PGQUE_FILES`.
-For each of them there is an address besides where nobody answers.
+For each of them there is an address besides where nobody answers. The file `s3` in that folder has
+the options of an object store.
 """
 
 import json
@@ -22,7 +23,15 @@ from pyspark.sql.utils import is_remote
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.batch import read_plan
-from pgque_dagster.spark import DatabaseAddress, ParquetSink, PostgresSink, SparkBatch, register
+from pgque_dagster.spark import (
+    DatabaseAddress,
+    DeltaSink,
+    IcebergSink,
+    ParquetSink,
+    PostgresSink,
+    SparkBatch,
+    register,
+)
 from pgque_dagster.spark.cluster.executor_errors import executor_error
 from pgque_dagster.spark.reading.options import plan_option
 from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
@@ -75,6 +84,7 @@ def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
             PostgresSink("balance", key=["account"], mode="add").write(batch, totals)
             PostgresSink("balance", key=["account"], mode="add", url=address).write(batch, totals)
             ParquetSink(folder / "tables" / way).write(batch, totals)
+            _keep_in_s3(batch, totals, way)
             _fail_to_keep(batch, totals, address, unreachable)
             rows = orders.selectExpr("account as data")
             rows.write.format("pgque").options(**options, queue="published").mode("append").save()
@@ -102,6 +112,24 @@ def _fail_to_keep(
         failing.explain(mode="extended")
         _fail(partial(write, failing, 0))
     print(sink, batch, address)
+
+
+def _keep_in_s3(batch: SparkBatch, rows: DataFrame, way: str) -> None:
+    """Stores tables in an object store, and fails to, with credentials that are passed."""
+    options = json.loads(Path(os.environ["PGQUE_FILES"], "s3").read_text())
+    for bucket in ("lake", "missing"):
+        delta = DeltaSink(f"s3://{bucket}/{way}/delta", storage_options=options)
+        iceberg = IcebergSink(
+            f"{bucket}.{way}", warehouse=f"s3://{bucket}/{way}", storage_options=options
+        )
+        for sink in (delta, iceberg):
+            if bucket == "missing":
+                _fail(partial(sink.write, batch, rows))
+            else:
+                print(sink.write(batch, rows), sink)
+        if bucket == "lake":
+            read = delta.read(batch.spark)
+            _show(read, "extended", "formatted", "cost")
 
 
 def _show(frame: DataFrame, *modes: str) -> None:

@@ -28,6 +28,7 @@ from .tables import (
     SchemaEvolution,
     StoredBatch,
     with_batch_id,
+    written_for,
 )
 
 DeltaMode = Literal["append", "upsert", "replace"]
@@ -124,9 +125,10 @@ class DeltaSink:
         self._check_key(frame)
         self._prepare(output, identity, rows.schema)
         folder = f"{_FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
-        output.files = write_files(
-            rows, self._storage, folder, target_file_bytes=self._target_file_bytes
-        )
+        with written_for(self._target.name, identity):
+            output.files = write_files(
+                rows, self._storage, folder, target_file_bytes=self._target_file_bytes
+            )
         merged = self._target.mode != "append"
         try:
             if merged:

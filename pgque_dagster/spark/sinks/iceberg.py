@@ -20,7 +20,14 @@ from .iceberg_output import IcebergOutput, Target
 from .iceberg_schema import iceberg_columns
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
-from .tables import LINEAGE, BatchIdentity, SchemaEvolution, StoredBatch, with_batch_id
+from .tables import (
+    LINEAGE,
+    BatchIdentity,
+    SchemaEvolution,
+    StoredBatch,
+    with_batch_id,
+    written_for,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -119,9 +126,10 @@ class IcebergSink:
                 location = self._prepare(catalog, output, identity, columns)
             storage = Storage.of(location, file_options(self._warehouse))
             folder = f"{_FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
-            output.files = write_files(
-                rows, storage, folder, target_file_bytes=self._target_file_bytes
-            )
+            with written_for(self._target.name, identity):
+                output.files = write_files(
+                    rows, storage, folder, target_file_bytes=self._target_file_bytes
+                )
             try:
                 publish(claim, output)
             except (LeaseLost, BatchNotOpen, InvalidArgument):

@@ -1,6 +1,7 @@
 """What the sinks of tables share: the column `batch_id`, the lineage of a table, and results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from ...client import Batch, InvalidArgument, calls
+from .storage import StorageFailed
 
 BATCH_ID = "batch_id"
 LINEAGE = "pgque.lineage"
@@ -45,6 +47,16 @@ class BatchIdentity:
 
     def __str__(self) -> str:
         return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
+
+
+@contextmanager
+def written_for(table: str, batch: BatchIdentity) -> Iterator[None]:
+    """Names table and batch in an error about their files."""
+    try:
+        yield
+    except StorageFailed as error:
+        told = f"{table} did not take {batch}: {error.args[0]}"
+        raise StorageFailed(told, error.hint) from None
 
 
 def with_batch_id(frame: DataFrame, batch_id: int) -> DataFrame:

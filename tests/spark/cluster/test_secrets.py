@@ -1,5 +1,6 @@
 """Nothing that Spark writes or shows has the password of the database in it."""
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.conftest import JDBC_JAR
 from tests.support.clusters import LOCAL_CLUSTER, connect_server, run_driver
 from tests.support.events import make_queue, tick
 from tests.support.queues import connect
+from tests.support.s3 import S3, s3_server
 from tests.support.secret_driver import nobody
 
 # Spark would hide a text that has a word such as secret in it; these have none.
@@ -62,8 +64,14 @@ def urls() -> Iterator[dict[str, str]]:
         }
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with s3_server() as server:
+        yield server
+
+
 @pytest.fixture
-def environment(urls: dict[str, str], tmp_path: Path) -> dict[str, str]:
+def environment(urls: dict[str, str], s3: S3, tmp_path: Path) -> dict[str, str]:
     """What driver and executors find in their environment; a batch waits for each way."""
     with Client(urls["url"]) as client:
         client.create_queue("published")
@@ -75,6 +83,7 @@ def environment(urls: dict[str, str], tmp_path: Path) -> dict[str, str]:
     files = tmp_path / "files"
     files.mkdir()
     (files / "url").write_text(urls["url_file"])
+    (files / "s3").write_text(json.dumps(s3.options))
     (files / "unreachable").write_text(nobody(urls["url_file"]))
     return {
         "PGQUE_SECRET_URL": urls["url_env"],
@@ -116,6 +125,7 @@ def showing(text: str, folder: Path) -> set[str]:
 )
 def test_no_plan_log_or_page_shows_a_password(
     urls: dict[str, str],
+    s3: S3,
     environment: dict[str, str],
     tmp_path: Path,
     master: str,
@@ -135,6 +145,7 @@ def test_no_plan_log_or_page_shows_a_password(
     assert showing(MARK, tmp_path) >= {"spark.log", "ui.txt", "event-log"} | executors_log
     found = {way: showing(password, tmp_path) for way, password in PASSWORDS.items()}
     assert found == {"url": set(), "url_env": set(), "url_file": {"files"}}
+    assert showing(s3.secret, tmp_path) == {"files"}
 
 
 @pytest.mark.slow

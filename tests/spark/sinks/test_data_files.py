@@ -198,8 +198,8 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
     assert "hidden" not in str(told.value)
 
 
-def test_a_full_disk_is_an_error_that_names_the_place(spark: SparkSession) -> None:
-    with pytest.raises(StorageFailed, match=r"/dev/full.* cannot be written: .*next attempt"):
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(spark: SparkSession) -> None:
+    with pytest.raises(StorageFailed, match=r"/dev/full cannot be written: .*next attempt"):
         write_files(spark.range(ROWS), Storage.of("/dev/full"), "files")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,31 @@ def test_a_table_that_is_deleted_meanwhile_is_an_error_and_the_next_attempt_succ
     later = again(client, spark, batch)
     DeltaSink(location).write(later, later.payload(SCHEMA))
     assert len(rows(location)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+def test_a_full_disk_is_an_error_and_the_next_attempt_succeeds(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    location = str(disk / "table")
+    batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
+    large = spark.range(400_000).selectExpr("id as number", "uuid() as name").coalesce(1)
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], check=True)
+    try:
+        with pytest.raises(StorageFailed, match=rf"batch {batch.batch_id} of .*No space left"):
+            DeltaSink(location).write(batch, large)
+        left = list(disk.rglob("*.parquet"))
+
+        later = again(client, spark, batch)
+        DeltaSink(location).write(later, later.payload(SCHEMA))
+        stored = rows(location)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+    assert left == []
+    assert len(stored) == 1
 
 
 def test_vacuum_removes_what_killed_attempts_left(

@@ -7,10 +7,8 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from psycopg.conninfo import conninfo_to_dict
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
-from sqlalchemy import URL
 
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, PermissionDenied
 from pgque_dagster.spark import IcebergSink, SparkBatch
@@ -21,6 +19,7 @@ from tests.support.attempts import again, next_batch, once_before_the_swap, resu
 from tests.support.events import claim, publish
 from tests.support.logins import as_login
 from tests.support.s3 import S3
+from tests.support.stored_tables import iceberg_catalog
 
 SCHEMA = "number bigint, name string"
 TABLE = "sales.revenue"
@@ -344,15 +343,7 @@ def table(client: Client) -> Any:
 
 
 def catalog(client: Client, **properties: str) -> Catalog:
-    parts = {key: str(value) for key, value in conninfo_to_dict(client.url).items()}
-    uri = URL.create(
-        "postgresql+psycopg", query={**parts, "options": "-c search_path=iceberg_catalog"}
-    )
-    # As the documentation says.
-    return load_catalog(
-        "pgque",
-        **{"type": "sql", "uri": uri.render_as_string(hide_password=False), **properties},
-    )
+    return iceberg_catalog(client.url, **properties)
 
 
 def adopt(client: Client, lineage: str) -> None:

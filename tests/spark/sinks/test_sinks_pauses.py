@@ -31,6 +31,8 @@ ALWAYS = {
     ("parquet", SIGSTOP, "while the later attempt writes"),
     ("parquet", SIGKILL, "between publishing and ack"),
     ("parquet on s3", SIGSTOP, "after the lease is renewed"),
+    ("delta", SIGSTOP, "after the lease is renewed"),
+    ("iceberg", SIGSTOP, "after the lease is renewed"),
 }
 POINTS_OF = {"parquet": (BETWEEN_RENAMES,)}
 
