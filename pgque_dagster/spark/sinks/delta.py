@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -30,6 +30,9 @@ from .tables import (
     with_batch_id,
     written_for,
 )
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 DeltaMode = Literal["append", "upsert", "replace"]
 
@@ -215,28 +218,35 @@ class DeltaSink:
 
     def _prepare(self, output: DeltaOutput, batch: BatchIdentity, schema: StructType) -> None:
         """Creates the table if there is none, and checks before Spark starts that it fits."""
-        with needing_extra("delta"):
-            from deltalake import DeltaTable, Schema
-            from deltalake.exceptions import DeltaError, TableNotFoundError
         with self._target.errors(batch):
+            from deltalake.exceptions import TableNotFoundError
+
             try:
                 table = self._target.load()
             except TableNotFoundError:
-                if not self._storage.is_url:
-                    Path(self._storage.location).mkdir(parents=True, exist_ok=True)
-                fields = delta_fields(schema)
-                # Another attempt may create it at the same time.
-                with suppress(DeltaError):
-                    DeltaTable.create(
-                        self._storage.location,
-                        schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
-                        mode="error",
-                        configuration={LINEAGE: batch.lineage},
-                        storage_options=self._storage.delta_options(),
-                        raise_if_key_not_exists=False,
-                    )
-                table = self._target.load()
+                table = self._create(batch, delta_fields(schema))
             output.check(table)
+
+    def _create(self, batch: BatchIdentity, fields: list[dict[str, Any]]) -> "DeltaTable":
+        from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        if not self._storage.is_url:
+            Path(self._storage.location).mkdir(parents=True, exist_ok=True)
+        try:
+            return DeltaTable.create(
+                self._storage.location,
+                schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
+                mode="error",
+                configuration={LINEAGE: batch.lineage},
+                storage_options=self._storage.delta_options(),
+                raise_if_key_not_exists=False,
+            )
+        except DeltaError:
+            # Another attempt may have created it at the same time.
+            with suppress(TableNotFoundError):
+                return self._target.load()
+            raise
 
     def _check_key(self, frame: DataFrame) -> None:
         missing = [name for name in self._target.key if name not in frame.columns]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _RECORD = "pgque"
+_MAPPING = "delta.columnMapping.mode"
 # Features of tables that rows from here neither use nor break. The others, such as generated
 # columns, are kept by their own engines only.
 _KEPT_FEATURES = frozenset(
@@ -180,13 +181,18 @@ class DeltaOutput:
                 "Store into a table without partitions.",
             )
         features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
-        rules = [key for key in configuration if key.startswith("delta.constraints.")]
-        if features or rules:
+        stored = self._stored_fields(table)
+        rules = [
+            *sorted(features),
+            *(key for key in configuration if key.startswith("delta.constraints.")),
+            *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),
+            *(key for field in stored for key in field["metadata"] if key.startswith("delta.")),
+        ]
+        if rules:
             raise InvalidArgument(
-                f"{name} has {', '.join(sorted(features) or rules)}, which this sink does not keep",
+                f"{name} has {', '.join(rules)}, which this sink does not keep",
                 "Store into another table, and copy the rows from there by an engine that does.",
             )
-        stored = self._stored_fields(table)
         check_required(name, required_columns(stored), self.files)
         return added_fields(name, stored, self._fields, self._target.evolution)
 
