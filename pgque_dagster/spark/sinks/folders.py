@@ -215,15 +215,16 @@ class FolderOutput:
 
 
 def _sweep(folder: Path, epoch: int) -> None:
-    """Removes the files that nobody reads or publishes any more."""
-    for path in _entries(folder):
-        written = _WRITING.fullmatch(path.name)
-        if written and int(written[1]) < epoch:
-            _rename(path, folder / f".trash-{uuid.uuid4().hex}")
-    for path in folder.glob(".trash-*"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob("publication-*/.epoch-*/*"):
-        path.unlink(missing_ok=True)
+    """Removes the files that nobody reads or publishes any more, as far as this is possible."""
+    with suppress(OSError):
+        for path in _entries(folder):
+            written = _WRITING.fullmatch(path.name)
+            if written and int(written[1]) < epoch:
+                _rename(path, folder / f".trash-{uuid.uuid4().hex}")
+        for path in folder.glob(".trash-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in folder.glob("publication-*/.epoch-*/*"):
+            path.unlink(missing_ok=True)
 
 
 def _rename(path: Path, target: Path) -> None:

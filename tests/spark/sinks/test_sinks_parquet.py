@@ -396,6 +396,20 @@ def test_batches_are_read_from_one_on_or_by_their_ids(
     assert len(sink(location).files(batches=ids[:2])) < len(sink(location).files())
 
 
+def test_tables_of_replays_in_a_location_are_read_with_the_column_replay(
+    client: Client, location: str, spark: SparkSession
+) -> None:
+    publish(client, ["a"])
+    claimed = attempt(client, f"{location}/replay=first", numbers(spark, 2))
+    claimed.ack()
+
+    table = sink(location).read(spark)
+
+    assert table.columns == ["id", "replay", "batch_id"]
+    assert sorted(table.collect()) == [(n, "first", claimed.batch_id) for n in range(2)]
+    assert len(sink(location).files()) == len(files(location))
+
+
 def test_the_newest_batch_has_the_columns_of_a_table_in_an_object_store(
     client: Client, s3: S3, spark: SparkSession
 ) -> None:
