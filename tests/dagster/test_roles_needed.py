@@ -225,6 +225,7 @@ class Shop:
             "pgque send": ["orders", "{}"],
             "pgque scheduled cancel": [str(self._entry)],
             "pgque register": ["orders", "another"],
+            "pgque assign": ["orders", "revenue", "production"],
             "pgque unregister": ["orders", "revenue"],
             "pgque create-queue": ["another", "--set", "max_retries=3"],
             "pgque drop-queue": ["orders", "--force"],
