@@ -275,10 +275,10 @@ class Outputs:
                 f"the IO manager {key} ({type(manager).__name__}) may replace the output of a batch"
                 f" of {self.keys[name].to_user_string()} by that of the next one, which loses it",
                 "Use the IO manager for Parquet, Delta, Iceberg or Postgres, or have the function "
-                "store its results and return a MaterializeResult. If this IO manager keeps the batches "
-                "apart, as by the metadata pgque/batch_id of its context, and storing one again "
-                "changes nothing, say so: batch_safe=True, for the asset or as an attribute of the "
-                "IO manager.",
+                "store its results and return a MaterializeResult. If this IO manager keeps the "
+                "batches apart, as by the metadata pgque/batch_id of its context, and storing one "
+                "again changes nothing, say so: batch_safe=True, for the asset or as an attribute "
+                "of the IO manager.",
             )
 
     def _check_type(self, name: str, value: Any) -> None:

@@ -72,15 +72,15 @@ def test_uninstall_needs_no_force_when_all_is_read(pgque: Pgque, client: Client)
 
 
 def test_an_older_schema_is_upgraded_and_the_versions_are_named(empty_database: str) -> None:
-    (*_, newest) = sorted(RELEASED.glob("*.sql"))
+    (oldest, *_) = sorted(RELEASED.glob("*.sql"))
     with psycopg.connect(empty_database, autocommit=True) as connection:
-        connection.execute(newest.read_bytes())
+        connection.execute(oldest.read_bytes())
 
     def pgque(*arguments: str) -> Result:
         return CliRunner().invoke(main, ["--url", empty_database, *arguments])
 
     assert "pgque install" in pgque("uninstall").stderr
-    assert pgque("install").output == f"upgraded pgque from {newest.stem} to {__version__}\n"
+    assert pgque("install").output == f"upgraded pgque from {oldest.stem} to {__version__}\n"
     assert pgque("uninstall").exit_code == 0
 
 
