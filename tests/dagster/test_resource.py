@@ -46,7 +46,8 @@ def connections(url: str) -> int:
     with psycopg.connect(url) as db:
         row = db.execute(
             "select count(*) from pg_stat_activity "
-            "where datname = current_database() and pid <> pg_backend_pid()"
+            "where datname = current_database() and pid <> pg_backend_pid() "
+            "and backend_type = 'client backend'"  # autovacuum may visit the database
         ).fetchone()
     return int(row[0]) if row else 0
 

@@ -86,6 +86,7 @@ def test_a_second_consumer_with_a_held_batch_is_a_problem_of_its_own(client: Cli
 
 def test_rotation_that_is_stuck_rings(client: Client, sql: Callable[[str], None]) -> None:
     on_call = OnCall(client)
+    client.send("orders", "a")
     sql("update pgque.queue set queue_switch_time = now() - interval '1 day'")
 
     assert on_call.evaluate() == ["rotation_health"]
@@ -231,6 +232,8 @@ def test_a_queue_that_does_not_exist_rings_until_it_does(client: Client) -> None
 
 def test_other_queues_stay_out(client: Client, sql: Callable[[str], None]) -> None:
     make_queue(client, "returns")
+    for queue in ("orders", "returns"):
+        client.send(queue, "a")
     sql("update pgque.queue set queue_switch_time = now() - interval '1 day'")
     on_call = OnCall(client, "returns")
 
