@@ -58,10 +58,11 @@ def main() -> None:
             url, seconds=options.seconds, rounds=options.rounds
         ),
         "latency": lambda url: latency.measure(url, seconds=30),
-        "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
         "partitions": lambda url: partitions.measure(url, rounds=options.rounds),
         "observability": lambda url: observability.measure(url, rounds=options.rounds),
         "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
+        # Last, because it leaves long logs.
+        "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
     }
     results: list[Result] = []
     with rivals() as url:
