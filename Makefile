@@ -41,6 +41,7 @@ lint: venv  ## Check style, types, imports and the SQL rules
 	@$(PYTHON) build/assemble.py --check
 	@$(PYTHON) build/check_sql.py
 	@$(PYTHON) build/reference.py --check
+	@$(PYTHON) build/cli_reference.py --check
 
 .PHONY: format
 format: venv  ## Format the code and apply ruff's fixes
@@ -52,15 +53,21 @@ sql: venv  ## Assemble sql/pgque.sql from the files of build/manifest.txt
 	@$(PYTHON) build/assemble.py
 
 .PHONY: reference
-reference: venv  ## Write docs/reference.md from the SQL files
+reference: venv  ## Write docs/reference.md from the SQL files, and docs/cli.md from the commands
 	@$(PYTHON) build/reference.py
+	@$(PYTHON) build/cli_reference.py
 
 .PHONY: bench
-bench: venv  ## Run the benchmarks, about 10 minutes (Debian's postgresql-15-pgq3 needed)
+bench: bench-rivals  ## Run the benchmarks, about 15 minutes (Debian's postgresql-15-pgq3 needed)
 	@$(PYTHON) benchmarks/run.py $(ARGS)
 
+.PHONY: bench-rivals
+bench-rivals: venv
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input \
+		--constraint constraints.txt --requirement benchmarks/requirements.txt
+
 .PHONY: bench-soak
-bench-soak: venv  ## Run the benchmarks with 10 minutes of a held xmin horizon
+bench-soak: bench-rivals  ## Run the benchmarks with 10 minutes of a held xmin horizon
 	@$(PYTHON) benchmarks/run.py --soak 10 $(ARGS)
 
 .PHONY: bench-spark
@@ -68,12 +75,16 @@ bench-spark: java venv  ## Run the benchmarks of Spark (Debian's postgresql-15, 
 	@$(PYTHON) benchmarks/spark.py $(ARGS)
 
 .PHONY: bench-worker
-bench-worker: java venv  ## Measure the worker's latency against the sensor's, about 5 minutes
+bench-worker: java venv  ## Measure the latency of worker and sensor, with and without warm processes, 10 minutes
 	@$(PYTHON) -m benchmarks.worker $(ARGS)
 
 .PHONY: bench-lake
 bench-lake: java venv  ## Measure the sinks of Parquet, Delta and Iceberg, about 20 minutes
 	@$(PYTHON) -m benchmarks.lake $(ARGS)
+
+.PHONY: bench-drain
+bench-drain: java venv  ## Drain a backlog of 10,000,000 events into Parquet, minutes (ARGS="--events N")
+	@$(PYTHON) -m benchmarks.drain $(ARGS)
 
 .PHONY: clean
 clean:  ## Remove data, caches and build results

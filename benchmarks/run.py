@@ -10,7 +10,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import (
+    client,
     consumers,
+    jobs,
     latency,
     observability,
     partitions,
@@ -18,6 +20,7 @@ from benchmarks import (
     producers,
     publishing,
     soak,
+    stalls,
 )
 from benchmarks.measure import Result, to_markdown, write_section
 from benchmarks.servers import rivals
@@ -38,12 +41,15 @@ def main() -> None:
         "--only",
         choices=(
             "producers",
+            "client",
+            "jobs",
             "publishing",
             "latency",
             "soak",
             "partitions",
             "consumers",
             "observability",
+            "stalls",
         ),
     )
     parser.add_argument(
@@ -54,6 +60,8 @@ def main() -> None:
         "producers": lambda url: producers.measure(
             url, seconds=options.seconds, rounds=options.rounds
         ),
+        "client": lambda url: client.measure(url, rounds=options.rounds),
+        "jobs": lambda url: jobs.measure(url, rounds=options.rounds),
         "publishing": lambda url: publishing.measure(
             url, seconds=options.seconds, rounds=options.rounds
         ),
@@ -61,14 +69,15 @@ def main() -> None:
         "partitions": lambda url: partitions.measure(url, rounds=options.rounds),
         "observability": lambda url: observability.measure(url, rounds=options.rounds),
         "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
-        # Last, because it leaves long logs.
         "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
+        "stalls": lambda url: stalls.measure(url, seconds=60),
     }
     results: list[Result] = []
-    with rivals() as url:
-        for name, measure in parts.items():
-            if options.only in (None, name):
-                print(f"measuring {name}", file=sys.stderr, flush=True)
+    for name, measure in parts.items():
+        if options.only in (None, name):
+            print(f"measuring {name}", file=sys.stderr, flush=True)
+            # Each on a server of its own, because some leave long logs or much to write.
+            with rivals() as url:
                 results += measure(url)
     table = to_markdown(results)
     print(table)

@@ -54,7 +54,7 @@ def measure(spark: SparkSession, url: str, rounds: int, events: int = EVENTS) ->
             f"{found['ours']:.2f} against {found[rival]:.2f} s",
         )
         for rival, against, target in (
-            ("jdbc", "Spark JDBC append to a plain table", 1.5),
+            ("jdbc", "Spark JDBC append to a plain table", 1.2),
             ("jdbc in two steps", "the same to an unlogged one, then one INSERT as ours", None),
         )
     ]

@@ -1,10 +1,15 @@
 """Measures the time from send to ack by the worker and by the sensor: `make bench-worker`.
 
-Both run the same project, in which Spark parses and sums up ten events at a time.
+Both run the same project, in which Spark parses and sums up ten events at a time. The sensor is
+measured with warm processes and with Dagster's default launcher, each with a Spark in the runs and
+with sessions of `pgque spark-server`. The memory is the most that Dagster and its runs, the JVMs
+and Spark's Python workers held at a time, without what processes share.
 """
 
 import argparse
+import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -13,20 +18,26 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from benchmarks.measure import Result, to_markdown
+from demo import processes
 from pgque_dagster import installer
 from pgque_dagster.client import Client, Ticker
 from pgque_dagster.embedded import EmbeddedPostgres
+from tests.support.spark_server import SparkServer, spark_server
 
 _EVENTS = 10
-_PATIENCE = 180.0
+_PATIENCE = 600.0
+_EVALUATION_SECONDS = 5.0
 
 _PROJECT = """
+import json, os
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
@@ -39,18 +50,54 @@ def revenue(context: dg.AssetExecutionContext, batch: SparkBatch) -> None:
 defs = dg.Definitions(
     assets=[revenue],
     sensors=[build_pgque_sensor([revenue], default_status=dg.DefaultSensorStatus.RUNNING)],
-    executor=dg.in_process_executor,
     resources={
-        "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL")),
-        "pyspark": LazyPySparkResource(spark_config={
-            "spark.master": "local[2]", "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2"}),
+        "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL"), deployment="benchmark"),
+        "pyspark": LazyPySparkResource(spark_config=json.loads(os.environ["SPARK_CONFIG"])),
     },
 )
 """
 
+_PARTS = _PYTHON, _JVM, _WORKERS = "Dagster and runs", "JVM", "Spark's Python"
+
+_LOCAL = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+# The least that a run with a Spark of its own takes.
+_BARE_SPARK = """
+import json, os
+from pyspark.sql import SparkSession
+builder = SparkSession.builder
+for name, value in json.loads(os.environ["SPARK_CONFIG"]).items():
+    builder = builder.config(name, value)
+events = builder.getOrCreate().createDataFrame([('{"total": 1.5}',)] * 10, "payload string")
+totals = events.selectExpr("from_json(payload, 'total double').total as total")
+totals.groupBy().sum("total").collect()
+"""
+
+# As docs/latency.md recommends.
+_QUICK_QUEUE = """
+run_coordinator:
+  module: dagster
+  class: QueuedRunCoordinator
+  config:
+    dequeue_interval_seconds: 1
+"""
+_WARM = """
+run_launcher:
+  module: pgque_dagster.launcher
+  class: WarmRunLauncher
+"""
+
+_SEND = """
+select pgque.send_batch('orders', array_fill('{"total": 1.5}'::text, array[%s])),
+    pg_current_xact_id()::text
+"""
+# Not by the ids of events: a tick that leaves events behind already counts their ids.
 _FINISHED = """
-select t.tick_event_seq >= %s
+select pg_visible_in_snapshot(%s::xid8, t.tick_snapshot)
 from pgque.subscription s
 join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
 """
@@ -63,12 +110,54 @@ def measure(worker_rounds: int, sensor_rounds: int) -> Iterator[Result]:
         (project / "shop.py").write_text(_PROJECT)
         (project / "workspace.yaml").write_text("load_from:\n  - python_module: shop\n")
         with EmbeddedPostgres(project / "postgres") as server, _ticking(server.url):
-            yield from _latencies(
-                "worker", 1.5, server.url, project, _worker(), rounds=worker_rounds, warm_up=5
+            serve = partial(_latencies, url=server.url, project=project)
+            yield from serve(
+                "worker",
+                (0.5, None),
+                command=_worker(),
+                rounds=worker_rounds,
+                warm_up=5,
+                pause=0.37,
             )
-            yield from _latencies(
-                "sensor", None, server.url, project, _daemon(), rounds=sensor_rounds, warm_up=1
+            sensor = partial(
+                serve,
+                command=_daemon(),
+                rounds=sensor_rounds,
+                warm_up=2,
+                pause=_EVALUATION_SECONDS,
             )
+            launchers = {
+                "warm processes": ((4.0, 6.0), _WARM + _QUICK_QUEUE),
+                "default launcher": ((9.0, None), _QUICK_QUEUE),
+            }
+            for name, (targets, settings) in launchers.items():
+                yield from sensor(f"sensor, {name}", targets, settings=settings)
+            yield _bare_spark()
+            with spark_server(project, server.url) as spark:
+                for name, (targets, settings) in launchers.items():
+                    yield from sensor(
+                        f"sensor, {name}, Spark Connect", targets, settings=settings, spark=spark
+                    )
+
+
+def _bare_spark(rounds: int = 5) -> Result:
+    """Returns the time of a Python process that starts Spark and runs one query."""
+    environment = {**os.environ, "SPARK_CONFIG": json.dumps(_LOCAL)}
+    seconds = []
+    for _ in range(rounds):
+        start = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-c", _BARE_SPARK], env=environment, capture_output=True, check=True
+        )
+        seconds.append(time.monotonic() - start)
+    return Result(
+        "Spark alone: start, session and first query (s)",
+        "",
+        statistics.median(seconds),
+        "<=",
+        None,
+        f"{rounds} processes",
+    )
 
 
 def _worker() -> list[str]:
@@ -97,35 +186,65 @@ def _ticking(url: str) -> Iterator[None]:
 
 def _latencies(
     name: str,
-    target: float | None,
+    targets: tuple[float | None, float | None],
+    *,
+    command: Sequence[str],
     url: str,
     project: Path,
-    command: Sequence[str],
-    *,
     rounds: int,
     warm_up: int,
+    pause: float,
+    settings: str = "",
+    spark: SparkServer | None = None,
 ) -> list[Result]:
-    home = project / f"home-{name}"
-    home.mkdir()
+    home = Path(tempfile.mkdtemp(prefix="home-", dir=project))
+    (home / "dagster.yaml").write_text(f"telemetry:\n  enabled: false\n{settings}")
     environment = {
         **os.environ,
         "PGQUE_URL": url,
         "DAGSTER_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONFIG": json.dumps(_LOCAL if spark is None else {"spark.remote": spark.url}),
     }
-    with _serving(command, project, environment, home / "log"):
-        seconds = [_one_batch(url) for _ in range(warm_up + rounds)][warm_up:]
+    seconds, memory = [], dict.fromkeys(_PARTS, 0.0)
+    with _serving(command, project, environment, home / "log") as session:
+        for number in range(warm_up + rounds):
+            taken = _one_batch(url)
+            roots = [session] if spark is None else [session, spark.process_id]
+            for part, megabytes in _memory(roots).items():
+                memory[part] = max(memory[part], megabytes)
+            if number >= warm_up:
+                seconds.append(taken)
+            # So that events come at any time between two evaluations of the sensor.
+            time.sleep(random.uniform(0, pause))
     return [
         Result(
             f"event to ack by the {name}, p{rank} (s)",
             "",
             _percentile(seconds, rank),
             "<=",
-            target if rank == 50 else None,
-            f"{len(seconds)} batches of {_EVENTS} events",
+            target,
+            f"{len(seconds)} batches of {_EVENTS} events; "
+            + ", ".join(f"{part} {megabytes:.0f} MB" for part, megabytes in memory.items()),
         )
-        for rank in (50, 90)
+        for rank, target in zip((50, 90), targets, strict=True)
     ]
+
+
+def _memory(roots: Sequence[int]) -> dict[str, float]:
+    """Returns the megabytes of processes and all below them, by part."""
+    found = dict.fromkeys(_PARTS, 0.0)
+    for root in map(psutil.Process, roots):
+        for process in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error):
+                found[_part(process)] += process.memory_full_info().pss / 2**20
+    return found
+
+
+def _part(process: psutil.Process) -> str:
+    if process.name() == "java":
+        return _JVM
+    return _WORKERS if "pyspark.daemon" in process.cmdline() else _PYTHON
 
 
 def _percentile(values: Sequence[float], rank: int) -> float:
@@ -135,7 +254,7 @@ def _percentile(values: Sequence[float], rank: int) -> float:
 @contextmanager
 def _serving(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path
-) -> Iterator[None]:
+) -> Iterator[int]:
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -146,32 +265,30 @@ def _serving(
             start_new_session=True,
         )
         try:
-            yield
+            yield process.pid
         except TimeoutError:
             sys.stderr.write(log.read_text()[-4000:])
             raise
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            for member in processes.session_members(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
+            process.wait()
 
 
 def _one_batch(url: str) -> float:
     """Sends events and returns the seconds until they are acked."""
-    with Client(url) as client, psycopg.connect(url, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         start = time.monotonic()
-        ids = client.send_batch("orders", ['{"total": 1.5}'] * _EVENTS)
-        while connection.execute(_FINISHED, [max(ids)]).fetchone() != (True,):
+        (_, transaction) = connection.execute(_SEND, [_EVENTS]).fetchone() or (None, None)
+        while connection.execute(_FINISHED, [transaction]).fetchone() != (True,):
             if time.monotonic() - start > _PATIENCE:
                 raise TimeoutError("the events are not acked")
             time.sleep(0.01)
-        seconds = time.monotonic() - start
-    # So that sends do not synchronize with the sensor's evaluations.
-    time.sleep(0.37)
-    return seconds
+        return time.monotonic() - start
 
 
 def main() -> None:

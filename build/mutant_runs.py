@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # A test that waits for a lock for ever notices the mutant as well as one that fails.
 _HANGING_SECONDS = 120
 _CALLS = "select distinct funcname from pg_stat_user_functions where schemaname = 'pgque'"
+_END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where datname like 't\\_%'"
 
 
 class MutantRuns:
@@ -63,16 +65,20 @@ class MutantRuns:
         administer, execute = conftest.administer, conftest.execute
 
         def preparing(server: Any, statement: str) -> None:
-            self._server = server
             administer(server, statement)
-            if statement == f"create database {conftest.TEMPLATE}":
+            # Some tests make servers of their own after that one.
+            if self._server is None and statement == f"create database {conftest.TEMPLATE}":
+                self._server = server
                 administer(server, "alter system set track_functions = 'all'")
                 administer(server, "select pg_reload_conf()")
 
         def watching(connection: Any, statement: str) -> None:
             if statement.startswith("drop database t_"):
                 name = statement.split()[2]
-                with psycopg.connect(self._server.database_url(name), autocommit=True) as db:
+                with (
+                    suppress(psycopg.OperationalError),  # a test of restoring has dropped it
+                    psycopg.connect(self._server.database_url(name), autocommit=True) as db,
+                ):
                     self._called |= {name for (name,) in db.execute(_CALLS)}
             execute(connection, statement)
 
@@ -104,13 +110,13 @@ class MutantRuns:
             return "not called by any test"
         template = self._server.database_url(conftest.TEMPLATE)
         try:
-            _replace(template, mutant.sql)
+            _execute(template, mutant.sql)
         except psycopg.Error:
             return "killed when installed"
         try:
             failed = self._fork(chosen, conftest, number, spent)
         finally:
-            _replace(template, mutant.original)
+            _execute(template, mutant.original)
         if failed is None:
             self.survivors.append(mutant)
             return f"SURVIVED {len(chosen)} tests"
@@ -126,7 +132,7 @@ class MutantRuns:
             os.setpgrp()
             os.close(reading)
             # The session's connection stays the parent's, who goes on if this process is killed.
-            conftest.execute = lambda _, statement: conftest.administer(self._server, statement)
+            conftest.execute = lambda _, statement: _execute(self._server.url, statement)
             conftest._numbers = iter(range(number * 100_000, (number + 1) * 100_000))
             for item in items:
                 os.write(writing, f"{item.nodeid}\n".encode())
@@ -146,6 +152,8 @@ class MutantRuns:
         if status is None:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
+            # A loop without end goes on in the server without its client.
+            _execute(self._server.url, _END_SESSIONS)
         with os.fdopen(reading) as lines:
             last = lines.read().splitlines()[-1]
         return None if status == 0 else last + (" (hung)" if status is None else "")
@@ -161,6 +169,6 @@ class MutantRuns:
                 file.write(line + "\n")
 
 
-def _replace(url: str, sql: str) -> None:
+def _execute(url: str, sql: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(sql.encode())

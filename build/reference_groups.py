@@ -56,6 +56,8 @@ GROUPS = (
         (
             "api/receive.sql",
             "engine/register_consumer.sql",
+            "engine/seek.sql",
+            "engine/window_ticks.sql",
             "engine/next_batch.sql",
             "engine/batch_events.sql",
             "engine/cursor.sql",
@@ -88,6 +90,7 @@ GROUPS = (
         (
             "api/partition_slots.sql",
             "api/partition_receive.sql",
+            "api/partition_batch.sql",
             "api/partition_nack.sql",
             "api/repartition.sql",
         ),

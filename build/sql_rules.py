@@ -14,6 +14,8 @@ PINNED = ("pgque", "pg_catalog", "pg_temp")
 MAX_BODY_LINES = 60
 
 _FORMAT_SPECIFIER = re.compile(r"%(?:%|(?:\d+\$)?-?(?:\d+|\*)?(.))", re.DOTALL)
+# A literal with its continuations on further lines.
+_LITERAL = re.compile(r"(?<!\w)(e?)'(?:[^']|'')*'(?:\s*\n\s*'(?:[^']|'')*')*", re.IGNORECASE)
 _QUOTED_COMMENT = re.compile(r"--\s*quoted:\s*\S", re.IGNORECASE)
 _EVERY_ROUTINE = ({"OBJECT_ROUTINE"}, {"OBJECT_FUNCTION", "OBJECT_PROCEDURE"})
 
@@ -65,6 +67,7 @@ def check_routine(source: Source, routine: Routine, unpinned: Mapping[str, str])
         *_check_creation(source, routine),
         *_check_search_path(source, routine, unpinned),
         *_check_comment(source, routine),
+        *_check_backslashes(source, routine),
     ]
     if routine.language == "plpgsql":
         findings += _check_length(source, routine)
@@ -130,6 +133,19 @@ def _check_comment(source: Source, routine: Routine) -> Iterator[Finding]:
             f"{routine.name} lacks its comment. Directly before it, say in two lines or more why it"
             " exists, with locks: and writes:",
         )
+
+
+def _check_backslashes(source: Source, routine: Routine) -> Iterator[Finding]:
+    """A body is parsed in its caller's session, whose standard_conforming_strings may be off."""
+    body = blank_comments(routine.body)
+    for match in _LITERAL.finditer(body):
+        if "\\" in match[0] and not match[1]:
+            yield source.finding(
+                routine.body_line + body[: match.start()].count("\n"),
+                "backslash",
+                f"{match[0]} means something else where standard_conforming_strings is off."
+                " Write e'...' with doubled backslashes",
+            )
 
 
 def _check_length(source: Source, routine: Routine) -> Iterator[Finding]:

@@ -10,10 +10,8 @@ declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
     if i_limit_count < 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no list of %s dead letters', i_limit_count),
-            hint = 'Ask for 0 or more, or null for all.';
+        perform pgque.refuse_value('no list of %s dead letters', i_limit_count::text,
+                                   'Ask for 0 or more, or null for all.');
     end if;
     return query
     select d.*
@@ -21,17 +19,6 @@ begin
     where d.dl_queue_id = v_queue.queue_id
     order by d.dl_time desc, d.dl_id desc
     limit i_limit_count;
-end;
-$$;
-
--- Earlier versions returned fewer columns.
-do $$
-begin
-    if exists (select from pg_proc p
-               where p.oid = to_regprocedure('pgque.dlq_summary(text)')
-                 and not p.proargnames @> '{max_id}') then
-        drop function pgque.dlq_summary(text);
-    end if;
 end;
 $$;
 
@@ -77,10 +64,9 @@ declare
     v_consumer  integer;
 begin
     if i_event_id is null or i_ev_time is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'a dead letter needs the id and the time of its event',
-            hint = 'Pass ev_id and ev_time as pgque.get_batch_events(batch_id) gives them.';
+        perform pgque.refuse_value(
+            'a dead letter needs the id and the time of its event', null,
+            'Pass ev_id and ev_time as pgque.get_batch_events(batch_id) gives them.');
     end if;
     perform pgque.check_may_settle(v_sub, null, null);
     select b.sub_consumer into v_consumer
@@ -109,7 +95,6 @@ as $$
 declare
     v_ids bigint[];
 begin
-    perform pgque.find_leased_batch(i_batch_id, i_owner, i_epoch);
     v_ids := array(select e.ev_id from pgque.get_batch_events(i_batch_id) e);
     perform pgque.dead_letter_batch(i_batch_id, v_ids, i_reason, i_owner, i_epoch);
     perform pgque.ack_batch(i_batch_id, i_owner, i_epoch);
@@ -131,11 +116,8 @@ declare
     v_purged  integer;
 begin
     if i_older_than is null or i_older_than < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no purge of dead letters older than %s',
-                             coalesce(i_older_than::text, 'null')),
-            hint = 'Give an interval of 0 or more; 0 purges all.';
+        perform pgque.refuse_value('no purge of dead letters older than %s', i_older_than::text,
+                                   'Give an interval of 0 or more; 0 purges all.');
     end if;
     delete from pgque.dead_letter d
     where d.dl_queue_id = v_queue.queue_id

@@ -46,9 +46,6 @@ begin
 end;
 $$;
 
--- Earlier versions had no i_max_id.
-drop function if exists pgque.dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer);
-
 -- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
 -- i_reason is a pattern of LIKE, so a text without % and _ matches exactly. i_since (inclusive) and
 -- i_until (exclusive) limit the time at which the events became dead letters. With
@@ -123,9 +120,6 @@ begin
     select q.* into v_queue
     from pgque.queue q
     where q.queue_id = i_dead_letter.dl_queue_id;
-    if v_queue.queue_disable_insert then
-        perform pgque.refuse_insert(v_queue.queue_name);
-    end if;
     select c.co_name, s.sub_id into v_consumer, v_owner
     from pgque.consumer c
     left join pgque.subscription_base s

@@ -1,7 +1,7 @@
 -- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
 -- are used up. Under the policy pause, later events of its key wait for it. Those in the same page
--- are delivered again, so the worker skips them, and a nack of one of them changes nothing. Renews
--- the lease. Returns 1.
+-- are delivered again, also after a dead letter, so the worker skips them, and a nack of one of them
+-- changes nothing. Renews the lease. Returns 1.
 -- locks: waits for a concurrent move of the same slot.
 -- writes: position_log, retry_queue, dead_letter, partition_held, counter_log.
 create or replace function pgque.nack_partitioned(
@@ -12,14 +12,13 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot   pgque.slot_state;
-    v_event  pgque.partition_held;
+    v_slot     pgque.slot_state;
+    v_event    pgque.partition_held;
+    v_is_last  boolean;
 begin
     if (i_retry_after >= '0') is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no retry after %s', coalesce(i_retry_after::text, 'null')),
-            hint = 'Give an interval of 0 or more.';
+        perform pgque.refuse_value('no retry after %s', i_retry_after::text,
+                                   'Give an interval of 0 or more.');
     end if;
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
@@ -34,31 +33,73 @@ begin
                  and h.retry_after > coalesce(v_slot.held_at, '-infinity')) then
         return 1;
     end if;
+    v_is_last := (select coalesce(v_event.ev_retry, 0) >= coalesce(q.queue_max_retries, 5)
+                  from pgque.queue q
+                  where q.queue_id = v_slot.queue_id);
     if v_slot.held_at is null
-       and (v_slot.on_failure = 'skip' or v_event.ev_extra1 is null
-            or pgque.retries_left(v_slot.queue_id, v_event.ev_retry) < 1) then
+       and (v_slot.on_failure = 'skip' or v_event.ev_extra1 is null or v_is_last) then
         perform pgque.nack_batch(v_slot.sub_batch, array[v_event.ev_id], i_retry_after, i_reason,
                                  v_slot.lease_owner, v_slot.lease_epoch);
-    elsif pgque.retries_left(v_slot.queue_id, v_event.ev_retry) < 1 then
-        perform pgque.give_up_held(v_slot, v_event, i_reason);
+    elsif v_is_last then
+        insert into pgque.dead_letter (
+            dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,
+            ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+        select v_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
+               v_event.ev_id, v_event.ev_time, v_event.ev_txid, v_event.ev_retry, v_event.ev_type,
+               v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
+               v_event.ev_extra4
+        from pgque.subscription_base s
+        where s.sub_id = v_slot.sub_id
+        on conflict do nothing;
+        delete from pgque.partition_held h
+        where h.sub_id = v_slot.sub_id and h.ev_id = v_event.ev_id;
     else
-        perform pgque.hold_event(v_slot, v_event, i_retry_after);
+        insert into pgque.partition_held
+        values (v_slot.sub_id, v_event.ev_id, clock_timestamp() + i_retry_after, v_event.ev_time,
+                v_event.ev_txid, coalesce(v_event.ev_retry, 0) + 1, v_event.ev_type,
+                v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
+                v_event.ev_extra4)
+        on conflict (sub_id, ev_id) do update
+        set retry_after = excluded.retry_after, ev_retry = excluded.ev_retry;
+        insert into pgque.counter_log (queue_id, sub_id, nacked)
+        values (v_slot.queue_id, v_slot.sub_id, 1);
+    end if;
+    if v_is_last and v_slot.on_failure = 'pause' and v_event.ev_extra1 is not null then
+        perform pgque.hold_next_in_page(v_slot, v_event);
     end if;
     return 1;
 end;
 $$;
 
--- Returns how many retries an event has left.
--- locks: none. writes: nothing.
-create or replace function pgque.retries_left(i_queue_id integer, i_retries integer)
-returns integer
-language plpgsql stable
+-- Makes the next event of a dead letter's key in the page a held event that is due in a later page:
+-- the worker skips it, and the ack must not cover it. The events after it wait for it. Does nothing
+-- if the next event is scheduled for later anyway.
+-- locks: none beyond the caller's. writes: partition_held.
+create or replace function pgque.hold_next_in_page(
+    i_slot pgque.slot_state, i_dead pgque.partition_held)
+returns void
+language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return (select coalesce(q.queue_max_retries, 5) - coalesce(i_retries, 0)
-            from pgque.queue q
-            where q.queue_id = i_queue_id);
+    if i_slot.held_at is not null then
+        update pgque.partition_held h set retry_after = clock_timestamp()
+        where h.sub_id = i_slot.sub_id
+          and h.ev_id = (select min(k.ev_id) from pgque.partition_held k
+                         where k.sub_id = i_slot.sub_id and k.ev_extra1 = i_dead.ev_extra1
+                           and k.ev_id > i_dead.ev_id)
+          and h.ev_id <= i_slot.page_to
+          and (h.retry_after > i_slot.held_at) is not true;
+        return;
+    end if;
+    execute format(  -- quoted: made by slot_select
+        'insert into pgque.partition_held '
+        'select $1, ev_id, clock_timestamp(), ev_time, ev_txid, ev_retry, ev_type, ev_data, '
+        '       ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+        'from (%s) e where ev_extra1 = $2 and ev_id > $3 and ev_id <= $4 '
+        'order by ev_id limit 1 on conflict do nothing',
+        pgque.slot_select(i_slot))
+    using i_slot.sub_id, i_dead.ev_extra1, i_dead.ev_id, i_slot.page_to;
 end;
 $$;
 
@@ -90,49 +131,5 @@ begin
                              i_slot.co_name, i_slot.queue_name),
             hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
-end;
-$$;
-
--- Stores a failed event among the held events, or updates it there, until its next delivery.
--- locks: none. writes: partition_held, counter_log.
-create or replace function pgque.hold_event(
-    i_slot pgque.slot_state, i_event pgque.partition_held, i_retry_after interval)
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    insert into pgque.partition_held
-    values (i_slot.sub_id, i_event.ev_id, clock_timestamp() + i_retry_after, i_event.ev_time,
-            i_event.ev_txid, coalesce(i_event.ev_retry, 0) + 1, i_event.ev_type, i_event.ev_data,
-            i_event.ev_extra1, i_event.ev_extra2, i_event.ev_extra3, i_event.ev_extra4)
-    on conflict (sub_id, ev_id) do update
-    set retry_after = excluded.retry_after, ev_retry = excluded.ev_retry;
-    insert into pgque.counter_log (queue_id, sub_id, nacked)
-    values (i_slot.queue_id, i_slot.sub_id, 1);
-end;
-$$;
-
--- Makes a held event a dead letter, so that the events that wait for it can be delivered.
--- locks: none. writes: partition_held, dead_letter.
-create or replace function pgque.give_up_held(
-    i_slot pgque.slot_state, i_event pgque.partition_held, i_reason text)
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    insert into pgque.dead_letter (
-        dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
-        ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select i_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
-           i_event.ev_id, i_event.ev_time, i_event.ev_txid, i_event.ev_retry, i_event.ev_type,
-           i_event.ev_data, i_event.ev_extra1, i_event.ev_extra2, i_event.ev_extra3,
-           i_event.ev_extra4
-    from pgque.subscription_base s
-    where s.sub_id = i_slot.sub_id
-    on conflict do nothing;
-    delete from pgque.partition_held h
-    where h.sub_id = i_slot.sub_id and h.ev_id = i_event.ev_id;
 end;
 $$;

@@ -9,6 +9,51 @@ returns void
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+begin
+    perform pgque.subscribe_slot_at(i_queue, i_consumer, i_slot, i_n, null);
+end;
+$$;
+
+-- Subscribes all n slots of a partitioned consumer. If it is new, they start at a position: earliest,
+-- latest, a tick's number or a time (seek.sql); null means the last tick. Registered slots stay where
+-- they are. Returns 1, or 0 if the consumer had slots before.
+-- locks: the consumer's row in partition_consumer; those of register_consumer.
+-- writes: those of subscribe_slot.
+create or replace function pgque.subscribe_slots(
+    i_queue text, i_consumer text, i_n integer, i_start_at text default null)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_tick   bigint;
+    v_new    boolean;
+begin
+    if i_start_at is not null then
+        perform pgque.check_position(i_start_at);
+    end if;
+    v_new := not exists (select from pgque.partition_consumer c
+                         where c.queue_id = v_queue.queue_id and c.co_name = i_consumer);
+    if v_new and i_start_at is not null then
+        v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
+    end if;
+    for v_slot in 0..greatest(coalesce(i_n, 1), 1) - 1 loop
+        perform pgque.subscribe_slot_at(i_queue, i_consumer, v_slot, i_n, v_tick);
+    end loop;
+    return v_new::integer;
+end;
+$$;
+
+-- Subscribes a slot, for the two functions above. New slots start at a tick that the caller holds;
+-- null means the last tick.
+-- locks: those of subscribe_slot. writes: the same.
+create or replace function pgque.subscribe_slot_at(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_tick bigint)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
 declare
     v_queue  pgque.queue;
     v_n      integer;
@@ -26,6 +71,7 @@ begin
         v_queue := pgque.find_queue(i_queue);
         perform from pgque.queue q where q.queue_id = v_queue.queue_id for key share;
         continue when not found;
+        perform pgque.refuse_registered(v_queue.queue_id, i_queue, i_consumer);
         insert into pgque.partition_consumer (queue_id, co_name, n)
         values (v_queue.queue_id, i_consumer, i_n)
         on conflict do nothing;
@@ -41,7 +87,7 @@ begin
     from pgque.partition_slot_base b
     where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
     if v_slots is null then
-        perform pgque.register_slots(i_queue, i_consumer, i_n, 0, i_n - 1);
+        perform pgque.register_slots(i_queue, i_consumer, i_n, 0, i_n - 1, i_tick);
     elsif i_slot <> all (v_slots) then
         perform pgque.register_slots(i_queue, i_consumer, i_n, i_slot, i_slot);
     end if;
@@ -49,6 +95,35 @@ begin
     set is_subscribed = true
     where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = i_slot
       and not b.is_subscribed;
+end;
+$$;
+
+-- Refuses slots for a consumer that is registered without slots: its events would be forgotten.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_registered(
+    i_queue_id integer, i_queue text, i_consumer text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_tick bigint;
+begin
+    select s.sub_last_tick into v_tick
+    from pgque.subscription s
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    where s.sub_queue = i_queue_id and c.co_name = i_consumer;
+    if found then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" on queue "%s" is registered without slots',
+                             i_consumer, i_queue),
+            hint = format('Choose another name. Or let it finish its open batch and its retries, and '
+                          'let slots go on at its position, in one transaction: select '
+                          'pgque.unregister_consumer(%1$L, %2$L, true); select '
+                          'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
+                          i_queue, i_consumer, v_tick);
+    end if;
 end;
 $$;
 
@@ -71,9 +146,6 @@ begin
     end if;
 end;
 $$;
-
--- In earlier versions, it had no argument for the tick.
-drop function if exists pgque.register_slots(text, text, integer, integer, integer);
 
 -- Makes some slots of a consumer, all at one tick, by default the last tick.
 -- locks: those of register_consumer. writes: the same, and partition_slot_base.
@@ -168,11 +240,9 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
     if (i_on_failure in ('skip', 'pause')) is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('there is no policy "%s" for failed events',
-                             coalesce(i_on_failure, 'null')),
-            hint = 'skip lets later events of the key go on, pause makes them wait.';
+        perform pgque.refuse_value(
+            'there is no policy "%s" for failed events', i_on_failure,
+            'skip lets later events of the key go on, pause makes them wait.');
     end if;
     update pgque.partition_consumer c
     set on_failure = i_on_failure
@@ -184,8 +254,9 @@ end;
 $$;
 
 -- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows
--- with every change of the holder, or null while another worker has a live lease. A slot is free
--- after its lease expires or is released.
+-- with every change of the holder, or null while another worker has a live lease or a batch of
+-- claim_batch is open, whose results may be stored already: finish it with claim_batch and ack_batch.
+-- Otherwise a slot is free after its lease expires or is released.
 -- locks: of two workers at once the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
@@ -206,6 +277,9 @@ begin
     end if;
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
+        if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
+            return null;
+        end if;
         if v_slot.lease_owner is distinct from i_worker then
             if v_slot.lease_until > clock_timestamp() then
                 return null;

@@ -15,10 +15,8 @@ begin
     if i_max_return is null then
         return;
     elsif i_max_return < 1 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no batch returns %s messages', i_max_return),
-            hint = 'Ask for 1 or more.';
+        perform pgque.refuse_value('no batch returns %s messages', i_max_return::text,
+                                   'Ask for 1 or more.');
     end if;
     loop
         v_batch := pgque.next_batch(i_queue, i_consumer, i_subconsumer, i_dead_interval);

@@ -1,25 +1,15 @@
--- Returns the slot of a key among n slots; events without a key are in slot 0. See slot_select.
--- locks: none. writes: nothing.
-create or replace function pgque.slot_of_key(i_key text, i_n integer)
-returns integer
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return coalesce((hashtextextended(i_key collate "C", 0) % i_n + i_n) % i_n, 0);
-end;
-$$;
-
 -- Gives a partitioned consumer another number of slots, in one transaction. Each unfinished event
 -- goes to the new slot of its key, in order, and acked events are not delivered again. Waiting
 -- events, retries and dead letters move as well. Producers, the ticker and other consumers continue
 -- meanwhile. Workers must claim slots of the new number, and their calls for an earlier slot fail.
 -- Returns the number of events that were copied because the slots were at different positions; 0 if
--- the number of slots does not change.
+-- the number of slots does not change. Refuses while a slot has an open batch of claim_batch: its
+-- results may be stored under its id, and its events would come again under another one.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
 -- concurrent moves of its slots.
 -- writes: partition_consumer, partition_slot_base, partition_held, consumer, subscription_base,
--- position_log, retry_queue, dead_letter, tick_request, the queue's current event table.
+-- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current
+-- event table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
 language plpgsql security definer
@@ -71,6 +61,11 @@ begin
     update pgque.partition_slot_base b set is_subscribed = true
     where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
 
+    insert into pgque.consumer_deployment (sub_id, deployment, since)
+    select b.sub_id, d.deployment, d.since
+    from pgque.partition_slot_base b
+    cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
+    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
     perform pgque.move_failures(v_queue.queue_id, i_consumer, i_slots, v_old_ids);
     v_carried := pgque.carry_over(v_queue, i_consumer, i_slots, v_old, v_start);
     delete from pgque.subscription_base s where s.sub_id = any (v_old_ids);
@@ -95,7 +90,7 @@ end;
 $$;
 
 -- Takes the leases of all slots of a consumer, and returns their positions. It waits for acks that
--- are not committed yet, and later ones fail.
+-- are not committed yet, and later ones fail. Refuses a slot with an open batch of claim_batch.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
 returns pgque.slot_state[]
@@ -116,6 +111,14 @@ begin
             select s.* into v_slot
             from pgque.slot_state s
             where s.queue_id = i_queue_id and s.co_name = i_consumer and s.slot = v_number;
+            if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
+                raise exception using
+                    errcode = 'PQ016',
+                    message = format('slot %s of consumer "%s" on queue "%s" has batch %s open',
+                                     v_number, i_consumer, v_slot.queue_name, v_slot.sub_batch),
+                    hint = 'Its results may be stored already: finish it first, and open no other '
+                           'batch of a slot until then.';
+            end if;
             v_slot.lease_owner := null;
             v_slot.lease_until := null;
             v_slot.lease_epoch := v_slot.lease_epoch + 1;
@@ -207,7 +210,8 @@ $$;
 
 -- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
 -- rest of the open batch after the last acked page, the events up to this tick, and later events
--- that are redelivered only to this slot.
+-- that are redelivered only to this slot. Adoption of a restored database gives it events of other
+-- slots too, which it leaves out as any read of the slot does.
 -- locks: none. writes: nothing.
 create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
 returns text
@@ -232,8 +236,9 @@ begin
         'select * from pgque.event_%s where (%s or %s or %s) and (ev_owner is null or ev_owner = %s) '
         'and pgque.slot_of_key(ev_extra1, %s) = %s union all '
         'select * from pgque.event_%s where ev_txid >= %L and not pg_visible_in_snapshot(ev_txid, %L) '
-        'and ev_owner = %s',
+        'and ev_owner = %s and pgque.slot_of_key(ev_extra1, %s) = %s',
         i_slot.queue_id, v_where, v_c.in_range, coalesce(v_c.in_list, 'false'), i_slot.sub_id,
-        i_slot.n, i_slot.slot, i_slot.queue_id, pg_snapshot_xmin(v_until), v_until, i_slot.sub_id);
+        i_slot.n, i_slot.slot, i_slot.queue_id, pg_snapshot_xmin(v_until), v_until, i_slot.sub_id,
+        i_slot.n, i_slot.slot);
 end;
 $$;

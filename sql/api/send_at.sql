@@ -56,10 +56,8 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_entry_id is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the id of the scheduled entry is null',
-            hint = 'Pass what send_at returned; see pgque.list_scheduled(queue).';
+        perform pgque.refuse_value('the id of the scheduled entry is null', null,
+                                   'Pass what send_at returned; see pgque.list_scheduled(queue).');
     end if;
     delete from pgque.delayed_events d where d.de_id = i_entry_id;
     return found;
@@ -77,10 +75,8 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
     if i_limit is null or i_limit < 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no list of %s scheduled entries', coalesce(i_limit::text, 'null')),
-            hint = 'Ask for 0 or more.';
+        perform pgque.refuse_value('no list of %s scheduled entries', i_limit::text,
+                                   'Ask for 0 or more.');
     end if;
     return query
     select d.*
@@ -107,6 +103,7 @@ declare
     v_now    constant timestamptz := clock_timestamp();
     v_total  integer := 0;
     v_queue  pgque.queue;
+    v_id     bigint;
 begin
     for v_queue in
         select q.*
@@ -121,10 +118,26 @@ begin
     loop
         begin
             v_total := v_total + pgque.deliver_due(v_queue, v_now, null);
+            continue;
         exception
             when others then
-                v_total := v_total + pgque.deliver_singly(v_queue, v_now);
+                null;  -- an entry cannot be sent: they are sent one by one
         end;
+        for v_id in
+            select d.de_id
+            from pgque.delayed_events d
+            where d.de_queue_name = v_queue.queue_name and d.de_deliver_at <= v_now
+            order by d.de_deliver_at, d.de_id
+            limit 100000
+        loop
+            begin
+                v_total := v_total + pgque.deliver_due(v_queue, v_now, v_id);
+            exception
+                when others then
+                    raise warning 'entry % of queue "%" stays scheduled: %',
+                                  v_id, v_queue.queue_name, sqlerrm;
+            end;
+        end loop;
     end loop;
     return v_total;
 end;
@@ -161,37 +174,6 @@ begin
            d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
     from (select * from due order by de_deliver_at, de_id) d;
     get diagnostics v_sent = row_count;
-    return v_sent;
-end;
-$$;
-
--- Sends a queue's due entries one by one, because sending all together failed. Returns how many
--- were sent.
--- locks: those of deliver_due. writes: the same.
-create or replace function pgque.deliver_singly(i_queue pgque.queue, i_now timestamptz)
-returns integer
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sent  integer := 0;
-    v_id    bigint;
-begin
-    for v_id in
-        select d.de_id
-        from pgque.delayed_events d
-        where d.de_queue_name = i_queue.queue_name and d.de_deliver_at <= i_now
-        order by d.de_deliver_at, d.de_id
-        limit 100000
-    loop
-        begin
-            v_sent := v_sent + pgque.deliver_due(i_queue, i_now, v_id);
-        exception
-            when others then
-                raise warning 'entry % of queue "%" stays scheduled: %',
-                              v_id, i_queue.queue_name, sqlerrm;
-        end;
-    end loop;
     return v_sent;
 end;
 $$;

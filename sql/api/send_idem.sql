@@ -96,13 +96,9 @@ begin
                             octet_length(i_idem_key)) end,
             hint = 'Pass a text that is the same whenever the same event is sent again.';
     end if;
-    if i_ttl is null or i_ttl <= '0' or i_ttl > '100 years' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no idempotency key that lives for %s',
-                             coalesce(i_ttl::text, 'null')),
-            hint = 'Give an interval above 0 and up to 100 years; the default is 1 hour.';
-    end if;
+    perform pgque.refuse_value(
+        'no idempotency key that lives for %s', i_ttl::text,
+        'Give an interval above 0 and up to 100 years; the default is 1 hour.');
 end;
 $$;
 

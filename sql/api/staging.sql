@@ -17,7 +17,8 @@ begin
         perform pgque.refuse_insert(v_queue.queue_name);
     end if;
     insert into pgque.staging (queue_id, used_at, opened_by)
-    values (v_queue.queue_id, clock_timestamp(), pgque.calling_role())
+    values (v_queue.queue_id, clock_timestamp(),
+            coalesce(nullif(current_setting('role'), 'none'), session_user))
     returning staging_id into v_id;
     execute format(
         'create unlogged table pgque.%I ('
@@ -42,7 +43,8 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.staging s set used_at = clock_timestamp()
-    where s.staging_id = i_staging_id and s.published is null;
+    where s.staging_id = i_staging_id and s.published is null
+      and s.used_at > '-infinity';  -- aborted
     if not found then
         perform pgque.refuse_staging(i_staging_id);
     end if;
@@ -71,7 +73,9 @@ begin
     if v_staging.published is not null then
         return v_staging.published;
     end if;
-    select q.queue_name into v_queue from pgque.queue q where q.queue_id = v_staging.queue_id;
+    select q.queue_name into v_queue
+    from pgque.queue q
+    where q.queue_id = v_staging.queue_id and v_staging.used_at > '-infinity';
     if not found then
         perform pgque.refuse_staging(i_staging_id);
     end if;
@@ -116,18 +120,6 @@ begin
 end;
 $$;
 
--- Returns the role that called a SECURITY DEFINER function: the role of SET ROLE, or the login.
--- locks: none. writes: nothing.
-create or replace function pgque.calling_role()
-returns name
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return coalesce(nullif(current_setting('role'), 'none'), session_user);
-end;
-$$;
-
 -- Refuses to publish or abort a staging of another role, except for its members and admins.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
@@ -136,7 +128,8 @@ language plpgsql stable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_caller constant name := pgque.calling_role();
+    -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
+    v_caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
     if i_staging.opened_by is null
        or i_staging.opened_by = v_caller

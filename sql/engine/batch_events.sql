@@ -31,7 +31,7 @@ end;
 $$;
 
 -- What it takes to read an open batch: the conditions of its two snapshots, each without expired
--- events, its owner condition, and the event tables that hold its transactions. The tables are
+-- events, its owner condition (for a slot, with that of its keys), and the event tables that hold its transactions. The tables are
 -- looked up, not derived from the rotation: an event is read wherever a producer with an old
 -- snapshot or an old table name has put it.
 -- locks: none. writes: nothing.
@@ -59,16 +59,36 @@ begin
     in_list := v_c.in_list || v_fresh;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
+    if v_sub.sub_role = 'slot' then
+        is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
+    end if;
     execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
     into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
--- they are the same on every connection and at every time until the batch is finished. For a batch
--- without events it reads only the queue's parent table, which is empty.
+-- they are the same on every connection and at every time until the batch is finished.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
+begin
+    if v_sub.sub_role = 'slot' then
+        return format('select %s from %s', i_columns, pgque.slot_rows(v_sub));
+    end if;
+    return pgque.tick_select(i_batch_id, i_columns);
+end;
+$$;
+
+-- The same for the events between the ticks of a batch, whether or not they wait for an earlier event
+-- of their key. For a batch without events it reads only the queue's parent table, which is empty.
+-- locks: none. writes: nothing.
+create or replace function pgque.tick_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -116,7 +136,7 @@ end;
 $$;
 
 -- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
--- read from both halves of the logs. Nulls for any other batch.
+-- read from both halves of the logs. Nulls for any other batch, and for that of a slot.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_small_batch(
     i_batch_id bigint,
@@ -153,6 +173,7 @@ begin
         where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
         limit 1) cur
     where cur.tick_event_seq - prev.tick_event_seq < 1000
+      and s.sub_role <> 'slot'
       and not exists (select from pgque.position_log newer
                       where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
       and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
@@ -206,6 +227,7 @@ begin
             limit 1) cur
         where p.next_half = 0
           and cur.tick_event_seq - prev.tick_event_seq < 1000
+          and s.sub_role <> 'slot'
           and not exists (select from pgque.position_log_0 newer
                           where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);

@@ -1,6 +1,3 @@
--- Earlier versions took no fingerprints.
-drop function if exists pgque.claim_ticks(text, text, text, interval, bigint, bigint, bigint);
-
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
 -- everything up to i_from_tick: the position follows the record and never goes back. If the open
@@ -33,14 +30,22 @@ begin
         if v_sub.sub_role <> 'normal' then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
-        perform pgque.check_may_claim(v_sub, i_queue, i_consumer, i_owner, i_epoch);
+        if i_epoch is null then
+            perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+        elsif v_sub.sub_batch is null then
+            raise exception using
+                errcode = 'PQ012',
+                message = format('"%s" does not hold %s/%s under epoch %s any more: its batch was '
+                                 'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch),
+                hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
+        else
+            perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
+        end if;
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_from, v_to);
-        prev_fingerprint := pgque.check_fingerprint(v_sub, i_queue, i_consumer, v_from,
-                                                    i_from_fingerprint);
-        cur_fingerprint := pgque.check_fingerprint(v_sub, i_queue, i_consumer, v_to,
-                                                   i_to_fingerprint);
+        prev_fingerprint := pgque.check_fingerprint(i_queue, i_consumer, v_from, i_from_fingerprint);
+        cur_fingerprint := pgque.check_fingerprint(i_queue, i_consumer, v_to, i_to_fingerprint);
 
         if v_sub.sub_batch is null or (v_sub.sub_last_tick, v_sub.sub_next_tick) <> (v_from, v_to) then
             v_sub.sub_batch := pgque.next_batch_id();
@@ -72,28 +77,19 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_found  constant text := pgque.find_fingerprint((pgque.find_queue(i_queue)).queue_id, i_tick_id);
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_found  text;
 begin
-    if v_found is null then
+    select left(encode(sha256(convert_to(
+               format('%s/%s/%s/%s', t.tick_id, extract(epoch from t.tick_time), t.tick_snapshot,
+                      t.tick_event_seq), 'UTF8')), 'hex'), 16)
+    into v_found
+    from pgque.tick t
+    where t.tick_queue = v_queue.queue_id and t.tick_id = i_tick_id;
+    if not found then
         perform pgque.check_logs_visible();
     end if;
     return v_found;
-end;
-$$;
-
--- The same, by the queue's number.
--- locks: none. writes: nothing.
-create or replace function pgque.find_fingerprint(i_queue_id integer, i_tick_id bigint)
-returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (select left(encode(sha256(convert_to(
-                       format('%s/%s/%s/%s', t.tick_id, extract(epoch from t.tick_time),
-                              t.tick_snapshot, t.tick_event_seq), 'UTF8')), 'hex'), 16)
-            from pgque.tick t
-            where t.tick_queue = i_queue_id and t.tick_id = i_tick_id);
 end;
 $$;
 
@@ -120,30 +116,6 @@ begin
     return (pgque.find_next_tick(v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_after),
                                  null, null, null, coalesce(i_max_count, 2147483647),
                                  case when i_max_count is not null then v_sub.sub_id end)).tick_id;
-end;
-$$;
-
--- Refuses a claim without an epoch while another owner holds a live lease, and a claim with an
--- epoch unless the owner holds the lease under that epoch.
--- locks: none. writes: nothing.
-create or replace function pgque.check_may_claim(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text, i_epoch bigint)
-returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_epoch is null then
-        perform pgque.check_not_leased(i_sub, i_queue, i_consumer, i_owner);
-    elsif i_sub.sub_batch is null then
-        raise exception using
-            errcode = 'PQ012',
-            message = format('"%s" does not hold %s/%s under epoch %s any more: its batch was finished '
-                             'by somebody else', i_owner, i_queue, i_consumer, i_epoch),
-            hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
-    else
-        perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
-    end if;
 end;
 $$;
 
@@ -192,13 +164,13 @@ $$;
 -- Refuses a tick that is not the one in the reader's record. Returns the tick's fingerprint.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_fingerprint(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
+    i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_found  constant text := pgque.find_fingerprint(i_sub.sub_queue, i_tick);
+    v_found constant text := pgque.tick_fingerprint(i_queue, i_tick);
 begin
     if i_fingerprint <> v_found then
         raise exception using

@@ -15,8 +15,11 @@ as $$
 declare
     v_rows bigint;
 begin
-    with newest as materialized (
-        select p.*
+    with moved as (
+        insert into pgque.position_log_0
+        select p.sub_id, p.pos_seq + 1, p.sub_last_tick, p.sub_active, p.sub_batch, p.sub_next_tick,
+               p.lease_owner, p.lease_until, p.lease_epoch, p.event_cutoff, i_half, p.lease_ttl,
+               p.page_from, p.page_to, p.held_at
         from pgque.subscription_base s
         cross join lateral (
             select *
@@ -26,24 +29,9 @@ begin
             limit 1
         ) p
         where p.next_half <> i_half
-    ), first_half as (
-        insert into pgque.position_log_0 (
-            sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
-            lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
-            next_half)
-        select n.sub_id, n.pos_seq + 1, n.sub_last_tick, n.sub_active, n.sub_batch, n.sub_next_tick,
-               n.lease_owner, n.lease_until, n.lease_epoch, n.event_cutoff, n.lease_ttl,
-               n.page_from, n.page_to, n.held_at, i_half
-        from newest n
-        returning sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
-                  lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
-                  next_half
+        returning *
     )
-    insert into pgque.position_log_1 (
-        sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner,
-        lease_until, lease_epoch, event_cutoff, lease_ttl, page_from, page_to, held_at,
-        next_half)
-    select * from first_half;
+    insert into pgque.position_log_1 select * from moved;
     get diagnostics v_rows = row_count;
     return v_rows;
 end;
@@ -72,7 +60,7 @@ begin
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'position');
-    if v_half = 0 and pg_relation_size(pgque.half_table('position', v_half)) < 65536 + 400 * (
+    if v_half = 0 and pg_relation_size(format('pgque.position_log_%s', v_half)) < 65536 + 400 * (
            select count(*) from pgque.subscription_base) then
         return 0;
     end if;
@@ -80,8 +68,8 @@ begin
     select count(*) into v_before from pgque.position_log;
     perform pgque.commit_locally();
     perform pgque.wait_for_log('position');
-    execute format(  -- quoted: by regclass
-        'lock table only %s in share row exclusive mode', pgque.half_table('position', v_half));
+    execute format('lock table only %s in share row exclusive mode',  -- quoted: a number's
+                   format('pgque.position_log_%s', v_half));
     update pgque.log l set half = 1 - l.half where l.log_name = 'position';
     perform pgque.note_switch('position');
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
@@ -92,13 +80,14 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: the position of its slowest consumer, and always the
--- last two ticks. The next tick and the next registration start at the newest tick, and the last
--- two give the event rate.
+-- The first tick of each queue that must stay: the position of its slowest consumer, the start of
+-- its retention, and always the last two ticks. The next tick and the next registration start at the
+-- newest tick, and the last two give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
-             (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id))
+             (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id),
+             pgque.find_retention_tick(q))
        as first_tick
 from pgque.queue q;
 
@@ -135,7 +124,7 @@ begin
         return 0;
     end if;
 
-    if pg_relation_size(pgque.half_table('tick', 1 - v_half)) > 0 then
+    if pg_relation_size(format('pgque.tick_log_%s', 1 - v_half)) > 0 then
         -- Left by a copy that was rolled back. maint_empty_half empties it before the next copy.
         perform pgque.note_switch('tick');
         return 0;
@@ -153,43 +142,6 @@ exception
 end;
 $$;
 
--- Brings a copy of the ticks up to date: adds the ticks that came since, and earlier ticks that a
--- registration needs again.
--- locks: held by the caller. writes: tick_log.
-create or replace function pgque.complete_tick_copy(i_half smallint)
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    with queue as materialized (
-        select n.queue_id, n.first_tick,
-               (select min(c.tick_id) from pgque.tick_log c
-                where c.half = i_half and c.tick_queue = n.queue_id) as first_copied,
-               (select max(c.tick_id) from pgque.tick_log c
-                where c.half = i_half and c.tick_queue = n.queue_id) as last_copied
-        from pgque.needed_tick n
-    ), span as (
-        select q.queue_id, coalesce(q.last_copied + 1, q.first_tick) as first_tick,
-               9223372036854775807 as end_tick
-        from queue q
-        union all
-        select q.queue_id, q.first_tick, q.first_copied
-        from queue q
-        where q.first_tick < q.first_copied
-    )
-    insert into pgque.tick_log
-    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, i_half
-    from span s
-    cross join lateral (
-        select *
-        from pgque.tick l
-        where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
-        order by l.tick_id
-    ) t;
-end;
-$$;
-
 -- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
 -- 0 otherwise, also when a copy waits for the next call because the lock was not available.
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
@@ -201,7 +153,7 @@ set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_half smallint;
+    v_other smallint;
 begin
     perform pgque.maint_copy_ticks();
     perform from pgque.log_rotation r
@@ -210,13 +162,38 @@ begin
     if not found then
         return 0;
     end if;
-    v_half := (select l.half from pgque.log l where l.log_name = 'tick');
+    v_other := (select 1 - l.half from pgque.log l where l.log_name = 'tick');
 
     begin
         perform pgque.commit_locally();
         perform pgque.wait_for_log('tick');
         lock table only pgque.tick_log in exclusive mode;
-        perform pgque.complete_tick_copy((1 - v_half)::smallint);
+        -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
+        with queue as materialized (
+            select n.queue_id, n.first_tick,
+                   (select min(c.tick_id) from pgque.tick_log c
+                    where c.half = v_other and c.tick_queue = n.queue_id) as first_copied,
+                   (select max(c.tick_id) from pgque.tick_log c
+                    where c.half = v_other and c.tick_queue = n.queue_id) as last_copied
+            from pgque.needed_tick n
+        ), span as (
+            select q.queue_id, coalesce(q.last_copied + 1, q.first_tick) as first_tick,
+                   9223372036854775807 as end_tick
+            from queue q
+            union all
+            select q.queue_id, q.first_tick, q.first_copied
+            from queue q
+            where q.first_tick < q.first_copied
+        )
+        insert into pgque.tick_log
+        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, v_other
+        from span s
+        cross join lateral (
+            select *
+            from pgque.tick l
+            where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
+            order by l.tick_id
+        ) t;
         update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
         perform pgque.note_switch('tick');
     exception

@@ -9,8 +9,8 @@ begin
     return query
     select p.name, format_type(a.atttypid, null)
     from unnest(array[
-        'disable_insert', 'event_ttl', 'external_ticker', 'max_retries', 'rotation_period',
-        'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
+        'disable_insert', 'event_ttl', 'external_ticker', 'max_retries', 'retention',
+        'rotation_period', 'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
     join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
                        and a.attname = format('queue_%s', p.name);
 end;
@@ -40,7 +40,9 @@ $$;
 -- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_.
 -- With event_ttl, every read of a batch leaves out the events that were older when the batch was
 -- opened: they are not delivered, not retried and do not become dead letters. A retried event keeps
--- its time, so it expires too. disable_insert closes the queue to every way of sending, including
+-- its time, so it expires too. With retention, rotation and compaction leave the events of that time
+-- and the ticks over them, although all consumers have finished them; rotation then takes place at
+-- most twice per retention. disable_insert closes the queue to every way of sending, including
 -- COPY into its tables. A send that is already running is not affected, and neither are sessions
 -- with session_replication_role = replica.
 -- locks: the queue's row. writes: queue, the catalog.
@@ -51,8 +53,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue    pgque.queue := pgque.find_queue(x_queue_name);
-    v_column   text := format('queue_%s', x_param_name);
+    v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
     if not exists (select from pgque.queue_parameters() p where p.param_name = x_param_name) then
         perform pgque.refuse_parameter(
@@ -60,14 +61,10 @@ begin
     end if;
 
     begin
-        if x_param_value is null then
-            execute format('update pgque.queue set %I = default where queue_id = $1', v_column)
-            using v_queue.queue_id;
-        else
-            execute format('update pgque.queue set %I = %L where queue_id = $1',
-                           v_column, x_param_value)
-            using v_queue.queue_id;
-        end if;
+        execute format(
+            'update pgque.queue set %I = %s where queue_id = $1',  -- quoted: a literal or a word
+            format('queue_%s', x_param_name), coalesce(quote_literal(x_param_value), 'default'))
+        using v_queue.queue_id;
     exception
         when data_exception or check_violation then
             perform pgque.refuse_parameter(

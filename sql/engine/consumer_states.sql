@@ -13,7 +13,9 @@ $$;
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
 -- holds its lease, and, if none is open, whether the next one could open within the limits. There
 -- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
--- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers.
+-- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers. A
+-- partitioned consumer has a row of role partitioned, followed by those of its slots (slot/n).
+-- A slot is also due for held events that a claim delivers, or drops because they have expired.
 -- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
 -- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
 -- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
@@ -50,22 +52,39 @@ begin
         left join pgque.consumer c on c.co_name = w.consumer
         left join pgque.subscription_base b on b.sub_queue = q.queue_id and b.sub_consumer = c.co_id),
     member as (
-        select w.queue, w.consumer, w.nr, w.queue_id, w.sub_id, null as subconsumer
+        select w.queue, w.consumer, w.nr, w.queue_id, w.sub_id, null as subconsumer, c.n as slots
         from wanted w
+        left join pgque.partition_consumer c
+            on c.queue_id = w.queue_id and c.co_name = w.consumer and w.sub_id is null
         union all
         select w.queue, w.consumer, w.nr, w.queue_id, b.sub_id,
-               substr(c.co_name, length(w.consumer) + 2)
+               substr(c.co_name, length(w.consumer) + 2), null
         from wanted w
         join pgque.subscription_base b on b.sub_main = w.sub_id
-        join pgque.consumer c on c.co_id = b.sub_consumer)
-    select m.queue, m.consumer, m.subconsumer, m.queue_id is not null, s.sub_role, s.sub_batch,
+        join pgque.consumer c on c.co_id = b.sub_consumer
+        union all
+        select w.queue, w.consumer, w.nr, w.queue_id, b.sub_id, format('%s/%s', b.slot, c.n), null
+        from wanted w
+        join pgque.partition_consumer c on c.queue_id = w.queue_id and c.co_name = w.consumer
+        join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name
+        where w.sub_id is null)
+    select m.queue, m.consumer, m.subconsumer, m.queue_id is not null,
+           case when m.slots is not null then 'partitioned' else s.sub_role end, s.sub_batch,
            s.lease_owner, s.lease_until, coalesce(s.lease_until > clock_timestamp(), false),
            case when s.sub_batch is null and s.sub_last_tick is not null then
                (pgque.find_next_tick(
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
+               or s.sub_role = 'slot'
+                  and (exists (select from pgque.due_events(s.sub_id, clock_timestamp()))
+                       or pgque.has_expired_held(s.sub_id, pgque.event_cutoff(s.sub_queue)))
            else false end,
-           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(), d.deployment
+           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(),
+           coalesce(d.deployment, (
+               select min(other.deployment)
+               from pgque.partition_slot_base b
+               join pgque.consumer_deployment other on other.sub_id = b.sub_id
+               where m.slots is not null and b.queue_id = m.queue_id and b.co_name = m.consumer))
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h

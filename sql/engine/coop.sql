@@ -1,7 +1,3 @@
--- Earlier versions took no lease.
-drop function if exists pgque.open_coop_batch(
-    text, text, text, interval, integer, interval, interval);
-
 -- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
 -- the batch after the shared cursor. In one transaction, it writes a position of its own, then
 -- moves the cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the
@@ -32,7 +28,9 @@ begin
         end if;
         v_main := pgque.find_subscription(i_queue, i_consumer);
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
-        perform pgque.check_only_batch(v_sub, i_queue, v_name, i_only);
+        if i_only is not null then
+            perform pgque.check_only_batch(v_sub, i_queue, v_name, i_only);
+        end if;
         continue when v_sub.sub_id is null;
         perform pgque.check_not_leased(v_sub, i_queue, v_name, i_owner);
         if i_owner is not null then
@@ -125,10 +123,8 @@ declare
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
     if i_dead_interval < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('nobody is dead after %s', i_dead_interval),
-            hint = 'Give an interval of 0 or more, or null to take over nothing.';
+        perform pgque.refuse_value('nobody is dead after %s', i_dead_interval::text,
+                                   'Give an interval of 0 or more, or null to take over nothing.');
     end if;
     v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
                                    i_min_interval, null, i_dead_interval, null, null, null);
@@ -208,29 +204,9 @@ begin
     v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
                                    i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id);
     batch_id := v_sub.sub_batch;
-    if batch_id is not null then
-        epoch := v_sub.lease_epoch;
-        lease_until := v_sub.lease_until;
-        prev_tick_id := v_sub.sub_last_tick;
-        cur_tick_id := v_sub.sub_next_tick;
-    end if;
-end;
-$$;
-
--- Refuses a subconsumer whose open batch is not i_only, if i_only is given.
--- locks: none. writes: nothing.
-create or replace function pgque.check_only_batch(
-    i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
-returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_only is not null and i_sub.sub_batch is distinct from i_only then
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_name),
-            hint = 'It was finished already, or never was this consumer''s.';
-    end if;
+    epoch := v_sub.lease_epoch;
+    lease_until := v_sub.lease_until;
+    prev_tick_id := v_sub.sub_last_tick;
+    cur_tick_id := v_sub.sub_next_tick;
 end;
 $$;

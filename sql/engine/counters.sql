@@ -112,7 +112,10 @@ select s.sub_queue as queue_id,
        l.nacked,
        l.dead_lettered
 from pgque.subscription s
-join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+cross join lateral (
+    select * from pgque.tick x
+    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
+) t
 join (
     select c.sub_id,
            sum(c.acked)::bigint as acked,

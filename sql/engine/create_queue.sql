@@ -1,13 +1,16 @@
 -- Creates a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
--- existed.
--- locks: the new queue's row. writes: queue, tick, tick_state, the catalog.
+-- existed. Producers of other queues continue meanwhile.
+-- locks: the new queue's row; pgque.event, against another creation, until the transaction ends.
+-- writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_id integer;
+    v_id     integer;
+    v_seq    text;
+    v_child  text;
 begin
     if coalesce(octet_length(i_queue_name), 0) not between 1 and 57 then
         raise exception using
@@ -24,22 +27,32 @@ begin
         return 0;
     end if;
     v_id := nextval(pg_get_serial_sequence('pgque.queue', 'queue_id'));
-    execute format('create sequence pgque.%I', format('event_%s_id_seq', v_id));
-    insert into pgque.queue (
-        queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_seq)
-    values (
-        v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.event_%s_id_seq', v_id),
-        format('pgque.event_%s_id_seq', v_id)::regclass)
+    v_seq := format('event_%s_id_seq', v_id);
+    execute format('create sequence pgque.%I', v_seq);
+    insert into pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_seq)
+    values (v_id, i_queue_name, format('pgque.event_%s', v_id), format('pgque.%s', v_seq),
+            format('pgque.%s', v_seq)::regclass)
     on conflict (queue_name) do nothing;
     if not found then
-        execute format('drop sequence pgque.%I', format('event_%s_id_seq', v_id));
+        execute format('drop sequence pgque.%I', v_seq);
         return 0;
     end if;
 
-    perform pgque.create_event_tables(v_id);
+    -- Autovacuum is off because TRUNCATE empties the tables and leaves vacuum nothing to do.
+    perform pgque.create_event_parent(v_id);
+    for v_nr in 0..2 loop
+        v_child := format('event_%s_%s', v_id, v_nr);
+        execute format(
+            'create table pgque.%I (like pgque.event_template including defaults) '
+            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)', v_child);
+        execute format('alter table pgque.%I alter column ev_id set default nextval(%L)',
+                       v_child, format('pgque.%I', v_seq));
+        execute format('create index %I on pgque.%I (ev_txid)',
+                       format('%s_txid_idx', v_child), v_child);
+        perform pgque.attach_event_child(v_id, v_nr);
+    end loop;
     perform pgque.grant_perms(i_queue_name);
-    perform pgque.build_tables_function(v_id);
-    perform pgque.build_read_function(v_id);
+    perform pgque.build_functions(v_id);
     perform pgque.check_tick_half();
     insert into pgque.tick_log (
         tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
@@ -64,6 +77,7 @@ as $$
 declare
     v_queue      pgque.queue;
     v_consumers  text;
+    v_table      text;
 begin
     loop
         v_queue := pgque.find_queue(x_queue_name);
@@ -99,15 +113,13 @@ begin
     -- A producer that looked up the queue before, and waits for the lock, is refused by the
     -- constraint. A dump that waits for it fails at the name, because its queues would lack their
     -- events. The tables are dropped by maintenance (maint_event_tables).
-    execute format('truncate pgque.%I', format('event_%s', v_queue.queue_id));
-    execute format('alter table pgque.%I add constraint queue_was_dropped check (false)',
-                   format('event_%s', v_queue.queue_id));
-    execute format('alter table pgque.%I rename to %I', format('event_%s', v_queue.queue_id),
-                   format('event_%s_dropped', v_queue.queue_id));
-    execute format('drop function pgque.%I(xid8, xid8)',
-                   format('event_%s_tables', v_queue.queue_id));
+    v_table := format('event_%s', v_queue.queue_id);
+    execute format('truncate pgque.%I', v_table);
+    execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
+    execute format('alter table pgque.%I rename to %I', v_table, format('%s_dropped', v_table));
+    execute format('drop function pgque.%I(xid8, xid8)', format('%s_tables', v_table));
     execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',
-                   format('event_%s_read', v_queue.queue_id));
+                   format('%s_read', v_table));
     -- Last, because the tables are locked now: no transaction that sent under a key still runs.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     return 1;

@@ -2,7 +2,8 @@
 -- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
 -- laptop, does not take batches away. The claims themselves do not check this, because consumers
 -- need not belong to Dagster. Returns 1 if the consumer belonged to none before, else 0.
--- locks: waits for a concurrent call for the same consumer. writes: consumer_deployment.
+-- locks: waits for a concurrent call for the same consumer; those of find_deployed.
+-- writes: consumer_deployment.
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns integer
@@ -10,17 +11,19 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub_id  integer := pgque.check_deployment(i_queue, i_consumer, i_deployment);
-    v_owner   pgque.consumer_deployment;
+    v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
+    v_is_new   boolean;
+    v_owner    pgque.consumer_deployment;
 begin
     insert into pgque.consumer_deployment (sub_id, deployment)
-    values (v_sub_id, i_deployment)
+    select id, i_deployment from unnest(v_sub_ids) id order by id
     on conflict do nothing;
+    v_is_new := found;
+    select d.* into v_owner
+    from pgque.consumer_deployment d
+    where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment
+    limit 1;
     if found then
-        return 1;
-    end if;
-    select d.* into v_owner from pgque.consumer_deployment d where d.sub_id = v_sub_id;
-    if v_owner.deployment is distinct from i_deployment then
         raise exception using
             errcode = 'PQ024',
             message = format('consumer "%s" on queue "%s" belongs to deployment "%s", since %s, '
@@ -30,13 +33,14 @@ begin
                           'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
                           i_queue, i_consumer, i_deployment);
     end if;
-    return 0;
+    return v_is_new::integer;
 end;
 $$;
 
 -- Moves a consumer to another deployment. A batch that a run of the earlier one holds stays leased
 -- until that run ends. Returns the earlier deployment, or null.
--- locks: the consumer's row in consumer_deployment. writes: consumer_deployment.
+-- locks: the consumer's row in consumer_deployment; those of find_deployed.
+-- writes: consumer_deployment.
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns text
@@ -44,34 +48,40 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub_id   integer := pgque.check_deployment(i_queue, i_consumer, i_deployment);
+    v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
     v_earlier  text;
 begin
     insert into pgque.consumer_deployment (sub_id, deployment)
-    values (v_sub_id, i_deployment)
+    select id, i_deployment from unnest(v_sub_ids) id order by id
     on conflict do nothing;
-    select d.deployment into v_earlier
-    from pgque.consumer_deployment d
-    where d.sub_id = v_sub_id
+    perform from pgque.consumer_deployment d where d.sub_id = any (v_sub_ids)
+    order by d.sub_id
     for update;
+    select min(d.deployment) into v_earlier
+    from pgque.consumer_deployment d
+    where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     update pgque.consumer_deployment d
     set deployment = i_deployment, since = clock_timestamp()
-    where d.sub_id = v_sub_id and d.deployment <> i_deployment;
+    where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     return case when found then v_earlier end;
 end;
 $$;
 
--- Returns the subscription that a deployment asks for. Refuses a deployment without a name, and a
--- subconsumer, which belongs where its consumer does.
--- locks: none. writes: nothing.
-create or replace function pgque.check_deployment(
+-- Returns the subscriptions that a deployment asks for: of a partitioned consumer, those of all its
+-- slots. Refuses a deployment without a name, and a single subconsumer or slot, which belongs where
+-- its consumer does.
+-- locks: the consumer's row in partition_consumer, shared, so that the slots stay until the caller
+-- has written. writes: nothing.
+create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
-returns integer
+returns integer[]
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_slots  integer[];
+    v_sub    pgque.subscription;
 begin
     if coalesce(i_deployment, '') = '' then
         raise exception using
@@ -79,9 +89,19 @@ begin
             message = format('no deployment for consumer "%s" on queue "%s"', i_consumer, i_queue),
             hint = 'Pass the name of the deployment.';
     end if;
+    perform from pgque.partition_consumer c
+    where c.queue_id = v_queue.queue_id and c.co_name = i_consumer
+    for share;
+    select array_agg(b.sub_id) into v_slots
+    from pgque.partition_slot_base b
+    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    if v_slots is not null then
+        return v_slots;
+    end if;
+    v_sub := pgque.find_subscription(i_queue, i_consumer);
     if v_sub.sub_role in ('coop_member', 'slot') then
         perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
     end if;
-    return v_sub.sub_id;
+    return array[v_sub.sub_id];
 end;
 $$;

@@ -1,7 +1,3 @@
--- Earlier versions counted no events.
-drop function if exists pgque.find_next_tick(
-    integer, pgque.tick, interval, integer, interval, integer);
-
 -- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
 -- is the farthest tick that stays within that count. Counts are differences of event ids, so they

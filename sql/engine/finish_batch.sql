@@ -49,13 +49,7 @@ begin
 
         v_sub := pgque.find_batch(x_batch_id);
         perform pgque.refuse_slot(v_sub);
-        if v_sub.lease_until > clock_timestamp() then
-            raise exception using
-                errcode = 'PQ004',
-                message = format('batch %s is leased by "%s" until %s',
-                                 x_batch_id, v_sub.lease_owner, v_sub.lease_until),
-                hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
-        end if;
+        perform pgque.check_may_settle(v_sub, null, null);
         exit when pgque.close_batch(v_sub);
     end loop;
     return 1;
@@ -64,13 +58,16 @@ $$;
 
 -- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
 -- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
--- locks: waits for a concurrent move of the same consumer. writes: position_log.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    if i_sub.sub_role = 'slot' then
+        return pgque.close_slot_batch(i_sub);
+    end if;
     i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
     i_sub.sub_batch := null;
     i_sub.sub_next_tick := null;

@@ -21,12 +21,14 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    with dropped as materialized (
+    with copied as materialized (  -- or the planner looks for the first one at each tick
+        select q.queue_id,
+               (select min(c.tick_id) from pgque.tick_log c
+                where c.half = i_half and c.tick_queue = q.queue_id) as first_copied
+        from pgque.queue q
+    ), dropped as materialized (
         select t.tick_queue as queue_id, t.tick_time, t.tick_event_seq as event_seq
-        from (select q.queue_id,
-                     (select min(c.tick_id) from pgque.tick_log c
-                      where c.half = i_half and c.tick_queue = q.queue_id) as first_copied
-              from pgque.queue q) q
+        from copied q
         join pgque.tick t on t.tick_queue = q.queue_id and t.tick_id < q.first_copied
     ), kept as (
         select d.queue_id, last_kept.event_seq

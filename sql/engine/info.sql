@@ -21,12 +21,9 @@ begin
            clock_timestamp() - newest.tick_time,
            ((newest.tick_event_seq - before.tick_event_seq)
             / nullif(extract(epoch from newest.tick_time - before.tick_time), 0))::double precision,
-           coalesce(pg_sequence_last_value(q.queue_seq), 0) - newest.tick_event_seq,
-           newest.tick_id
+           newest.last_event_id - newest.tick_event_seq, newest.tick_id
     from pgque.queue q
-    cross join lateral (
-        select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-    ) newest
+    join pgque.queue_progress newest on newest.queue_id = q.queue_id and newest.tick_id is not null
     left join lateral (
         select * from pgque.tick t
         where t.tick_queue = q.queue_id and t.tick_id >= newest.tick_id - 20
@@ -71,20 +68,14 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
-    select q.queue_name, c.co_name, clock_timestamp() - t.tick_time,
-           clock_timestamp() - s.sub_active, s.sub_last_tick, s.sub_batch, s.sub_next_tick,
-           newest.tick_event_seq - t.tick_event_seq
-    from pgque.subscription s
-    join pgque.queue q on q.queue_id = s.sub_queue
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    left join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
-    left join lateral (
-        select n.tick_event_seq from pgque.tick n
-        where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
-    ) newest on true
+    select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
+           clock_timestamp() - p.sub_active, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
+           p.newest_event_seq - p.tick_event_seq
+    from pgque.consumer_progress p
+    join pgque.queue q on q.queue_id = p.sub_queue
     where (i_queue_name is null or q.queue_name = i_queue_name)
-      and (i_consumer_name is null or c.co_name = i_consumer_name)
-    order by q.queue_name, c.co_name;
+      and (i_consumer_name is null or p.co_name = i_consumer_name)
+    order by q.queue_name, p.co_name;
     if not found then
         perform pgque.check_positions_visible();
     end if;
@@ -134,9 +125,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub   pgque.subscription;
-    v_prev  pgque.tick;
-    v_cur   pgque.tick;
+    v_sub pgque.subscription;
 begin
     begin
         v_sub := pgque.find_batch(x_batch_id);
@@ -144,18 +133,14 @@ begin
         when sqlstate 'PQ003' then
             return;
     end;
-    v_prev := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
-    v_cur := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
-    select q.queue_name, c.co_name into queue_name, consumer_name
+    select q.queue_name, c.co_name, prev.tick_time, cur.tick_time, prev.tick_id, cur.tick_id,
+           clock_timestamp() - cur.tick_time, prev.tick_event_seq, cur.tick_event_seq
+    into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id,
+         lag, seq_start, seq_end
     from pgque.queue q
     cross join pgque.consumer c
+    cross join pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick) prev
+    cross join pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick) cur
     where q.queue_id = v_sub.sub_queue and c.co_id = v_sub.sub_consumer;
-    batch_start := v_prev.tick_time;
-    batch_end := v_cur.tick_time;
-    prev_tick_id := v_prev.tick_id;
-    tick_id := v_cur.tick_id;
-    lag := clock_timestamp() - v_cur.tick_time;
-    seq_start := v_prev.tick_event_seq;
-    seq_end := v_cur.tick_event_seq;
 end;
 $$;

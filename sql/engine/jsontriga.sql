@@ -8,12 +8,26 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
+    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                current_user);
+    end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
     if c.is_event then
         perform pgque.insert_change(
             c.queue, c.expressions, coalesce(new, old),
-            array[pgque.json_change_type(tg_op, tg_table_schema, tg_table_name, c.key),
+            array[pg_catalog.format(
+                      '{"op":"%s","table":%s,"pkey":%s}', tg_op,
+                      pg_catalog.array_to_json(array[tg_table_schema, tg_table_name]),
+                      pg_catalog.array_to_json(c.key)),
                   pgque.row_as_json(c.names, c.types, c.sent, coalesce(c.new_values, c.old_values)),
                   c.table_name,
                   case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
@@ -24,20 +38,6 @@ begin
         return null;
     end if;
     return coalesce(new, old);
-end;
-$$;
-
--- The type of a JSON event: the operation, the table and the key columns.
--- locks: none. writes: nothing.
-create or replace function pgque.json_change_type(
-    i_op text, i_schema text, i_table text, i_key text[])
-returns text
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return format('{"op":"%s","table":%s,"pkey":%s}',
-                  i_op, array_to_json(array[i_schema, i_table]), array_to_json(i_key));
 end;
 $$;
 

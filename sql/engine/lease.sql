@@ -21,12 +21,10 @@ begin
     v_sub := pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval,
                               i_max_count, i_owner, i_ttl, i_batch_id);
     batch_id := v_sub.sub_batch;
-    if batch_id is not null then
-        epoch := v_sub.lease_epoch;
-        lease_until := v_sub.lease_until;
-        prev_tick_id := v_sub.sub_last_tick;
-        cur_tick_id := v_sub.sub_next_tick;
-    end if;
+    epoch := v_sub.lease_epoch;
+    lease_until := v_sub.lease_until;
+    prev_tick_id := v_sub.sub_last_tick;
+    cur_tick_id := v_sub.sub_next_tick;
 end;
 $$;
 
@@ -59,7 +57,7 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
-    perform pgque.refuse_slot(v_sub);
+    perform pgque.refuse_pages(v_sub);
     perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
     return v_sub;
 end;
@@ -113,7 +111,7 @@ end;
 $$;
 
 -- Finishes a leased batch; only the holder of the newest epoch can.
--- locks: waits for a concurrent move of the same consumer. writes: position_log.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer
@@ -158,17 +156,11 @@ returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if v_sub.sub_batch is null then
-        return;
-    end if;
-    batch_id := v_sub.sub_batch;
-    owner := v_sub.lease_owner;
-    lease_until := v_sub.lease_until;
-    epoch := v_sub.lease_epoch;
-    is_live := coalesce(v_sub.lease_until > clock_timestamp(), false);
-    return next;
+    return query
+    select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
+           coalesce(s.lease_until > clock_timestamp(), false)
+    from pgque.find_subscription(i_queue, i_consumer) s
+    where s.sub_batch is not null;
 end;
 $$;

@@ -56,12 +56,11 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform from pgque.log_rotation r
-    where r.log_name = i_log and r.tried_at is null
-    for update skip locked;
-    if found then
-        update pgque.log_rotation r set tried_at = clock_timestamp() where r.log_name = i_log;
-    end if;
+    update pgque.log_rotation r
+    set tried_at = clock_timestamp()
+    where r.log_name = (select l.log_name from pgque.log_rotation l
+                        where l.log_name = i_log and l.tried_at is null
+                        for update skip locked);
 exception
     when lock_not_available then  -- an upgrade has the table
         return;
@@ -77,23 +76,9 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('there is no log "%s"', coalesce(i_log, 'null')),
-            hint = 'Name one of counter, history, position and tick.';
+        perform pgque.refuse_value('there is no log "%s"', i_log,
+                                   'Name one of counter, history, position and tick.');
     end if;
-end;
-$$;
-
--- The table of one half of a log.
--- locks: none. writes: nothing.
-create or replace function pgque.half_table(i_log text, i_half integer)
-returns regclass
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return format('pgque.%s_log_%s', i_log, i_half)::regclass;
 end;
 $$;
 
@@ -111,8 +96,7 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_row       pgque.position_log;
-    v_is_moved  boolean;
+    v_row pgque.position_log;
 begin
     if io_half <> (select l.half from pgque.log l where l.log_name = 'position') then
         return;  -- this transaction wrote it after the switch
@@ -132,22 +116,19 @@ begin
     v_row.next_half := io_half;
     begin
         perform pgque.write_position(v_row);
-        v_is_moved := true;
     exception
         when serialization_failure then
-            v_is_moved := false;
+            return;
     end;
-    if v_is_moved then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'another session moved the consumer since this transaction began',
-            hint = 'Roll back and try again.';
-    end if;
+    raise exception using
+        errcode = 'serialization_failure',
+        message = 'another session moved the consumer since this transaction began',
+        hint = 'Roll back and try again.';
 end;
 $$;
 
 -- The transactions of this database that hold a snapshot now. A transaction that begins later has a
--- newer snapshot.
+-- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
 -- locks: none. writes: nothing.
 create or replace function pgque.snapshot_holders()
 returns text[]
@@ -161,6 +142,7 @@ begin
         join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
         where a.datname = current_database()
           and a.backend_xmin is not null
+          and a.backend_type is distinct from 'autovacuum worker'
           and a.pid <> pg_backend_pid());
 end;
 $$;
@@ -227,7 +209,7 @@ begin
         return 0;
     end if;
 
-    v_half := pgque.half_table(i_log, 1 - v_log.half);
+    v_half := format('pgque.%s_log_%s', i_log, 1 - v_log.half);
     perform pgque.commit_locally();
     perform pgque.wait_for_log(i_log);
     execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass

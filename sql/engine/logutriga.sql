@@ -8,6 +8,17 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
+    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                current_user);
+    end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
     if c.is_event then
@@ -76,7 +87,7 @@ begin
         select string_agg(case
             when run[1] ~ '^[A-Za-z0-9_.-]' then run[1]
             else replace(regexp_replace(encode(convert_to(run[1], 'UTF8'), 'hex'),
-                                        '(..)', '%\1', 'g'), '%20', '+') end, '' order by nr)
+                                        '(..)', e'%\\1', 'g'), '%20', '+') end, '' order by nr)
         from regexp_matches(i_text, '[A-Za-z0-9_.-]+|[^A-Za-z0-9_.-]+', 'g')
              with ordinality m (run, nr));
 end;

@@ -1,3 +1,19 @@
+-- Raises the error for an argument that is null or out of its range. The message may have a place
+-- for its value. Volatile, because a planner may call any other function with constant arguments.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'PQ005',
+        message = format(i_message, coalesce(i_value, 'null')),
+        hint = i_hint;
+end;
+$$;
+
 -- Looks up a queue by its name, or raises an error that says what to do. No other function raises
 -- that error.
 -- locks: none. writes: nothing.
@@ -10,10 +26,7 @@ declare
     v_queue pgque.queue;
 begin
     if i_queue is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the queue name is null',
-            hint = 'Pass the name of a queue.';
+        perform pgque.refuse_value('the queue name is null', null, 'Pass the name of a queue.');
     end if;
 
     select * into v_queue from pgque.queue q where q.queue_name = i_queue;
@@ -56,10 +69,8 @@ declare
     v_sub   pgque.subscription;
 begin
     if i_consumer is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the consumer name is null',
-            hint = 'Pass the name of a registered consumer.';
+        perform pgque.refuse_value('the consumer name is null', null,
+                                   'Pass the name of a registered consumer.');
     end if;
 
     select s.* into v_sub
@@ -69,6 +80,7 @@ begin
       and c.co_name = i_consumer;
     if not found then
         perform pgque.check_positions_visible();
+        perform pgque.refuse_partitioned(v_queue.queue_id, i_queue, i_consumer);
         raise exception using
             errcode = 'PQ002',
             message = format('not subscriber to queue: consumer "%s" is not registered on queue "%s"',
@@ -77,6 +89,35 @@ begin
                           i_queue, i_consumer);
     end if;
     return v_sub;
+end;
+$$;
+
+-- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
+-- under that name, a consumer would get the events of all keys.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_partitioned(
+    i_queue_id integer, i_queue text, i_consumer text)
+returns void
+language plpgsql stable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_main pgque.partition_consumer;
+begin
+    select * into v_main
+    from pgque.partition_consumer c
+    where c.queue_id = i_queue_id and c.co_name = split_part(i_consumer, '#', 1);
+    if found then
+        raise exception using
+            errcode = 'PQ002',
+            message = format('not subscriber to queue: consumer "%s" on queue "%s" has %s slots now%s',
+                             v_main.co_name, i_queue, v_main.n,
+                             case when v_main.co_name = i_consumer then ', and is read by slot'
+                                  else format(', and "%s" is not subscribed as one', i_consumer) end),
+            hint = format('Use the name of a slot, from %1$s#0/%2$s to %1$s#%3$s/%2$s; one that is '
+                          'missing is subscribed with: select pgque.subscribe_slots(%4$L, %1$L, %2$s);',
+                          v_main.co_name, v_main.n, v_main.n - 1, i_queue);
+    end if;
 end;
 $$;
 
@@ -140,9 +181,6 @@ begin
           order by l.pos_seq desc
           limit 1) p
     join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq;
-    if not found then
-        select s.* into v_sub from pgque.subscription s where s.sub_batch = i_batch_id;
-    end if;
     if not found then
         perform pgque.check_positions_visible();
         raise exception using

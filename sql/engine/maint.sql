@@ -63,7 +63,7 @@ begin
     return query
     select 'maint_rotate_tables_step1', q.queue_name
     from pgque.queue q
-    where clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+    where clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
       and pgque.event_bytes(q) > 0
     order by q.queue_id;
     return query

@@ -11,7 +11,7 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_name  text := substring(i_func_name from '^pgque\.(maint_.*)');
+    v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
     v_done  bigint;
 begin
     if v_name is null then

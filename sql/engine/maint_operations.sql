@@ -14,31 +14,27 @@ begin
     select 'pgque.maint_rotate_tables_step1', q.queue_name
     from pgque.queue q
     where q.queue_switch_step2 is not null
-      and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+      and clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
       and pgque.event_bytes(q) > 0
     order by q.queue_name;
     if found or exists (select from pgque.queue q where q.queue_switch_step2 is null) then
         return query values ('pgque.maint_rotate_tables_step2', null::text);
     end if;
 
-    if exists (select from pgque.retry_queue r where r.ev_retry_after <= clock_timestamp()) then
-        return query values ('pgque.maint_retry_events', null::text);
-    end if;
-    if exists (select
-               from pgque.queue q
-               join pgque.delayed_events d on d.de_queue_name = q.queue_name
-               where not q.queue_disable_insert and d.de_deliver_at <= v_now) then
-        return query values ('pgque.maint_deliver_delayed', null::text);
-    end if;
-    if exists (select from pgque.idem i where i.expires_at <= v_now) then
-        return query values ('pgque.maint_idem', null::text);
-    end if;
-    if exists (select from pgque.removable_stagings()) then
-        return query values ('pgque.maint_staging', null::text);
-    end if;
-    if exists (select from pgque.left_objects()) then
-        return query values ('pgque.maint_event_tables', null::text);
-    end if;
+    return query
+    select format('pgque.%s', s.func_name), null::text
+    from (values
+        ('maint_retry_events', exists (select from pgque.retry_queue r
+                                       where r.ev_retry_after <= clock_timestamp())),
+        ('maint_deliver_delayed', exists (
+            select from pgque.queue q
+            join pgque.delayed_events d on d.de_queue_name = q.queue_name
+            where not q.queue_disable_insert and d.de_deliver_at <= v_now)),
+        ('maint_idem', exists (select from pgque.idem i where i.expires_at <= v_now)),
+        ('maint_staging', exists (select from pgque.removable_stagings())),
+        ('maint_event_tables', exists (select from pgque.left_objects()))
+    ) s (func_name, is_due)
+    where s.is_due;
     return query
     select 'pgque.maint_empty_half', r.log_name
     from pgque.log_rotation r

@@ -16,23 +16,25 @@ declare
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role <> 'normal' then
+        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_owner is null) then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
         if v_sub.lease_until is not null then
             perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
         end if;
-        if i_only is not null and v_sub.sub_batch is distinct from i_only then
-            raise exception using
-                errcode = 'PQ003',
-                message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
-                hint = 'It was finished already, or never was this consumer''s.';
+        if i_only is not null then
+            perform pgque.check_only_batch(v_sub, i_queue, i_consumer, i_only);
         end if;
 
+        if v_sub.sub_role = 'slot' then
+            v_sub := pgque.begin_slot_batch(v_sub, i_max_count);
+        end if;
         if v_sub.sub_batch is null then
-            v_sub.sub_next_tick := (pgque.find_next_tick(
-                v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
-                i_min_lag, i_min_count, i_min_interval, i_max_count, v_sub.sub_id)).tick_id;
+            if v_sub.sub_next_tick is null then
+                v_sub.sub_next_tick := (pgque.find_next_tick(
+                    v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
+                    i_min_lag, i_min_count, i_min_interval, i_max_count, v_sub.sub_id)).tick_id;
+            end if;
             if v_sub.sub_next_tick is null then
                 return null;
             end if;
@@ -67,6 +69,24 @@ begin
 end;
 $$;
 
+-- Refuses a subscription whose open batch is not i_only.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_only_batch(
+    i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if i_sub.sub_batch is distinct from i_only then
+        raise exception using
+            errcode = 'PQ003',
+            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_name),
+            hint = 'It was finished already, or never was this consumer''s.';
+    end if;
+end;
+$$;
+
 -- Refuses the call if the open batch is under another owner's live lease.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_not_leased(
@@ -76,13 +96,14 @@ language plpgsql stable
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_sub.sub_batch is not null
+    if (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
        and i_sub.lease_until > clock_timestamp()
        and i_sub.lease_owner is distinct from i_owner then
         raise exception using
             errcode = 'PQ004',
-            message = format('batch %s of %s/%s is leased by "%s" until %s', i_sub.sub_batch,
-                             i_queue, i_consumer, i_sub.lease_owner, i_sub.lease_until),
+            message = format('%s of %s/%s is leased by "%s" until %s',
+                             coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
+                             i_sub.lease_owner, i_sub.lease_until),
             hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
     end if;
 end;
@@ -114,6 +135,9 @@ begin
         v_row.lease_owner := i_sub.lease_owner;
         v_row.lease_until := i_sub.lease_until;
         v_row.event_cutoff := i_sub.event_cutoff;
+        v_row.page_from := i_sub.page_from;
+        v_row.page_to := i_sub.page_to;
+        v_row.held_at := i_sub.held_at;
     end if;
     v_row.next_half := i_sub.next_half;
     return pgque.write_position(v_row);

@@ -7,10 +7,8 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_period is null or p_period < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no rotation of metadata every %s', coalesce(p_period::text, 'null')),
-            hint = 'Give an interval of 0 or more; the default is 2 minutes.';
+        perform pgque.refuse_value('no rotation of metadata every %s', p_period::text,
+                                   'Give an interval of 0 or more; the default is 2 minutes.');
     end if;
     update pgque.config set metadata_rotation_period = p_period;
     return p_period;
@@ -28,10 +26,8 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_patience is null or p_patience < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no patience of %s with snapshots', coalesce(p_patience::text, 'null')),
-            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+        perform pgque.refuse_value('no patience of %s with snapshots', p_patience::text,
+                                   'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     update pgque.log_rotation set patience = p_patience;
     return p_patience;
@@ -47,10 +43,9 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick period of %s ms', coalesce(p_period_ms::text, 'null')),
-            hint = 'Give 1 to 1000. To tick less often, raise ticker_max_lag of the queues.';
+        perform pgque.refuse_value(
+            'no tick period of %s ms', p_period_ms::text,
+            'Give 1 to 1000. To tick less often, raise ticker_max_lag of the queues.');
     end if;
     update pgque.config set tick_period_ms = p_period_ms;
     return p_period_ms;

@@ -69,7 +69,8 @@ end;
 $$;
 
 -- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
--- than their parameter's.
+-- than their parameter's, such as a number for a period, which would have no unit. A string is
+-- accepted here and checked when it is read as the parameter's type.
 -- locks: none. writes: nothing.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
@@ -85,41 +86,24 @@ begin
                    coalesce(i_options::text, 'null')));
     end if;
     for v_option in
-        select o.key, o.value, p.param_type
+        select o.key, o.value, jsonb_typeof(o.value) as given, p.param_type
         from jsonb_each(i_options) o
         left join pgque.queue_parameters() p on p.param_name = o.key
     loop
         if v_option.param_type is null then
             perform pgque.refuse_parameter(
                 format('a queue has no parameter "%s"', v_option.key));
+        elsif v_option.given not in ('string', 'null')
+              and (v_option.given, v_option.param_type) not in (
+                  ('number', 'integer'), ('boolean', 'boolean')) then
+            perform pgque.refuse_parameter(
+                format('option %s takes %s, not the JSON %s %s', v_option.key,
+                       case v_option.param_type when 'integer' then 'a number'
+                                                when 'boolean' then 'true or false'
+                                                else 'a string' end,
+                       v_option.given, v_option.value));
         end if;
-        perform pgque.check_option_type(v_option.key, v_option.value, v_option.param_type);
     end loop;
-end;
-$$;
-
--- Refuses a JSON value of another type than the parameter's, such as a number for a period, which
--- would have no unit. A string is accepted here and checked when it is read as the parameter's
--- type.
--- locks: none. writes: nothing.
-create or replace function pgque.check_option_type(i_name text, i_value jsonb, i_type text)
-returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_given text := jsonb_typeof(i_value);
-begin
-    if v_given in ('string', 'null')
-       or v_given = 'number' and i_type = 'integer'
-       or v_given = 'boolean' and i_type = 'boolean' then
-        return;
-    end if;
-    perform pgque.refuse_parameter(
-        format('option %s takes %s, not the JSON %s %s', i_name,
-               case i_type when 'integer' then 'a number' when 'boolean' then 'true or false'
-                           else 'a string' end,
-               v_given, i_value));
 end;
 $$;
 

@@ -9,7 +9,8 @@ create or replace function pgque.tick_range_read_plan(
     i_queue text, i_from_tick bigint, i_to_tick bigint, i_max_slices integer,
     i_consumer text default null,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
-    out slice_from text, out set_columns text[])
+    out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
+    out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp

@@ -1,14 +1,20 @@
--- Builds the function that finds the children with events of a range of transactions: it probes the
--- index of each child. Its plan is cached when the tables are small, so sequential scans are
--- disabled.
+-- Builds the two functions of a queue, event_<n>_tables and event_<n>_read.
+-- The first finds the children with events of a range of transactions: it probes the index of each
+-- child. Its plan is cached when the tables are small, so sequential scans are disabled.
+-- The second reads a batch. It takes the batch's transactions as parameters, a range and a list, so
+-- that it is one statement with a cached plan and reading costs no planning. The planner knows no
+-- values and expects few rows, which is right for small batches only. Sequential scans and parallel
+-- workers are wrong for those, so both are disabled. A session keeps the plan, about 130 kB per
+-- queue, so the statement names the table once and the function holds nothing else.
 -- locks: none. writes: pg_proc.
-create or replace function pgque.build_tables_function(i_queue_id integer)
+create or replace function pgque.build_functions(i_queue_id integer)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_name    text := format('pgque.event_%s_tables', i_queue_id);
+    v_tables  text := format('pgque.event_%s_tables', i_queue_id);
+    v_read    text := format('pgque.event_%s_read', i_queue_id);
     v_probes  text;
 begin
     select string_agg(format(
@@ -21,27 +27,8 @@ begin
     execute format(  -- quoted: a number, and the texts made of it above
         'create or replace function %s(i_from xid8, i_to xid8) returns text[] '
         'language plpgsql set enable_seqscan = off as $fn$ begin '
-        'return pg_catalog.array_remove(array[%s], null); end; $fn$', v_name, v_probes);
-    execute format('revoke all on function %s from public', v_name);  -- quoted: as above
-end;
-$$;
-
--- Builds the function that reads a batch. It takes the batch's transactions as parameters, a range
--- and a list, so that it is one statement with a cached plan and reading costs no planning. The
--- planner knows no values and expects few rows, which is right for small batches only. Sequential
--- scans and parallel workers are wrong for those, so both are disabled. A session keeps the plan,
--- about 130 kB per queue, so the statement names the table once and the function holds nothing
--- else.
--- locks: none. writes: pg_proc.
-create or replace function pgque.build_read_function(i_queue_id integer)
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name text := format('pgque.event_%s_read', i_queue_id);
-begin
-    execute format(  -- quoted: made of a number
+        'return pg_catalog.array_remove(array[%s], null); end; $fn$', v_tables, v_probes);
+    execute format(  -- quoted: as above
         'create or replace function %s('
         'i_from xid8, i_end xid8, i_running pg_snapshot, i_list xid8[], '
         'i_owner integer, i_cutoff timestamptz, '
@@ -58,7 +45,7 @@ begin
         'or e.ev_txid operator(pg_catalog.=) any (i_list)) '
         'and (i_running is null or pg_catalog.pg_visible_in_snapshot(e.ev_txid, i_running)) '
         'and (e.ev_owner is null or e.ev_owner operator(pg_catalog.=) i_owner) '
-        'and e.ev_time operator(pg_catalog.>=) i_cutoff order by 1; end; $fn$', v_name, i_queue_id);
-    execute format('revoke all on function %s from public', v_name);  -- quoted: as above
+        'and e.ev_time operator(pg_catalog.>=) i_cutoff order by 1; end; $fn$', v_read, i_queue_id);
+    execute format('revoke all on function %s, %s from public', v_tables, v_read);  -- quoted: as above
 end;
 $$;

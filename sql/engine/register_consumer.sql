@@ -10,57 +10,67 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue     pgque.queue := pgque.find_queue(x_queue_name);
-    v_consumer  integer;
-    v_sub_id    integer;
-    v_new       boolean;
-    v_tick      bigint;
+    v_queue  pgque.queue := pgque.find_queue(x_queue_name);
+    v_tick   bigint;
+    v_new    integer;
 begin
-    if coalesce(x_consumer_name, '') = '' then
+    perform pgque.check_consumer_name(x_consumer_name);
+    v_tick := pgque.hold_tick(v_queue.queue_id, coalesce(x_tick_pos::text, 'latest'));
+    v_new := pgque.add_consumer(v_queue.queue_id, x_consumer_name, v_tick);
+    if v_new = 0 and x_tick_pos is not null then
+        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
+    end if;
+    return v_new;
+end;
+$$;
+
+-- Adds a consumer at a tick, unless it is registered. Returns 1, or 0 if it was registered.
+-- locks: none; the caller holds the tick. writes: consumer, subscription_base, position_log,
+-- counter_log.
+create or replace function pgque.add_consumer(i_queue_id integer, i_consumer text, i_tick bigint)
+returns integer
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub_id integer;
+begin
+    if exists (select from pgque.partition_consumer c
+               where c.queue_id = i_queue_id and c.co_name = i_consumer) then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" is a partitioned one: it has slots', i_consumer),
+            hint = 'Consume by its slots. To have it without slots, end each of them with '
+                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+    end if;
+    insert into pgque.consumer (co_name) values (i_consumer) on conflict do nothing;
+    insert into pgque.subscription_base (sub_queue, sub_consumer)
+    select i_queue_id, c.co_id from pgque.consumer c where c.co_name = i_consumer
+    on conflict do nothing
+    returning sub_id into v_sub_id;
+    if v_sub_id is null then
+        return 0;
+    end if;
+    perform pgque.begin_positions(v_sub_id, i_tick);
+    perform pgque.count_move(i_queue_id, v_sub_id, null, i_tick);
+    return 1;
+end;
+$$;
+
+-- Refuses a consumer without a name.
+-- locks: none. writes: nothing.
+create or replace function pgque.check_consumer_name(i_consumer text)
+returns void
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(i_consumer, '') = '' then
         raise exception using
             errcode = 'PQ005',
             message = 'the consumer name is null or empty',
             hint = 'Pass a name, one for each independent reader of the queue.';
     end if;
-
-    lock table pgque.tick_log in row share mode;
-    select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
-    select t.tick_id into v_tick
-    from pgque.tick t
-    where t.tick_queue = v_queue.queue_id
-      and (x_tick_pos is null or t.tick_id = x_tick_pos and t.tick_id >= v_queue.queue_first_tick)
-    order by t.tick_id desc
-    limit 1;
-    if not found then
-        if x_tick_pos is null then
-            perform pgque.find_tick(v_queue.queue_id, null);
-        end if;
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" has no tick %s any more, or not yet',
-                             x_queue_name, coalesce(x_tick_pos::text, 'at all')),
-            hint = format('Register at one of: select tick_id from pgque.tick where tick_queue = %s '
-                          'and tick_id >= %s;', v_queue.queue_id, v_queue.queue_first_tick);
-    end if;
-
-    -- A consumer that stands before rotation's note needs events which the note gives up.
-    delete from pgque.rotation_floor n where n.queue_id = v_queue.queue_id and n.tick_id > v_tick;
-    perform pgque.check_tick_half();
-    insert into pgque.consumer (co_name) values (x_consumer_name) on conflict do nothing;
-    select c.co_id into v_consumer from pgque.consumer c where c.co_name = x_consumer_name;
-    insert into pgque.subscription_base (sub_queue, sub_consumer)
-    values (v_queue.queue_id, v_consumer)
-    on conflict do nothing
-    returning sub_id into v_sub_id;
-    v_new := found;
-
-    if v_new then
-        perform pgque.begin_positions(v_sub_id, v_tick);
-        perform pgque.count_move(v_queue.queue_id, v_sub_id, null, v_tick);
-    elsif x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
-    end if;
-    return v_new::integer;
 end;
 $$;
 
@@ -122,6 +132,31 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
+end;
+$$;
+
+-- Registers a consumer at a position: earliest, latest, a tick's number or a time (seek.sql). A
+-- registered consumer stays where it is. Returns 1, or 0 if it was already registered.
+-- locks: those of register_consumer_at. writes: the same.
+create or replace function pgque.register_consumer(
+    x_queue_name text, x_consumer_id text, i_start_at text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(x_queue_name);
+begin
+    perform pgque.check_consumer_name(x_consumer_id);
+    perform pgque.check_position(i_start_at);
+    if exists (select
+               from pgque.subscription_base s
+               join pgque.consumer c on c.co_id = s.sub_consumer
+               where s.sub_queue = v_queue.queue_id and c.co_name = x_consumer_id) then
+        return 0;
+    end if;
+    return pgque.add_consumer(v_queue.queue_id, x_consumer_id,
+                              pgque.hold_tick(v_queue.queue_id, i_start_at));
 end;
 $$;
 

@@ -31,9 +31,10 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_origin  pgque.origin;
-    v_queue   pgque.queue;
-    v_rows    bigint := 0;
+    v_origin   pgque.origin;
+    v_queue    pgque.queue;
+    v_missing  text;
+    v_rows     bigint := 0;
 begin
     perform pgque.check_read_committed('adoption');
     lock table pgque.queue in share row exclusive mode;
@@ -45,29 +46,8 @@ begin
         return 0;
     end if;
 
-    perform pgque.check_logs_complete();
-    for v_queue in select q.* from pgque.queue q order by q.queue_id loop
-        v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
-    end loop;
-    perform pgque.renumber_positions();
-    update pgque.config set origin_id = v_origin.origin_id;
-    perform pgque.renew_lineage();
-    return v_rows;
-end;
-$$;
-
--- Refuses to adopt a dump that lacks ticks or positions. Such a dump waited for a lock longer than
--- the snapshot patience and found a log already emptied. If its consumers were taken as finished,
--- their events would be lost.
--- locks: none. writes: nothing.
-create or replace function pgque.check_logs_complete()
-returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_missing text;
-begin
+    -- A dump that waited for a lock for longer than the snapshot patience found a log emptied. If its
+    -- consumers were taken as finished, their events would be lost.
     select string_agg(format('"%s"', m.queue_name), ', ' order by m.queue_name) into v_missing
     from (
         select q.queue_name from pgque.queue q
@@ -88,6 +68,13 @@ begin
             hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. Nothing was changed. '
                    'Restore another dump.';
     end if;
+    for v_queue in select q.* from pgque.queue q order by q.queue_id loop
+        v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
+    end loop;
+    perform pgque.renumber_positions();
+    update pgque.config set origin_id = v_origin.origin_id;
+    perform pgque.renew_lineage();
+    return v_rows;
 end;
 $$;
 
@@ -112,53 +99,57 @@ cross join lateral (
 ) last_tick
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
--- Writes the unfinished events of a queue again, under this transaction's id. An event that all
+-- Writes the unfinished events of a queue again, under this transaction's id: puts them aside with
+-- their owners, empties the event tables, and inserts them into the current one. An event that all
 -- consumers need stays one row; otherwise each consumer that needs it gets its own row. The
 -- transaction that wrote a row (xmin, which has 32 bits of the id) shows whether it was sent after
 -- the restore; all consumers need such rows.
--- locks: the event tables, exclusively at the end. writes: the event tables.
+-- locks: the event tables, exclusively. writes: the event tables.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_kept     text := format('pgque.event_%s_kept', i_queue.queue_id);
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
                                 'ev_extra1, ev_extra2, ev_extra3, ev_extra4';
     v_rows     bigint;
 begin
-    for v_nr in 0..i_queue.queue_ntables - 1 loop
-        execute format('lock table pgque.%I in access exclusive mode',
-                       format('event_%s_%s', i_queue.queue_id, v_nr));
-    end loop;
-
-    execute format(  -- quoted: made of the queue's number, a number, and column names
-        'create table %s as '
-        'with owner as (select u.owner_id, array_agg(u.after_snapshot) as after_snapshots, '
-        '                      array_agg(u.until_snapshot) as until_snapshots '
-        '               from pgque.unfinished u where u.queue_id = %s group by u.owner_id), '
-        'need as (select e.*, needed.owners from %s e cross join lateral ('
-        '  select array_agg(o.owner_id) as owners from owner o '
-        '  where (e.ev_owner is null or e.ev_owner = o.owner_id) '
-        '    and (pgque.is_written_since(e.xmin, %L) or exists ('
-        '      select from unnest(o.after_snapshots, o.until_snapshots) s(a, u) '
-        '      where not pg_visible_in_snapshot(e.ev_txid, s.a) '
-        '        and coalesce(pg_visible_in_snapshot(e.ev_txid, s.u), true)))) needed '
-        '  where needed.owners is not null) '
-        'select ev_id, ev_time, coalesce(ev_owner, one.owner_id) as ev_owner, ev_retry, ev_type, '
-        '       ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from need n cross join lateral (select null::integer where cardinality(n.owners) = '
-        '  (select count(*) from owner) union all select x from unnest(n.owners) x '
-        '  where cardinality(n.owners) < (select count(*) from owner)) one(owner_id)',
-        v_kept, i_queue.queue_id, i_queue.queue_data_pfx, i_first_txid);
-    for v_nr in 0..i_queue.queue_ntables - 1 loop
-        execute format('truncate pgque.%I', format('event_%s_%s', i_queue.queue_id, v_nr));
-    end loop;
-    execute format('insert into %s_%s (%s) select %s from %s order by ev_id',  -- quoted: as above
-                   i_queue.queue_data_pfx, i_queue.queue_cur_table, v_columns, v_columns, v_kept);
+    -- With the table, its children are locked and truncated. All names are made of the queue's number.
+    execute format('lock table %s in access exclusive mode', i_queue.queue_data_pfx);  -- quoted: see above
+    execute format(  -- quoted: see above
+        $sql$
+        create table %1$s_kept as
+        with consumer as (
+            select u.owner_id, array_agg(u.after_snapshot) as after_snapshots,
+                   array_agg(u.until_snapshot) as until_snapshots
+            from pgque.unfinished u
+            where u.queue_id = %2$s
+            group by u.owner_id
+        )
+        select e.ev_id, e.ev_time, coalesce(e.ev_owner, copy.owner_id) as ev_owner, e.ev_retry,
+               e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
+        from %1$s e
+        cross join lateral (
+            select array_agg(c.owner_id) as owners
+            from consumer c
+            where (e.ev_owner is null or e.ev_owner = c.owner_id)
+              and (pgque.is_written_since(e.xmin, %3$L)
+                   or exists (
+                       select from unnest(c.after_snapshots, c.until_snapshots) s (after, until)
+                       where not pg_visible_in_snapshot(e.ev_txid, s.after)
+                         and coalesce(pg_visible_in_snapshot(e.ev_txid, s.until), true)))
+        ) needed
+        cross join lateral unnest(
+            case when cardinality(needed.owners) = (select count(*) from consumer)
+                 then array[null]::integer[] else needed.owners end) copy (owner_id)
+        $sql$,
+        i_queue.queue_data_pfx, i_queue.queue_id, i_first_txid);
+    execute format('truncate %s', i_queue.queue_data_pfx);  -- quoted: see above
+    execute format('insert into %1$s_%2$s (%3$s) select %3$s from %1$s_kept order by ev_id',  -- quoted: see above
+                   i_queue.queue_data_pfx, i_queue.queue_cur_table, v_columns);
     get diagnostics v_rows = row_count;
-    execute format('drop table %s', v_kept);  -- quoted: as above
+    execute format('drop table %s_kept', i_queue.queue_data_pfx);  -- quoted: see above
     return v_rows;
 end;
 $$;

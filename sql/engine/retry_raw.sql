@@ -54,10 +54,8 @@ declare
     v_count  integer;
 begin
     if i_retry_seconds is null or i_retry_seconds < 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no retry after %s seconds', coalesce(i_retry_seconds::text, 'null')),
-            hint = 'Give 0 or more.';
+        perform pgque.refuse_value('no retry after %s seconds', i_retry_seconds::text,
+                                   'Give 0 or more.');
     end if;
     execute format(  -- quoted: made by batch_event_sql
         'insert into pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, '

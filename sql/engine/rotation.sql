@@ -19,10 +19,83 @@ begin
 end;
 $$;
 
+-- Returns the newest tick that is older than a queue's retention, or the first tick if none is, or
+-- null without a retention. Every event that was committed within the retention comes after it,
+-- because a tick's snapshot is older than its time. A week may have millions of ticks, so this is a
+-- binary search by id; ids may have gaps.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_retention_tick(i_queue pgque.queue)
+returns bigint
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_until   constant timestamptz := clock_timestamp() - i_queue.queue_retention;
+    v_low     bigint;
+    v_high    bigint;
+    v_middle  bigint;
+    v_tick    pgque.tick;
+begin
+    if v_until is null then
+        return null;
+    end if;
+    select min(t.tick_id), max(t.tick_id) into v_low, v_high
+    from pgque.tick t
+    where t.tick_queue = i_queue.queue_id;
+    while v_low < v_high loop
+        v_middle := (v_low + v_high) / 2;
+        select t.* into v_tick
+        from pgque.tick t
+        where t.tick_queue = i_queue.queue_id and t.tick_id > v_middle
+        order by t.tick_id
+        limit 1;
+        if v_tick.tick_id <= v_high and v_tick.tick_time < v_until then
+            v_low := v_tick.tick_id;
+        else
+            v_high := v_middle;
+        end if;
+    end loop;
+    return v_low;
+end;
+$$;
+
+-- Returns the tick whose events rotation may truncate: every consumer has passed it, and it is older
+-- than the queue's retention.
+-- locks: none. writes: nothing.
+create or replace function pgque.find_truncation_floor(i_queue_id integer)
+returns pgque.tick
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
+    v_retained  bigint;
+begin
+    select pgque.find_retention_tick(q) into v_retained
+    from pgque.queue q
+    where q.queue_id = i_queue_id;
+    return pgque.find_tick(i_queue_id, least(v_floor, v_retained));
+end;
+$$;
+
+-- Returns the shortest time between two rotations of a queue. A table is truncated two rotations
+-- after its last event, so with half the retention this event is just old enough, and the oldest
+-- event gets one and a half times as old as the retention.
+-- locks: none. writes: nothing.
+create or replace function pgque.rotation_interval(i_queue pgque.queue)
+returns interval
+language plpgsql immutable
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return greatest(i_queue.queue_rotation_period, i_queue.queue_retention / 2);
+end;
+$$;
+
 -- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
 -- may not. TRUNCATE empties a table for old snapshots too, so a dump that waits for a lock could
--- lack events that its positions still need. So this function notes where the slowest consumer
--- stands and which transactions hold a snapshot at that time. The note counts when these
+-- lack events that its positions still need. So this function notes up to where events may be
+-- truncated and which transactions hold a snapshot at that time. The note counts when these
 -- transactions have ended, or after the snapshot patience.
 -- locks: held by the caller. writes: rotation_floor.
 create or replace function pgque.settle_floor(i_queue_id integer)
@@ -31,7 +104,7 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_floor     pgque.tick := pgque.find_floor_tick(i_queue_id);
+    v_floor     pgque.tick := pgque.find_truncation_floor(i_queue_id);
     v_note      pgque.rotation_floor;
     v_settled   pgque.tick;
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
@@ -53,7 +126,7 @@ begin
     set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
         noted_by = excluded.noted_by, holders = excluded.holders
     returning n.* into v_note;
-    -- Whatever the note says, a consumer that stands before it needs its events.
+    -- Whatever the note says, a consumer or a retention before it needs its events.
     if v_floor.tick_id <= v_settled.tick_id
        or v_patience = '0'
        or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
@@ -65,10 +138,10 @@ $$;
 
 -- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
 -- the current one. It takes the oldest child, or the other one if the oldest is still needed.
--- Returns 1, or 0 if it is too early, if step 2 of the last rotation has not run, if an old
--- snapshot may need events that all consumers have passed, or if neither child can be emptied. The
--- child that comes next is closed to writers. If the oldest child was skipped, that one stays
--- closed instead. Returns 0, too, if the queue does not exist.
+-- Returns 1, or 0 if it is too early (rotation_interval), if step 2 of the last rotation has not
+-- run, if an old snapshot may need events that all consumers have passed, or if neither child can be
+-- emptied. The child that comes next is closed to writers. If the oldest child was skipped, that one
+-- stays closed instead. Returns 0, too, if the queue does not exist.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
 -- writes: queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
@@ -87,7 +160,7 @@ begin
     from pgque.queue q
     where q.queue_id = v_queue.queue_id
       and q.queue_switch_step2 is not null
-      and clock_timestamp() - q.queue_switch_time >= q.queue_rotation_period
+      and clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
     for no key update skip locked;
     if not found then
         return 0;

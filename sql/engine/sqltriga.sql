@@ -10,6 +10,17 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
+    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                current_user);
+    end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, false, old, new);
     if c.is_event then
@@ -39,26 +50,14 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return case i_op
-        when 'INSERT' then pgque.insert_fragment(i_names, i_sent, i_new)
+        when 'INSERT' then (
+            select format('(%s) values (%s)', string_agg(quote_ident(name), ',' order by nr),
+                          string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
+            from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
+            where sent)
         when 'UPDATE' then pgque.update_fragment(i_names, i_sent, i_key, i_old, i_new)
         when 'DELETE' then pgque.key_fragment(i_names, i_key, i_old)
         else '' end;
-end;
-$$;
-
--- Returns the text after `insert into table`.
--- locks: none. writes: nothing.
-create or replace function pgque.insert_fragment(i_names text[], i_sent boolean[], i_values text[])
-returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (
-        select format('(%s) values (%s)', string_agg(quote_ident(name), ',' order by nr),
-                      string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
-        from unnest(i_names, i_sent, i_values) with ordinality c (name, sent, value, nr)
-        where sent);
 end;
 $$;
 

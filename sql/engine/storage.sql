@@ -13,20 +13,16 @@ declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
     v_parent  text := format('event_%s', v_queue.queue_id);
     v_seq     text := format('event_%s_id_seq', v_queue.queue_id);
-    v_child   text;
+    v_table   text;
 begin
-    execute format('revoke all on pgque.%I from public, pgque_reader, pgque_writer, pgque_admin',
-                   v_parent);
     execute format('revoke all on sequence pgque.%I '
                    'from public, pgque_reader, pgque_writer, pgque_admin', v_seq);
-    execute format('grant select on pgque.%I to pgque_reader', v_parent);
     execute format('grant usage on sequence pgque.%I to pgque_writer', v_seq);
 
-    for v_nr in 0..v_queue.queue_ntables - 1 loop
-        v_child := format('%s_%s', v_parent, v_nr);
+    foreach v_table in array array[v_parent, v_parent || '_0', v_parent || '_1', v_parent || '_2'] loop
         execute format('revoke all on pgque.%I from public, pgque_reader, pgque_writer, pgque_admin',
-                       v_child);
-        execute format('grant select on pgque.%I to pgque_reader', v_child);
+                       v_table);
+        execute format('grant select on pgque.%I to pgque_reader', v_table);
     end loop;
     perform pgque.open_event_tables(v_queue.queue_id);
     return 1;

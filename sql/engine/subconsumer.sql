@@ -66,10 +66,9 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the name of the consumer or of the subconsumer is null or empty',
-            hint = 'Pass the name that the workers share, and one of the worker''s own.';
+        perform pgque.refuse_value(
+            'the name of the consumer or of the subconsumer is null or empty', null,
+            'Pass the name that the workers share, and one of the worker''s own.');
     end if;
     return format('%s.%s', i_consumer, i_subconsumer);
 end;
@@ -128,13 +127,14 @@ begin
             when 'coop_main' then 'Its batches come from pgque.next_batch(queue, consumer, '
                                   'subconsumer, dead_interval) or pgque.receive_coop(...).'
             when 'slot' then 'Use the functions that take queue, consumer and slot: '
-                             'pgque.receive_partitioned, pgque.unsubscribe_slot and so on.'
+                             'pgque.receive_partitioned, pgque.unsubscribe_slot and so on; or claim '
+                             'its batches with pgque.claim_batch.'
             else 'Use the functions that take queue, consumer and subconsumer.' end;
 end;
 $$;
 
--- Raises the same error for the batch of a slot: only the worker that holds the slot's lease may
--- finish it, and its pages are not the whole batch.
+-- Raises the same error for the batch of a slot, however it is delivered: only the holder of the
+-- slot's lease may finish it.
 -- locks: none. writes: nothing.
 create or replace function pgque.refuse_slot(i_sub pgque.subscription)
 returns void
@@ -202,10 +202,9 @@ declare
     v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('there is no batch handling %s', coalesce(i_batch_handling::text, 'null')),
-            hint = '0 refuses while a batch is open, 1 schedules its events for another delivery.';
+        perform pgque.refuse_value(
+            'there is no batch handling %s', i_batch_handling::text,
+            '0 refuses while a batch is open, 1 schedules its events for another delivery.');
     end if;
     begin
         v_main := pgque.find_subscription(i_queue, i_consumer);

@@ -18,8 +18,9 @@ begin
 
     select string_agg(x::text, ',' order by x) into v_running
     from (select pg_snapshot_xip(v_snapshot) union select v_own) running(x);
-    return format('%s:%s:%s', least(pg_snapshot_xmin(v_snapshot), v_own),
-                  pg_snapshot_xmax(v_snapshot), v_running)::pg_snapshot;
+    -- PostgreSQL counts the own id for xmin.
+    return format('%s:%s:%s', pg_snapshot_xmin(v_snapshot), pg_snapshot_xmax(v_snapshot),
+                  v_running)::pg_snapshot;
 end;
 $$;
 

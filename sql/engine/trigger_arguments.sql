@@ -44,8 +44,8 @@ begin
                     'Arguments after the queue are SKIP, backup, deny, ignore=column,..., '
                     'pkey=column,..., when=EXPR, ev_type=EXPR, ev_data=EXPR, '
                     'ev_extra1=EXPR to ev_extra4=EXPR, each once.');
-            when v_name = 'ignore' then ignored := regexp_split_to_array(v_value, '\s*,\s*');
-            when v_name = 'pkey' then key := regexp_split_to_array(v_value, '\s*,\s*');
+            when v_name = 'ignore' then ignored := regexp_split_to_array(v_value, e'\\s*,\\s*');
+            when v_name = 'pkey' then key := regexp_split_to_array(v_value, e'\\s*,\\s*');
             when v_name = 'when' then condition := v_value;
             else fields[array_position(c_fields, v_name)] := v_value;
         end case;

@@ -57,7 +57,7 @@ declare
                                       '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
     v_name    text;
 begin
-    for v_name in select name from unnest(i_names) name where name like '\_pgq\_ev\_%' loop
+    for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
         if v_name <> all (c_columns) then
             perform pgque.refuse_trigger(
                 i_trigger, format('finds the column %L, which is no field of an event', v_name),
@@ -117,6 +117,6 @@ begin
         select bool_or(sent) is not false
         from unnest(i_names, i_sent, i_old, i_new) c (name, sent, was, becomes)
         where was is distinct from becomes
-          and (sent or name = any (i_ignored) or name like '\_pgq\_ev\_%'));
+          and (sent or name = any (i_ignored) or starts_with(name, '_pgq_ev_')));
 end;
 $$;

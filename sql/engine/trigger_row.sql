@@ -45,7 +45,7 @@ begin
         select array_agg(case
             when part[1] = ',' then null
             when part[1] like '"%' then
-                replace(replace(substr(part[1], 2, length(part[1]) - 3), '""', '"'), '\\', '\')
+                replace(replace(substr(part[1], 2, length(part[1]) - 3), '""', '"'), e'\\\\', e'\\')
             else left(part[1], -1) end order by nr)
         from regexp_matches(substr(i_row, 2, length(i_row) - 2) || ',',
                             '(?:"(?:[^"]|"")*"|[^,"]+)?,', 'g') with ordinality m (part, nr));
@@ -102,7 +102,7 @@ begin
         return;
     end if;
 
-    select array_agg(name <> all (v_args.ignored) and name not like '\_pgq\_ev\_%'
+    select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
                      and generated <> 'v' and (i_stored or generated = '') order by nr)
     into sent
     from unnest(names, v_columns.generated) with ordinality c (name, generated, nr);

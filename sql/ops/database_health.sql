@@ -47,8 +47,29 @@ begin
 end;
 $$;
 
+-- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
+-- when compaction is due.
+-- locks: none. writes: nothing.
+create or replace function pgque.is_tick_log_retained()
+returns boolean
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pgque.queue q where q.queue_retention is not null)
+       and (select count(*) from pgque.tick)
+           <= 1000 + 2 * (select count(*)
+                          from (select q.queue_id, pgque.find_retention_tick(q) as first_tick
+                                from pgque.queue q
+                                where q.queue_retention is not null) r
+                          join pgque.tick t
+                              on t.tick_queue = r.queue_id and t.tick_id >= r.first_tick);
+end;
+$$;
+
 -- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
--- which session locks it or may still read the half that was left. A log below 16 MB is ok.
+-- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so
+-- are the ticks that a retention keeps.
 -- locks: none. writes: nothing.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
@@ -64,7 +85,8 @@ begin
            and coalesce(r.rotated_at, c.installed_at)
                <= clock_timestamp() - interval '1 minute'
                   - 5 * case when r.log_name = 'history' then interval '1 day'  -- its rows stay 2 days
-                             else c.metadata_rotation_period end as is_left
+                             else c.metadata_rotation_period end
+           and not (r.log_name = 'tick' and pgque.is_tick_log_retained()) as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c

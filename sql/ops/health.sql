@@ -61,27 +61,47 @@ begin
 end;
 $$;
 
--- The sessions whose snapshots rotation waits for, with what to do, or null.
+-- Says what a queue's retention costs: the size of the events that all consumers have finished, and
+-- how many ticks are behind all consumers. Null without a retention. Events are stored in the order
+-- in which they came, so the page of the first one that a consumer still needs shows how much of a
+-- table is finished.
 -- locks: none. writes: nothing.
-create or replace function pgque.floor_obstacle(i_queue_id integer)
+create or replace function pgque.retention_cost(i_queue pgque.queue)
 returns text
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_floor   pgque.tick;
+    v_table   text;
+    v_pages   bigint;
+    v_needed  bigint;
+    v_bytes   numeric := 0;
 begin
-    return (select format('%s may still read what would be truncated: let it end its transaction; '
-                          'rotation waits for %s at most',
-                          string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', '),
-                          (select max(r.patience) from pgque.log_rotation r))
-            from pgque.rotation_floor f
-            join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (f.holders)
-            where f.queue_id = i_queue_id
-            having count(*) > 0);
+    if i_queue.queue_retention is null then
+        return null;
+    end if;
+    v_floor := pgque.find_floor_tick(i_queue.queue_id);
+    for v_nr in 0 .. i_queue.queue_ntables - 1 loop
+        v_table := format('%s_%s', i_queue.queue_data_pfx, v_nr);
+        v_pages := pg_relation_size(to_regclass(v_table)) / current_setting('block_size')::bigint;
+        continue when v_pages = 0;
+        execute format('select (e.ctid::text::point)[0]::bigint from %s e '  -- quoted: a number's
+                       'where e.ev_txid >= $1 and not pg_visible_in_snapshot(e.ev_txid, $2) '
+                       'order by e.ev_txid limit 1', v_table)
+        into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
+        v_bytes := v_bytes + pg_total_relation_size(to_regclass(v_table))
+                             * least(coalesce(v_needed, v_pages), v_pages) / v_pages;
+    end loop;
+    return format('retention %s keeps %s of finished events and %s ticks', i_queue.queue_retention,
+                  pg_size_pretty(v_bytes),
+                  greatest(v_floor.tick_id - pgque.find_retention_tick(i_queue), 0));
 end;
 $$;
 
--- Checks rotation, which is due once per period if the queue has events. It is held up if maintenance does not run, or if a
--- consumer still needs the oldest events; a queue without consumers does not hold it up.
+-- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
+-- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
+-- without consumers does not hold it up. The detail has the cost of the queue's retention.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -91,30 +111,31 @@ as $$
 begin
     return query
     select q.queue_name, 'rotation_health',
-           case when t.is_empty then 'ok'
-                when t.age > 4 * q.queue_rotation_period + interval '5 minutes' then 'critical'
-                when t.age > 2 * q.queue_rotation_period + interval '1 minute' then 'warning'
-                else 'ok' end,
-           case when t.is_empty or t.age <= 2 * q.queue_rotation_period + interval '1 minute'
-                then format('last rotation %s ago, period %s', t.age, q.queue_rotation_period)
-                when slowest.tick_time < clock_timestamp() - q.queue_rotation_period
-                then format('last rotation %s ago, period %s: consumer "%s" still needs old events; '
-                            'let it catch up, or end it with select pgque.unregister_consumer(%L, %L);',
-                            t.age, q.queue_rotation_period, slowest.co_name, q.queue_name,
-                            slowest.co_name)
+           case when t.is_fine then 'ok'
+                when t.age > 4 * t.period + interval '5 minutes' then 'critical'
+                else 'warning' end,
+           concat(format('last rotation %s ago, period %s', t.age, t.period),
+                  ', ' || pgque.retention_cost(q), case
+                when t.is_fine then ''
+                when slowest.tick_time < clock_timestamp() - t.period
+                then format(': consumer "%s" still needs old events; let it catch up, or end it with '
+                            'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
+                            q.queue_name, slowest.co_name)
                 when q.queue_ticker_paused
-                then format('last rotation %s ago, period %s: the ticker is paused, and events stay '
-                            'until a tick; resume it with select pgque.resume_queue(%L);',
-                            t.age, q.queue_rotation_period, q.queue_name)
-                else format('last rotation %s ago, period %s: %s', t.age, q.queue_rotation_period,
-                            coalesce(pgque.floor_obstacle(q.queue_id), pgque.rotation_obstacle(q),
+                then format(': the ticker is paused, and events stay until a tick; resume it with '
+                            'select pgque.resume_queue(%L);', q.queue_name)
+                else ': ' || coalesce(pgque.rotation_obstacle(q),
                                      'see that pgque.maint() is called, by pgque.start() or by a '
-                                     'ticker process'))
-           end
+                                     'ticker process') end)
     from pgque.queue q
     cross join lateral (
         select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
-               pgque.event_bytes(q) = 0 as is_empty
+               pgque.rotation_interval(q) as period
+    ) a
+    cross join lateral (
+        select a.age, a.period,
+               case when a.age <= 2 * a.period + interval '1 minute' then true
+                    else pgque.event_bytes(q) = 0 end as is_fine
     ) t
     left join (
         select distinct on (p.sub_queue) p.sub_queue, p.co_name, p.tick_time
@@ -125,9 +146,9 @@ begin
 end;
 $$;
 
--- Says what keeps rotation from emptying the next event table although no consumer is behind: who
--- locks it, or unread events in it, written by a writer that asked for the current table long ago.
--- Null if nothing does.
+-- Says what keeps rotation from emptying the next event table although no consumer is behind: the
+-- sessions whose snapshots it waits for, who locks the table, or unread events in it, written by a
+-- writer that asked for the current table long ago. Null if nothing does.
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
@@ -137,10 +158,20 @@ as $$
 declare
     v_table   text := format('%s_%s', i_queue.queue_data_pfx,
                              (i_queue.queue_cur_table + 1) % i_queue.queue_ntables);
-    v_floor   pg_snapshot := (pgque.find_floor_tick(i_queue.queue_id)).tick_snapshot;
+    v_floor   pg_snapshot := (pgque.find_truncation_floor(i_queue.queue_id)).tick_snapshot;
     v_holder  text;
     v_unread  boolean;
 begin
+    select string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', ') into v_holder
+    from pgque.rotation_floor f
+    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (f.holders)
+    where f.queue_id = i_queue.queue_id;
+    if v_holder is not null then
+        return format('%s may still read what would be truncated: let it end its transaction; '
+                      'rotation waits for %s at most', v_holder,
+                      (select max(r.patience) from pgque.log_rotation r));
+    end if;
+
     select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
     into v_holder
     from pg_locks l
@@ -176,14 +207,14 @@ declare
     v_first  timestamptz;
 begin
     for v_table in
-        select q.queue_id, q.queue_name as name, q.queue_rotation_period as period, c.relation,
+        select q.queue_id, q.queue_name as name, pgque.rotation_interval(q) as period, c.relation,
                pg_relation_size(to_regclass(c.relation)) as bytes
         from pgque.queue q
         cross join generate_series(0, q.queue_ntables - 1) nr
         cross join lateral format('%s_%s', q.queue_data_pfx, nr) c (relation)
         where nr <> q.queue_cur_table
           and clock_timestamp() - q.queue_switch_time
-              <= 2 * q.queue_rotation_period + interval '1 minute'
+              <= 2 * pgque.rotation_interval(q) + interval '1 minute'
           and pg_relation_size(to_regclass(c.relation)) > 65536
     loop
         execute format('select ev_time from %s order by ev_txid limit 1', v_table.relation)  -- quoted: a number's
@@ -249,8 +280,9 @@ end;
 $$;
 
 -- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. It includes events that wait for a tick. A held batch is critical, because later events wait. A lease that expired
--- longer ago than the idle period is a warning, because no worker has the batch.
+-- holds up rotation. It includes events that wait for a tick. A held batch is critical, because
+-- later events wait. A lease that expired longer ago than the idle period is a warning, because no
+-- worker has the batch.
 -- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -260,7 +292,7 @@ as $$
 begin
     return query
     with consumer as materialized (
-        select p.*, q.queue_name, q.queue_rotation_period,
+        select p.*, q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
                case when p.sub_last_tick < p.newest_tick
                     then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
                     when p.sub_main is null
@@ -309,9 +341,8 @@ begin
                string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
                                  c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
         from consumer c
-        join pgque.queue b on b.queue_id = c.sub_queue
         where c.sub_batch is not null
-          and c.lease_until < clock_timestamp() - b.queue_ticker_idle_period
+          and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
         group by c.sub_queue
     ) l on l.sub_queue = q.queue_id;
 end;

@@ -41,10 +41,8 @@ declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue_name, i_consumer_name);
 begin
     if i_period is null or i_period <= '0' or i_period > '100 years' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no latency over %s', coalesce(i_period::text, 'null')),
-            hint = 'Give a positive interval, for example ''1 hour''.';
+        perform pgque.refuse_value('no latency over %s', i_period::text,
+                                   'Give a positive interval, for example ''1 hour''.');
     end if;
     perform pgque.check_logs_visible();
     return query

@@ -83,13 +83,10 @@ begin
     ), consumer as materialized (
         select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
                extract(epoch from clock_timestamp() - p.tick_time)::numeric as lag,
-               case when p.sub_main is null then p.newest_event_seq else batch_end.tick_event_seq end
-               - p.tick_event_seq as pending,
+               p.pending_events as pending,
                n.acked, n.nacked, n.dead_lettered
         from pgque.consumer_progress p
         join pgque.queue q on q.queue_id = p.sub_queue
-        left join pgque.tick batch_end
-               on batch_end.tick_queue = p.sub_queue and batch_end.tick_id = p.sub_next_tick
         left join counted n on n.sub_id = p.sub_id
     )
     select m.metric_name, m.metric_type, m.value, c.labels

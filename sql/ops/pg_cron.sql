@@ -14,7 +14,7 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_number integer[] := string_to_array(
-        substring(i_cron_version from '^\d+\.\d+'), '.')::integer[];
+        substring(i_cron_version from '^[0-9]+[.][0-9]+'), '.')::integer[];
 begin
     if v_number >= '{1,5}' then
         return query values
@@ -141,7 +141,7 @@ begin
     if pgque.has_cron() then
         execute 'delete from cron.job_run_details d '
                 'where d.database = current_database() '
-                'and d.command ~ ''^call pgque\.(ticker|maint)_loop\('' '
+                'and d.command ~ ''^call pgque[.](ticker|maint)_loop[(]'' '
                 'and coalesce(d.end_time, d.start_time) < clock_timestamp() - $1'
         using i_older_than;
         get diagnostics v_purged = row_count;

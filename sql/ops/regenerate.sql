@@ -51,8 +51,7 @@ begin
             where c.oid = to_regclass(format('pgque.%I', format('event_%s', v_queue_id)))) = 'r' then
             perform pgque.move_event_tables(v_queue_id);
         end if;
-        perform pgque.build_tables_function(v_queue_id);
-        perform pgque.build_read_function(v_queue_id);
+        perform pgque.build_functions(v_queue_id);
         perform pgque.open_event_tables(v_queue_id);
         v_queues := v_queues + 1;
     end loop;
@@ -68,9 +67,6 @@ $$;
 
 -- No view reads the logs of earlier versions any more (schema/log.sql).
 drop table if exists pgque.tick_before, pgque.position_before;
-
--- An earlier version compacted the ticks with it.
-drop function if exists pgque.keep_tick_history();
 
 -- An earlier version's ticker passed over sequences that a drop had locked.
 drop view if exists pgque.locked_relation;

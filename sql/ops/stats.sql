@@ -1,6 +1,7 @@
 -- The views behind statistics, health and metrics: each queue with its last two ticks and the last
--- assigned event id, and each subscription with its position. Every value is one index look-up.
--- Counts are differences of event ids, so they are upper estimates if senders rolled back.
+-- assigned event id, and each subscription with its position. Every value is one index look-up;
+-- "limit 1" keeps the planner from joining whole tables by a tick id that all queues have. Counts are
+-- differences of event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as
 select q.queue_id,
        q.queue_name,
@@ -45,10 +46,20 @@ select s.sub_id,
        t.tick_event_seq,
        newest.tick_id as newest_tick,
        newest.tick_event_seq as newest_event_seq,
-       s.lease_epoch
+       s.lease_epoch,
+       batch_end.tick_event_seq - t.tick_event_seq as batch_events,
+       case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
+       - t.tick_event_seq as pending_events
 from pgque.subscription s
 join pgque.consumer c on c.co_id = s.sub_consumer
-left join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+left join lateral (
+    select * from pgque.tick x
+    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
+) t on true
+left join lateral (
+    select * from pgque.tick x
+    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
+) batch_end on true
 left join lateral (
     select n.tick_id, n.tick_event_seq from pgque.tick n
     where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
@@ -193,15 +204,12 @@ begin
     perform pgque.check_logs_visible();
     return query
     select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
-           case when p.sub_main is null then p.newest_event_seq else batch_end.tick_event_seq end
-           - p.tick_event_seq,
+           p.pending_events,
            coalesce((select min(l.sub_active) from pgque.position_log l
                      where l.sub_batch = p.sub_batch), p.sub_active),
            p.sub_batch is not null, p.sub_batch
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
-    left join pgque.tick batch_end
-           on batch_end.tick_queue = p.sub_queue and batch_end.tick_id = p.sub_next_tick
     order by q.queue_name, p.co_name;
 end;
 $$;
@@ -222,9 +230,8 @@ declare
 begin
     perform pgque.check_logs_visible();
     return query
-    select p.co_name, p.sub_batch, clock_timestamp() - opened.at, e.tick_event_seq - p.tick_event_seq
+    select p.co_name, p.sub_batch, clock_timestamp() - opened.at, p.batch_events
     from pgque.consumer_progress p
-    join pgque.tick e on e.tick_queue = p.sub_queue and e.tick_id = p.sub_next_tick
     cross join lateral (
         select min(l.sub_active) as at from pgque.position_log l where l.sub_batch = p.sub_batch
     ) opened

@@ -19,11 +19,9 @@ begin
     return query select * from pgque.scheduler_status();
 
     select string_agg(format('"%s"', q.queue_name), ', ' order by q.queue_name) into v_late
-    from pgque.queue q
+    from pgque.queue_progress q
     where not q.queue_ticker_paused and not q.queue_external_ticker
-      and clock_timestamp() - q.queue_ticker_idle_period - interval '10 seconds' > (
-          select t.tick_time from pgque.tick t
-          where t.tick_queue = q.queue_id order by t.tick_id desc limit 1);
+      and clock_timestamp() - q.queue_ticker_idle_period - interval '10 seconds' > q.tick_time;
     return query
     select 'ticks', case when v_late is null then 'ok' else 'late' end,
            coalesce('no tick for too long: ' || v_late,

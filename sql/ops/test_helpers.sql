@@ -140,9 +140,7 @@ begin
         'and not pg_visible_in_snapshot(e.ev_txid, $1) '
         'and ($2 is null or pg_visible_in_snapshot(e.ev_txid, $2)) '
         'and (e.ev_owner is null or e.ev_owner = $3) '
-        'and ($4 is null or $4 = mod('
-        '  mod(hashtextextended(e.ev_extra1 collate "C", 0), $5) + $5, $5) '
-        '  or $4 = 0 and e.ev_extra1 is null)', format('event_%s', i_sub.sub_queue))
+        'and ($4 is null or $4 = pgque.slot_of_key(e.ev_extra1, $5))', format('event_%s', i_sub.sub_queue))
     into v_count
     using v_after, v_up_to, coalesce(i_sub.sub_main, i_sub.sub_id), v_slot.slot, v_slot.n;
     return v_count;

@@ -1,9 +1,11 @@
--- Returns the queues with events that a consumer has not finished, that have no tick yet, that wait
--- for a retry, or that are scheduled.
--- locks: none. writes: nothing.
-create or replace function pgque.unread_queues()
-returns text[]
-language plpgsql
+-- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster.
+-- Refused while queues have unread events, unless forced: events that a consumer has not finished,
+-- that have no tick yet, that wait for a retry, or that are scheduled. Producers wait meanwhile, so
+-- that no event is missed.
+-- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
+create or replace function pgque.uninstall(i_force boolean default false)
+returns void
+language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -12,47 +14,29 @@ declare
     v_unread  boolean;
     v_names   text[] := array[]::text[];
 begin
-    perform pgque.check_adopted();
-    for v_queue in select q.* from pgque.queue q order by q.queue_name loop
-        v_floor := pgque.find_floor_tick(v_queue.queue_id);
-        execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
-                       'and not pg_visible_in_snapshot(ev_txid, $2))', v_queue.queue_data_pfx)
-        into v_unread using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
-        if v_unread
-           or exists (select from pgque.retry_queue r where r.ev_queue = v_queue.queue_id)
-           or exists (select from pgque.partition_held h
-                      join pgque.subscription_base b on b.sub_id = h.sub_id
-                      where b.sub_queue = v_queue.queue_id)
-           or exists (select from pgque.delayed_events d where d.de_queue_name = v_queue.queue_name)
-        then
-            v_names := array_append(v_names, v_queue.queue_name);
-        end if;
-    end loop;
-    return v_names;
-end;
-$$;
-
--- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster.
--- Refused while events are unread, unless forced. Producers wait meanwhile, so that no event is
--- missed.
--- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
-create or replace function pgque.uninstall(i_force boolean default false)
-returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_unread text[];
-begin
     perform pgque.lock_tables(true);
     if i_force is not true then
-        v_unread := pgque.unread_queues();
-        if cardinality(v_unread) > 0 then
+        perform pgque.check_adopted();
+        for v_queue in select q.* from pgque.queue q order by q.queue_name loop
+            v_floor := pgque.find_floor_tick(v_queue.queue_id);
+            execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's
+                           'and not pg_visible_in_snapshot(ev_txid, $2))', v_queue.queue_data_pfx)
+            into v_unread using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
+            if v_unread
+               or exists (select from pgque.retry_queue r where r.ev_queue = v_queue.queue_id)
+               or exists (select from pgque.partition_held h
+                          join pgque.subscription_base b on b.sub_id = h.sub_id
+                          where b.sub_queue = v_queue.queue_id)
+               or exists (select from pgque.delayed_events d
+                          where d.de_queue_name = v_queue.queue_name) then
+                v_names := array_append(v_names, format('"%s"', v_queue.queue_name));
+            end if;
+        end loop;
+        if v_names <> '{}' then
             raise exception using
                 errcode = 'PQ020',
-                message = format('queues hold events that were not read yet: %s', (
-                    select string_agg(format('"%s"', u.name), ', ' order by u.name)
-                    from unnest(v_unread) u(name))),
+                message = format('queues hold events that were not read yet: %s',
+                                 array_to_string(v_names, ', ')),
                 hint = 'Let their consumers finish, or remove all with: '
                        'select pgque.uninstall(true);';
         end if;

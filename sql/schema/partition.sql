@@ -41,15 +41,7 @@ create table if not exists pgque.partition_held (
     primary key (sub_id, ev_id)
 );
 
--- A slot's lease outlives batches, and a batch is handed out in pages: acked up to page_from,
--- handed out up to page_to. If held_at is set, the page consists of the held events that were due
--- then.
-alter table pgque.position_log
-    add column if not exists lease_ttl interval,
-    add column if not exists page_from bigint,
-    add column if not exists page_to bigint,
-    add column if not exists held_at timestamptz;
-
+-- The positions of an earlier version.
 do $$
 declare
     v_columns text;
@@ -62,21 +54,6 @@ begin
         execute format(  -- quoted: above
             'insert into pgque.position_log_0 (%s) select %s from pgque.position_before', v_columns,
             v_columns);
-    end if;
-end;
-$$;
-
--- Earlier versions had no slots.
-do $$
-begin
-    if not exists (select from pg_constraint c
-                   where c.conrelid = 'pgque.subscription_base'::regclass
-                     and c.conname = 'subscription_base_sub_role_check'
-                     and pg_get_constraintdef(c.oid) like '%slot%') then
-        alter table pgque.subscription_base
-            drop constraint subscription_base_sub_role_check,
-            add constraint subscription_base_sub_role_check
-                check (sub_role in ('normal', 'coop_main', 'coop_member', 'slot'));
     end if;
 end;
 $$;

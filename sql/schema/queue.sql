@@ -34,6 +34,12 @@ alter table pgque.queue
     add column if not exists queue_event_ttl interval
         check (queue_event_ttl > '0' and queue_event_ttl <= '1000 years');
 
+-- Events, and the ticks over them, stay at least this long, although all consumers have finished
+-- them; null keeps them until rotation and compaction come.
+alter table pgque.queue
+    add column if not exists queue_retention interval
+        check (queue_retention > '0' and queue_retention <= '1000 years');
+
 -- The sequence that queue_event_seq names; producers draw an id from it without looking it up.
 alter table pgque.queue add column if not exists queue_seq regclass;
 update pgque.queue set queue_seq = queue_event_seq::regclass where queue_seq is null;

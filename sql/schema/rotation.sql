@@ -1,6 +1,6 @@
--- The position of the slowest consumer of a queue when rotation last looked, and the transactions
--- that held a snapshot then. When these have ended, every snapshot sees the events up to that tick
--- as consumed.
+-- The tick up to which a queue's events could be truncated when rotation last looked, and the
+-- transactions that held a snapshot then. When these have ended, every snapshot sees the events up
+-- to that tick as consumed.
 create table if not exists pgque.rotation_floor (
     queue_id  integer primary key references pgque.queue on delete cascade,
     tick_id   bigint not null,

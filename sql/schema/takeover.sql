@@ -45,7 +45,8 @@ $$;
 -- are not in pgque.event. Sessions that use the queue take their locks in various orders, so waiting
 -- for one lock while holding others would end in deadlocks. So this function asks for all locks and,
 -- if one is not free, releases all and tries again, for a minute or the session's lock_timeout. It
--- also tries again if a table was created or dropped meanwhile. Most attempts wait for 10 ms at most;
+-- also tries again if a table was created or dropped meanwhile. Its error names the sessions that hold
+-- the locks. Most attempts wait for 10 ms at most;
 -- every 40th waits for up to 800 ms, which is less than the time after which PostgreSQL looks for a
 -- deadlock (a second). The table queue, which every producer's open transaction has read, comes
 -- last, so that other sessions wait for it without holding locks.
@@ -62,6 +63,7 @@ declare
     v_locks    text[];
     v_lock     text;
     v_until    timestamptz;
+    v_holders  text;
 begin
     for v_attempt in 1 .. 1000000 loop
         v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 40 = 0
@@ -85,20 +87,7 @@ begin
         exit when clock_timestamp() >= v_give_up;
         perform pg_sleep(0.02 * random());
     end loop;
-    perform pgque.refuse_to_wait();
-end;
-$$;
 
--- Raises an error that names the sessions that hold the locks.
--- locks: none. writes: nothing.
-create or replace function pgque.refuse_to_wait()
-returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_holders text;
-begin
     select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
     into v_holders
     from pg_locks l
@@ -119,5 +108,44 @@ begin
     if to_regclass('pgque.config') is not null then
         perform pgque.lock_tables(false);
     end if;
+end;
+$$;
+
+-- Drops the functions of earlier versions that CREATE OR REPLACE would refuse to change, or would
+-- leave beside the new ones: those that are gone, those that had other arguments, and those that
+-- returned fewer columns, without the named one.
+do $$
+declare
+    v_old regprocedure;
+begin
+    for v_old in
+        select p.oid
+        from pg_proc p
+        left join (values
+            ('batch_read_plan(bigint, integer)', 'newest_event'),
+            ('claim_ticks(text, text, text, interval, bigint, bigint, bigint)', null),
+            ('dead_letter_batch(bigint, bigint[], text)', null),
+            ('dlq_replay_matching(text, text, text, timestamptz, timestamptz, integer)', null),
+            ('dlq_summary(text)', 'max_id'),
+            ('keep_tick_history()', null),
+            ('nack_batch(bigint, bigint[], interval, text)', null),
+            ('open_coop_batch(text, text, text, interval, integer, interval, interval)', null),
+            ('plan_slices(text[], text, integer)', 'newest_event'),
+            ('register_slots(text, text, integer, integer, integer)', null),
+            ('settle_events(bigint, bigint[], timestamptz, integer, text)', null),
+            ('tick_range_read_plan(text, bigint, bigint, integer, text)', 'newest_event')
+        ) f (signature, new_column) on p.oid = to_regprocedure('pgque.' || f.signature)
+        where p.pronamespace = 'pgque'::regnamespace
+          and (p.proname = any (array[
+                   'build_read_function', 'build_tables_function', 'calling_role',
+                   'check_logs_complete', 'check_may_claim', 'check_option_type', 'complete_tick_copy',
+                   'create_event_tables', 'deliver_singly', 'find_fingerprint', 'floor_obstacle',
+                   'give_up_held', 'half_table', 'hold_event', 'insert_fragment', 'json_change_type',
+                   'page_select', 'refuse_to_wait', 'retries_left', 'slice_sql', 'unread_queues'])
+               or f.signature is not null
+               and p.proargnames @> array[f.new_column] is not true)
+    loop
+        execute format('drop function %s', v_old);  -- quoted: by regprocedure
+    end loop;
 end;
 $$;

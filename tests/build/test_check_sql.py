@@ -45,6 +45,16 @@ def rules(tmp_path: Path, text: str, *, unpinned: str = "", last: str = REVOKE) 
     return [each.split(": ")[1] for each in found]
 
 
+@pytest.mark.parametrize("literal", [r"'\d+'", "'it''s' || '\\'", "'a '\n    '\\'"])
+def test_a_backslash_needs_an_escape_string(tmp_path: Path, literal: str) -> None:
+    assert rules(tmp_path, function(f"v_sql := {literal}; return 1;")) == ["backslash"]
+
+
+@pytest.mark.parametrize("literal", [r"e'\\d+'", "e'a '\n    '\\\\'", "'none'", "1 -- it's \\\n"])
+def test_an_escape_string_may_have_backslashes(tmp_path: Path, literal: str) -> None:
+    assert rules(tmp_path, function(f"v_sql := {literal}; return 1;")) == []
+
+
 def test_a_good_function_passes(tmp_path: Path) -> None:
     assert findings(tmp_path, function()) == []
 

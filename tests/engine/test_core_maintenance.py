@@ -45,6 +45,21 @@ class TestOperations:
         db.execute("update pgque.log_rotation set rotated_at = now()")
         assert operations(db) == []
 
+    @pytest.mark.parametrize(
+        ("scheduler", "minute", "is_due"),
+        [("pg_cron", 0, True), ("pg_cron", 1, False), (None, 0, False)],
+    )
+    def test_the_log_of_pg_cron_is_purged_at_the_full_hour(
+        self, db: Connection, scheduler: str | None, minute: int, is_due: bool
+    ) -> None:
+        # The server's clock cannot be turned, but the function that reads it can be replaced.
+        db.execute(
+            "create function pgque.date_part(text, timestamptz) returns double precision"
+            f" return {minute}".encode()
+        )
+        db.execute("update pgque.config set scheduler = %s", [scheduler])
+        assert (("pgque.maint_cron_log", None) in operations(db)) is is_due
+
     def test_a_queue_that_is_due_is_rotated_in_two_steps(self, db: Connection) -> None:
         make_queue(db, rotation_period="1 microsecond")
         db.execute("update pgque.log_rotation set rotated_at = now()")

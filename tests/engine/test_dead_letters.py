@@ -36,6 +36,14 @@ def test_dead_letters_come_newest_first(db: Connection) -> None:
     assert inspect(db) == ["c", "b", "a"]
 
 
+def test_dead_letters_of_one_time_come_by_their_ids(db: Connection) -> None:
+    make_queue(db)
+    give_up(db, *"abcdef")
+    db.execute("update pgque.dead_letter set dl_time = now()")
+    ids = rows(db, "select dl_id from pgque.dlq_inspect('q')")
+    assert ids == sorted(ids, reverse=True)
+
+
 def test_inspecting_stops_at_the_limit(db: Connection) -> None:
     make_queue(db)
     give_up(db, "a", "b", "c")

@@ -64,6 +64,33 @@ def test_of_two_that_ask_at_once_one_is_refused(
         asked.result(timeout=60)
 
 
+@pytest.mark.parametrize("call", [ENTER, MOVE])
+def test_a_deployment_gets_all_slots_while_their_number_changes(
+    db: Connection,
+    another: Callable[[], Connection],
+    background: ThreadPoolExecutor,
+    call: str,
+) -> None:
+    make_queue(db, consumers=())
+    value(db, "select pgque.subscribe_slots('q', 'c', 2)")
+    second = another()
+    with db.transaction():
+        value(db, call, "production")
+        changed = background.submit(value, second, "select pgque.repartition('q', 'c', 3)")
+        wait_until_blocked(another(), second)
+    changed.result(timeout=60)
+    with db.transaction():
+        value(db, "select pgque.repartition('q', 'c', 4)")
+        asked = background.submit(value, second, call, "production")
+        wait_until_blocked(another(), second)
+    asked.result(timeout=60)
+    assert rows(
+        db,
+        "select d.deployment, count(*) from pgque.partition_slot_base b"
+        " left join pgque.consumer_deployment d using (sub_id) group by 1",
+    ) == [("production", 4)]
+
+
 def test_states_name_the_deployment_also_for_subconsumers(db: Connection) -> None:
     make_queue(db)
     value(db, ENTER, "production")

@@ -58,11 +58,14 @@ MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
 NEW_QUEUES = {"create_queue"}
 NEW_CONSUMERS = {
     "register_consumer", "register_consumer_at", "register_subconsumer", "subscribe",
-    "subscribe_subconsumer", "subscribe_slot", "next_batch", "next_batch_custom", "receive_coop",
-    "claim_coop",
+    "subscribe_subconsumer", "subscribe_slot", "subscribe_slots", "next_batch", "next_batch_custom",
+    "receive_coop", "claim_coop",
 }  # fmt: skip
-# Called by the procedures that tick and maintain, which have checked their arguments.
-OF_PROCEDURES = {"begin_slot", "check_slot_end", "maint_pause", "next_beat", "run_maintenance"}
+# Called by the procedures that tick and maintain, and by the slices of a read plan. These have
+# checked their arguments.
+OF_OTHERS = {
+    "begin_slot", "check_slot_end", "maint_pause", "next_beat", "run_maintenance", "slot_of_key",
+}  # fmt: skip
 # Besides ids: what callers pass on as it is, with the sign that it has.
 ANY_NUMBER = {"i_filenode", "i_new_value", "i_prev_tick_seq", "i_ev_retry", "ev_retry", "ev_owner"}
 NEGATIVE = {
@@ -113,7 +116,7 @@ def db(server: Server, template_database: str) -> Iterator[Connection]:
 @pytest.fixture(scope="module")
 def called(db: Connection) -> list[Function]:
     """The functions that users call."""
-    hidden = {*TRIGGERS.split(), *OF_PROCEDURES}
+    hidden = {*TRIGGERS.split(), *OF_OTHERS}
     return [
         function
         for function in public_functions(db)

@@ -1,20 +1,17 @@
 """Snapshots older than a compaction, and everybody else: nobody loses a row, nobody waits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Any
 
 import pytest
 
 from tests.support.halves import catch_up, compact, is_one_half_empty
 from tests.support.queues import (
     Connection,
-    bloat_positions,
     bloat_ticks,
     compact_positions,
     compact_ticks,
-    connect,
     drain,
     empty_halves,
     finish,
@@ -159,39 +156,6 @@ class TestNobodyWaits:
         assert next_batch(db) is None
         compaction.execute("commit")
 
-    @pytest.mark.parametrize("log", ["tick", "position"])
-    def test_a_compaction_does_not_wait_for_a_standby(
-        self, db: Connection, another: Another, log: str, standby_that_never_answers: None
-    ) -> None:
-        """A statement that waited for it could only be cancelled."""
-        make_queue(db)
-        bloat_ticks(db, 2100)
-        bloat_positions(db)
-        catch_up(db, "c")
-        maintenance = another()
-        assert value(maintenance, "show synchronous_commit") == "remote_apply"
-        assert value(maintenance, f"select pgque.maint_compact_{log}s()") > 0
-        assert value(maintenance, "select pgque.maint_empty_half(%s)", log) == 1
-
-    @pytest.fixture
-    def standby_that_never_answers(self, server: Any, db: Connection) -> Iterator[None]:
-        """What another session commits waits for ever; this one's commits do not ask."""
-        db.execute("set synchronous_commit = local")
-        make = "alter system set synchronous_standby_names = 'nobody'"
-        with connect(server.url) as admin:
-            admin.execute("alter system set synchronous_commit = local")
-            admin.execute(make.encode())
-            value(admin, "select pg_reload_conf()")
-            while value(db, "show synchronous_standby_names") != "nobody":
-                value(db, "select pg_sleep(0.01)::text")
-            admin.execute(
-                f"alter database {db.info.dbname} set synchronous_commit = remote_apply".encode()
-            )
-            yield
-            admin.execute("alter system reset synchronous_standby_names")
-            admin.execute("alter system reset synchronous_commit")
-            value(admin, "select pg_reload_conf()")
-
 
 class TestTheHalfThatWasLeft:
     @pytest.mark.parametrize("log", ["tick", "position"])
@@ -277,6 +241,27 @@ class TestTheHalfThatWasLeft:
             value(db, "select pgque.maint_empty_half('position')")
         assert is_one_half_empty(db, "position")
         assert drain(db, consumer="late") == ["a"]
+
+    @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+    @pytest.mark.parametrize(
+        "call",
+        [
+            "pgque.register_consumer_at('q', 'late', 5)",
+            "pgque.register_consumer('q', 'late', 'earliest')",
+            "pgque.seek('q', 'c', '5')",
+            "pgque.subscribe_slots('q', 'late', 2, '5')",
+        ],
+    )
+    def test_does_not_get_a_consumer_at_a_tick_that_only_it_has(
+        self, db: Connection, old: Callable[..., Connection], level: str, call: str
+    ) -> None:
+        make_queue(db)
+        bloat_ticks(db, 2100)
+        catch_up(db, "c")
+        late = old(level)
+        assert compact_ticks(db) > 0
+        with refused("40001"):
+            rows(late, f"select {call}")
 
     def test_a_copy_that_was_rolled_back_is_made_again(
         self, db: Connection, another: Another

@@ -223,16 +223,50 @@ class TestPause:
         fail(db, "k1")
         ack(db, 0, 1)
         fail(db, "k1")
+        ack(db, 0, 1)
         assert page_acked(db) == ["k2"]
         assert rows(db, "select ev_data, ev_retry, dl_reason from pgque.dead_letter") == [
             ("k1", 1, "max retries exceeded")
         ]
         assert (page_of(db), held(db)) == ([], [])
 
-    def test_a_queue_without_retries_holds_nothing(self, db: Connection) -> None:
+    def test_without_retries_left_later_events_of_the_page_come_again(self, db: Connection) -> None:
         one_slot(db, max_retries="0")
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
+        publish_keyed(db, ("k", "k1"), ("l", "l1"), ("k", "k2"))
         fail(db, "k1")
+        ack(db, 0, 1)
+        assert (page_of(db), held(db)) == (["k2"], [("k2", 0)])
+
+    def test_events_behind_several_dead_letters_of_a_page_come_again(self, db: Connection) -> None:
+        one_slot(db, max_retries="0")
+        publish_keyed(db, ("k", "k1"), ("k", "k2"), ("k", "k3"), ("k", "k4"))
+        for payload in ("k1", "k2"):
+            fail(db, payload)
+            ack(db, 0, 1)
+        assert drain_slot(db, 0, 1) == ["k3", "k4"]
+        assert held(db) == []
+
+    def test_what_waits_longer_than_a_dead_letter_still_waits(self, db: Connection) -> None:
+        one_slot(db, max_retries="1")
+        value(db, "select nextval('pgque.event_1_id_seq')")
+        publish_keyed(db, ("k", "k2"), ("k", "k3"))
+        fail(db, "k2", HOUR)
+        ack(db, 0, 1)
+        db.execute(
+            "select pgque.insert_event_raw('q', 1, now(), null, null, 't', 'k1', 'k',"
+            " null, null, null)"
+        )
+        tick(db)
+        fail(db, "k1")
+        ack(db, 0, 1)
+        fail(db, "k1")
+        ack(db, 0, 1)
+        assert (page_of(db), held(db)) == ([], [("k2", 1), ("k3", 0)])
+
+    def test_a_dead_letter_without_a_key_brings_nothing_again(self, db: Connection) -> None:
+        one_slot(db, max_retries="0")
+        publish_keyed(db, (None, "a"), (None, "b"))
+        fail(db, "a")
         ack(db, 0, 1)
         assert (page_of(db), held(db)) == ([], [])
 

@@ -144,7 +144,7 @@ class Race:
             if random.random() < (0.5 if retries else 0.1):
                 outcome = "dead" if (retries or 0) == MAX_RETRIES else "failed"
                 nack(db, message_id, slot, SLOTS, name, after="0.05 seconds")
-            if outcome == "failed":
+            if outcome in ("failed", "dead"):
                 failed.add(key)
             db.execute(
                 "insert into log (key, nr, outcome) values (%s, %s, %s)",

@@ -22,7 +22,9 @@ from tests.support.queues import (
 from tests.support.slots import (
     ack,
     claim,
+    consumer_with_failures,
     drain_slot,
+    failures,
     left_over,
     nack,
     publish_keyed,
@@ -196,6 +198,47 @@ class TestEnding:
         assert drain_slot(db, 0) == ["a"]
         with refused("PQ002", 'slot 1 of consumer "c" is not subscribed on queue "q"'):
             receive(db, 1)
+
+    @pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+    def test_a_slot_does_not_wait_for_another_consumer(
+        self, db: Connection, another: Another, queue: str, consumer: str
+    ) -> None:
+        queue_with_slots(db, 2)
+        make_queue(db, "elsewhere", consumers=())
+        value(db, "select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
+        busy = another()
+        db.execute("set lock_timeout = '1 s'")
+        with busy.transaction():
+            value(busy, "select pgque.set_partition_policy(%s, %s, 'pause')", queue, consumer)
+            unsubscribe(db, 1)
+        assert statuses(db, "slot") == [(0,), (0,)]
+
+    @pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+    @pytest.mark.parametrize(("policy", "retries"), [("skip", "5"), ("pause", "5"), ("skip", "0")])
+    def test_takes_nothing_from_another_consumer(
+        self, db: Connection, queue: str, consumer: str, policy: str, retries: str
+    ) -> None:
+        queue_with_slots(db, 2)
+        before = consumer_with_failures(db, queue, consumer, 2, policy, max_retries=retries)
+        unsubscribe(db, 0)
+        unsubscribe(db, 1)
+        assert failures(db, queue, consumer) == before != []
+        assert statuses(db, "queue_name", "consumer", "slot") == [
+            (queue, consumer, 0),
+            (queue, consumer, 1),
+        ]
+
+    @pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+    def test_the_last_slot_leaves_nothing_behind_beside_another_consumer(
+        self, db: Connection, queue: str, consumer: str
+    ) -> None:
+        make_queue(db, consumers=())
+        make_queue(db, "elsewhere", consumers=())
+        value(db, "select pgque.subscribe_slots(%s, %s, 2)", queue, consumer)
+        before = left_over(db)
+        subscribe(db, 1, 4)
+        unsubscribe(db, 1)
+        assert left_over(db) == before
 
     def test_a_dropped_queue_takes_its_slots_along(self, db: Connection) -> None:
         queue_with_slots(db, 2, policy="pause")

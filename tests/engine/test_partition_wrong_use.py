@@ -131,13 +131,31 @@ class TestWrongUse:
         with refused("PQ002", 'consumer "c" has no slots on queue "q"'):
             value(db, "select pgque.set_partition_policy('q', 'c', 'pause')")
 
+    @pytest.mark.parametrize("name", ["c#0/2", "c#2/3", "c#7/3", "c"])
+    def test_a_name_that_is_no_slot_now_leads_to_the_slots(self, db: Connection, name: str) -> None:
+        queue_with_slots(db, 2)
+        value(db, "select pgque.repartition('q', 'c', 3)")
+        value(db, "select pgque.unsubscribe_slot('q', 'c', 2)")
+        with refused(
+            "PQ002",
+            'consumer "c" on queue "q" has 3 slots now',
+            "from c#0/3 to c#2/3",
+            "select pgque.subscribe_slots('q', 'c', 3);",
+        ):
+            db.execute("select * from pgque.claim_batch('q', %s, 'run')", [name])
+
+    def test_a_slot_of_another_queue_is_not_taken_for_one(self, db: Connection) -> None:
+        queue_with_slots(db, 1)
+        make_queue(db, "other", consumers=())
+        with refused("PQ002", 'consumer "c" is not registered', "register_consumer"):
+            db.execute("select * from pgque.claim_batch('other', 'c', 'run')")
+
     @pytest.mark.parametrize(
         "call",
         [
             "next_batch('q', 'c#0/1')",
             "next_batch_custom('q', 'c#0/1', null, null, null)",
             "receive('q', 'c#0/1')",
-            "claim_batch('q', 'c#0/1', 'me')",
             "register_subconsumer('q', 'c#0/1', 'sub', true)",
             "register_consumer_at('q', 'c#0/1', 1)",
             "unregister_consumer('q', 'c#0/1')",

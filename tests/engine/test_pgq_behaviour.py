@@ -53,7 +53,7 @@ def test_a_subconsumer_that_is_not_registered_returns_0(db: Connection, call: st
 def test_a_slot_that_is_not_subscribed_ends_in_silence(
     db: Connection, queue: str, slot: int
 ) -> None:
-    make_queue(db)
+    make_queue(db, consumers=())
     subscribe(db, 0, 2)
     assert value(db, "select pgque.unsubscribe_slot(%s, 'c', %s)::text", queue, slot) == ""
     assert value(db, "select count(*) from pgque.partition_slot_status where slot = 0") == 1

@@ -11,6 +11,7 @@ EVERY_OPTION = [
     "disable_insert",
     "external_ticker",
     "max_retries",
+    "retention",
     "rotation_period",
     "ticker_idle_period",
     "ticker_max_count",

@@ -154,6 +154,7 @@ def test_dropping_a_queue_leaves_the_others_alone(db: Connection) -> None:
         ("ticker_max_lag", "2 minutes", "00:02:00"),
         ("ticker_idle_period", "0", "00:00:00"),
         ("rotation_period", "1 day", "1 day"),
+        ("retention", "7 days", "7 days"),
         ("max_retries", "0", "0"),
         ("disable_insert", "on", "true"),
         ("external_ticker", "yes", "true"),

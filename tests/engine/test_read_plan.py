@@ -156,6 +156,32 @@ def test_the_plan_tells_how_many_events_there_are(db: Connection, another: Anoth
     assert counts == [(1202,)]
 
 
+def test_the_plan_tells_the_bytes_of_payloads_and_of_all_texts(db: Connection) -> None:
+    make_queue(db)
+    value(db, "select pgque.insert_event('q', 'type', 'äb', 'one', null, '', 'four')")
+    value(db, "select pgque.insert_event('q', 'type', null)")
+    value(db, "select pgque.send('q', 'type', repeat('x', 100000))")
+    tick(db)
+
+    sizes = "select distinct payload_bytes, batch_bytes from pgque.batch_read_plan(%s, 3)"
+
+    assert rows(db, sizes, next_batch(db)) == [(100_003, 100_022)]
+
+
+def test_the_plan_tells_the_times_of_the_oldest_and_newest_event_of_all_tables(
+    db: Connection, another: Another
+) -> None:
+    batch = batch_across_rotations(db, another)
+
+    ((oldest, newest),) = rows(
+        db, "select distinct oldest_event, newest_event from pgque.batch_read_plan(%s, 7)", batch
+    )
+
+    times = [event[1] for event in events(db, batch)]
+    assert (oldest, newest) == (min(times), max(times))
+    assert oldest < newest
+
+
 def test_a_slice_of_a_larger_batch_reads_its_blocks_only(db: Connection) -> None:
     make_queue(db)
     send_many(db, 20_000)

@@ -155,6 +155,16 @@ def gives_up_all(case: Case) -> None:
         assert case.undone(sql) == [(len(case.payloads),)]
 
 
+def seeks(case: Case) -> None:
+    if case.consumer == "c" and case.batch is not None:
+        with case.db.transaction(force_rollback=True):
+            value(case.db, "select pgque.finish_batch(%s)", case.batch)
+            sql = "select skipped_events, repeated_events from pgque.seek('q', 'c', {})"
+            back = rows(case.db, sql.format("'earliest'"))
+            forth = rows(case.db, sql.format("'latest', true"))
+            assert (back, forth) == ([(0, len(case.payloads))], [(len(case.payloads), 0)])
+
+
 def shows_dead_letters(sql: str) -> Callable[[Case], None]:
     """Shows the batch's events once they are dead letters, and none of another queue."""
 
@@ -201,6 +211,7 @@ MATRIX: dict[str, Callable[[Case], None]] = {
     "event_retry": settles_each("select pgque.event_retry(%(batch)s, %(id)s, 0)"),
     "batch_retry": retries_all,
     "give_up_batch": gives_up_all,
+    "seek": seeks,
     "dlq_inspect": shows_dead_letters("select ev_data from pgque.dlq_inspect('q')"),
     "dlq_export": shows_dead_letters("select ev_data from pgque.dlq_export('q')"),
     "dlq_summary": counts("select dead_letters from pgque.dlq_summary('q')"),
@@ -218,6 +229,7 @@ WITHOUT_EVENTS = {
     *("ack", "ack_batch", "finish_batch", "claim_batch", "claim_coop"),
     *("release_batch", "renew_batch", "hold_batch", "get_batch_info"),
     "event_dead",  # its caller has the event
+    "held_batch_events",  # no batch here has held events: see test_partition_batches.py
 }
 
 

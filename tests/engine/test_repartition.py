@@ -11,6 +11,8 @@ from tests.support.queues import Connection, connect, make_queue, refused, rows,
 from tests.support.slots import (
     ack,
     claim,
+    consumer_with_failures,
+    failures,
     nack,
     publish_keyed,
     queue_with_slots,
@@ -32,6 +34,15 @@ def repartition(db: Connection, n: int) -> int:
 def publish_round(db: Connection, number: int) -> None:
     """One event of each key, in a tick of its own."""
     publish_keyed(db, *((key, f"{key}: {number}") for key in KEYS))
+
+
+def fail_each(db: Connection) -> None:
+    """Each of two slots takes a round back."""
+    publish_round(db, 0)
+    for slot in range(2):
+        for message in receive(db, slot, 2):
+            nack(db, message[0], slot, 2)
+        ack(db, slot, 2)
 
 
 def consume(db: Connection, n: int, most: int = 100) -> list[str]:
@@ -103,11 +114,7 @@ def test_failed_events_come_again_in_the_new_slots(
     db: Connection, policy: str, moved: bool
 ) -> None:
     queue_with_slots(db, 2, policy=policy)
-    publish_round(db, 0)
-    for slot in range(2):
-        for message in receive(db, slot, 2):
-            nack(db, message[0], slot, 2, after="0")
-        ack(db, slot, 2)
+    fail_each(db)
     if moved:
         value(db, "select pgque.maint_retry_events()")
     repartition(db, 5)
@@ -118,15 +125,56 @@ def test_failed_events_come_again_in_the_new_slots(
 
 def test_dead_letters_are_replayed_to_the_new_slots(db: Connection) -> None:
     queue_with_slots(db, 2, max_retries="0")
-    publish_round(db, 0)
-    for slot in range(2):
-        for message in receive(db, slot, 2):
-            nack(db, message[0], slot, 2)
-        ack(db, slot, 2)
+    fail_each(db)
     repartition(db, 5)
     assert rows(db, "select replayed, failed from pgque.dlq_replay_all('q')") == [(len(KEYS), 0)]
     tick(db)
     assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
+
+
+@pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+class TestAnotherConsumerWithAsManySlots:
+    """It gets nothing that failed at this one."""
+
+    @pytest.fixture
+    def slots_of_the_other(self, db: Connection, queue: str, consumer: str) -> None:
+        make_queue(db, consumers=())
+        make_queue(db, "elsewhere", consumers=())
+        for slot in range(5):
+            value(db, "select pgque.subscribe_slot(%s, %s, %s, 5)", queue, consumer, slot)
+
+    @pytest.mark.parametrize("policy", ["skip", "pause"])
+    @pytest.mark.parametrize("moved", [False, True], ids=["waiting", "already moved"])
+    def test_gets_no_retry(
+        self, db: Connection, slots_of_the_other: None, policy: str, moved: bool
+    ) -> None:
+        queue_with_slots(db, 2, policy=policy)
+        fail_each(db)
+        if moved:
+            value(db, "select pgque.maint_retry_events()")
+        repartition(db, 5)
+        value(db, "select pgque.maint_retry_events()")
+        tick(db)
+        assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
+
+    def test_gets_no_dead_letter(self, db: Connection, slots_of_the_other: None) -> None:
+        queue_with_slots(db, 2, max_retries="0")
+        fail_each(db)
+        repartition(db, 5)
+        value(db, "select pgque.dlq_replay_all('q')")
+        tick(db)
+        assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
+
+
+@pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+@pytest.mark.parametrize(("policy", "retries"), [("skip", "5"), ("pause", "5"), ("skip", "0")])
+def test_another_consumer_keeps_what_failed_in_its_slots(
+    db: Connection, queue: str, consumer: str, policy: str, retries: str
+) -> None:
+    queue_with_slots(db, 2)
+    before = consumer_with_failures(db, queue, consumer, 2, policy, max_retries=retries)
+    repartition(db, 5)
+    assert failures(db, queue, consumer) == before != []
 
 
 def test_an_ack_that_is_not_committed_is_waited_for(db: Connection, another: Another) -> None:

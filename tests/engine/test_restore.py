@@ -11,6 +11,7 @@ import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL, administer, new_server
+from tests.support import slots
 from tests.support.debian import DebianPostgres
 from tests.support.queues import (
     Connection,
@@ -269,6 +270,30 @@ def test_subconsumers_get_their_open_batches_back(db: Connection, restore: Resto
     assert payloads(new, batch) == ["held", "unread"]
 
 
+def test_other_slots_after_adoption_get_only_what_their_keys_have_not_finished(
+    db: Connection, restore: Restore
+) -> None:
+    """An adopted slot owns copies of the other slots' events, which it never reads."""
+    slots.queue_with_slots(db, 2)
+    keys = [f"key {number}" for number in range(12)]
+    for number in range(2):
+        slots.publish_keyed(db, *((key, f"{key}: {number}") for key in keys))
+    slots.drain_slot(db, 1)
+    expected = {
+        f"{key}: {number}" for key in keys if slots.slot_of(db, key, 2) == 0 for number in range(2)
+    }
+    new = restore()
+    adopt(new)
+    carried = value(new, "select pgque.repartition('q', 'c', 3)")
+    tick(new)
+    found = []
+    for slot in range(3):
+        slots.claim(new, slot)
+        found += slots.drain_slot(new, slot, 3)
+    assert sorted(found) == sorted(expected)
+    assert carried == len(expected)
+
+
 def test_a_queue_without_consumers_keeps_what_is_not_ticked(
     db: Connection, restore: Restore
 ) -> None:
@@ -281,6 +306,19 @@ def test_a_queue_without_consumers_keeps_what_is_not_ticked(
     value(new, "select pgque.register_consumer('q', 'c')")
     tick(new)
     assert drain(new) == ["not ticked"]
+
+
+def test_ticks_of_the_original_are_refused_after_adoption(db: Connection, restore: Restore) -> None:
+    """Behind its last tick, events come again that were before it."""
+    make_queue(db)
+    send(db, "a")
+    last = tick(db)
+    new = restore()
+    adopt(new)
+    newest = tick(new)
+    plan = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, 1)"
+    with refused("PQ005", f"no tick {last} any more", f"Ticks {last + 1} to {newest}"):
+        rows(new, plan, last, newest)
 
 
 def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:

@@ -177,6 +177,25 @@ def test_an_attempt_that_still_writes_holds_nobody_up_and_is_removed_later(
     assert sent(queue) == (["a"] if end == "publish" else [])
 
 
+def test_an_attempt_that_begins_after_the_abort_is_refused_and_does_not_keep_the_table(
+    queue: Connection, another: Another
+) -> None:
+    """Spark aborts a write while some of its tasks still start."""
+    staging = open_staging(queue)
+    slow = another()
+    table = value(slow, "select pgque.staging_table(%s)", staging)
+    with slow.transaction():
+        slow.execute(f"insert into {table} (ev_type, ev_data) values ('t', 'late')".encode())
+        abort(queue, staging)
+
+    with refused("PQ022", "not open"):
+        rows(queue, "select pgque.staging_table(%s)", staging)
+    with refused("PQ022", "not open"):
+        publish(queue, staging, [], 0)
+    queue.execute("select pgque.maint()")
+    assert staging_tables(queue) == []
+
+
 def test_what_a_dead_writer_left_is_removed_after_a_day_and_not_before(queue: Connection) -> None:
     staging = open_staging(queue)
     txid = write(queue, staging, "a")

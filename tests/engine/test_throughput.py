@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.halves import catch_up
 from tests.support.metrics import age_ticks, compact_counters, work
 from tests.support.queues import (
     Connection,
@@ -183,6 +184,29 @@ class TestThroughput:
         compact_ticks(db)
         found = value(db, "select count(*) from pgque.history where queue_id > 0")
         assert found <= 2 and throughput(db) == [1]
+
+    def test_dropped_ticks_leave_one_row_for_each_minute(self, db: Connection) -> None:
+        """Only a queue's first tick has a row besides, to count from."""
+        make_queue(db)
+        history = "select event_seq from pgque.history where queue_id > 0 order by 1"
+        kept, aged = [], 0
+        for minute in (3, 2):
+            bloat_ticks(db, 2100)
+            for text in "abc":
+                send(db, text)
+                tick(db)
+            catch_up(db, "c")
+            db.execute(
+                "update pgque.tick_log set tick_time ="
+                " date_trunc('minute', clock_timestamp()) - %s * interval '1 minute'"
+                " where tick_id > %s",
+                [minute, aged],
+            )
+            aged = last_tick(db)
+            assert compact_ticks(db) == 1
+            kept.append([seq for (seq,) in rows(db, history)])
+        # The last two ticks stay, with the events b and c.
+        assert kept == [[0, 1], [0, 1, 3, 4]]
 
     def test_buckets_before_what_is_known_are_left_out(self, db: Connection) -> None:
         make_queue(db)

@@ -54,6 +54,22 @@ def test_events_of_a_transaction_that_ticks_arrive_once(
     assert sorted(drain(db)) == ["A", "B", "between", "meanwhile", "other"]
 
 
+def test_a_transaction_that_ticks_leaves_the_events_of_an_older_one_for_later(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db, **DUE)
+    older, other = another(), another()
+    with older.transaction():
+        send(older, "older")
+        with db.transaction():
+            send(db, "own")
+            send(other, "between")  # a later transaction that ends first
+            value(db, "select pgque.ticker('q')")
+        first = drain(db)
+    tick(db)
+    assert (first, sorted(drain(db))) == (["between"], ["older", "own"])
+
+
 def test_events_of_a_transaction_that_ticks_and_consumes_arrive_once(
     db: Connection, another: Another
 ) -> None:

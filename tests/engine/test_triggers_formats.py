@@ -2,6 +2,7 @@
 
 import json
 
+import psycopg
 import pytest
 
 from tests.support.queues import Connection, make_queue, rows, value
@@ -256,6 +257,22 @@ def test_display_settings_of_the_session_change_nothing(db: Connection, function
     db.execute(insert, [2])
     one, two = take_events(db)
     assert (one.data or "").replace("1", "#", 1) == (two.data or "").replace("2", "#", 1)
+
+
+@pytest.mark.parametrize("function", TRIGGERS)
+def test_backslashes_in_literals_of_old_sessions_change_nothing(
+    db: Connection, database_url: str, function: str
+) -> None:
+    """A session parses the functions by its own standard_conforming_strings."""
+    db.execute("create table t (id int primary key, a text, kind text, status text)")
+    attach(db, function, "ignore=kind, status")
+    insert = "insert into t values (%s, %s, 'k', 's')"
+    for number, setting in enumerate(("off", "on")):
+        with psycopg.connect(database_url, autocommit=True) as session:
+            session.execute(f"set standard_conforming_strings = {setting}")
+            session.execute(insert, [number, 'a\\b" é'])
+    off, on = take_events(db)
+    assert (off.data or "").replace("0", "1", 1) == on.data
 
 
 @pytest.mark.parametrize("function", TRIGGERS)

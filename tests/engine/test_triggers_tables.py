@@ -316,15 +316,21 @@ class TestSessions:
         made = take_events(db)
         assert [event.extra3 for event in made] == [role, role, role, None]
 
+    @pytest.mark.parametrize("granted", ["", "grant pgque_reader to t_clerk"])
     @pytest.mark.parametrize("function", TRIGGERS)
-    def test_without_pgque_writer_the_change_is_refused(
-        self, db: Connection, role: str, function: str
+    def test_without_pgque_writer_the_change_is_refused_and_the_grant_named(
+        self, db: Connection, role: str, function: str, granted: str
     ) -> None:
+        db.execute(granted.encode())
         db.execute("create table t (id int primary key)")
         attach(db, function)
         db.execute("grant all on t to t_clerk")
         db.execute("set role t_clerk")
-        with refused("42501", "pgque"):
+        with refused(
+            "42501",
+            'role "t_clerk" may not send the changes of table public.t: trigger "trg"',
+            "grant pgque_writer to t_clerk;",
+        ):
             db.execute("insert into t values (1)")
         db.execute("reset role")
         assert rows(db, "select * from t") == []

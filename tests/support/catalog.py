@@ -206,6 +206,8 @@ _BY_NAME: dict[str, Any] = {
     "i_extra_where": "true",
     "i_expressions": None,
     "i_reason": None,
+    "i_start_at": "latest",
+    "i_position": "latest",
     "i_type": None,
     "i_expected_type": None,
     "i_row": "(1,x)",

@@ -25,6 +25,8 @@ from pyspark.sql.streaming import StreamingQuery
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import PgqueError
 from pgque_dagster.spark import (
+    DeltaSink,
+    IcebergSink,
     ParquetSink,
     PostgresSink,
     SparkBatch,
@@ -84,8 +86,15 @@ def _fill_sinks(
     spark: SparkSession, url: str, folder: Path, disturb: Callable[[], None]
 ) -> dict[str, Any]:
     places = json.loads((folder / "places.json").read_text())
+    s3, options = places["s3"], places["s3_options"]
     directory = ParquetSink(folder / "table")
-    objects = ParquetSink(places["s3"], storage_options=places["s3_options"])
+    objects = ParquetSink(s3, storage_options=options)
+    tables = {
+        "delta": DeltaSink(folder / "delta"),
+        "delta_s3": DeltaSink(f"{s3}-delta", storage_options=options),
+        "iceberg": IcebergSink("a.disk", warehouse=folder / "iceberg"),
+        "iceberg_s3": IcebergSink("a.s3", warehouse=f"{s3}-iceberg", storage_options=options),
+    }
     with _claimed(spark, url) as batch:
         ids = batch.events(["ev_id"]).repartition(2)
 
@@ -96,6 +105,8 @@ def _fill_sinks(
         PostgresSink("taken", url=places["elsewhere"]).write(batch, disturbed("elsewhere"))
         directory.write(batch, disturbed("files"))
         objects.write(batch, disturbed("objects"))
+        for name, table in tables.items():
+            table.write(batch, disturbed(name))
     return {"files": _ids(directory.read(spark)), "objects": _ids(objects.read(spark))}
 
 

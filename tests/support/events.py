@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pgque_dagster.client import Batch, Client
-from pgque_dagster.client.calls.encoding import Payload
+from pgque_dagster.client.encoding import Payload
 
 
 def make_queue(client: Client, queue: str = "orders", consumer: str = "revenue") -> None:

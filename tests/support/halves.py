@@ -3,7 +3,8 @@
 from tests.support.queues import Connection, bloat_positions, bloat_ticks, last_tick, rows, value
 
 SIZES = """
-    select pg_relation_size(pgque.half_table(%s, 0)), pg_relation_size(pgque.half_table(%s, 1))
+    select pg_relation_size(format('pgque.%%s_log_0', %s::text)),
+           pg_relation_size(format('pgque.%%s_log_1', %s::text))
 """
 
 

@@ -59,12 +59,10 @@ class Partitioned(Producing):
         if batch != slot.batch:
             slot.batch, slot.acked = batch, set()
             name = f"parted#{slot.number}/{SLOTS}"
-            read_every_way(db, self.stage.reader, slot.consumer.queue, name, batch, 2)
-        mine = [
-            event
-            for event in rows(db, EVENTS, batch)
-            if event[0] not in slot.acked and slot_of(db, event[6], SLOTS) == slot.number
-        ]
+            of = (slot.number, SLOTS)
+            read_every_way(db, self.stage.reader, slot.consumer.queue, name, batch, 2, of)
+        mine = [event for event in rows(db, EVENTS, batch) if event[0] not in slot.acked]
+        assert {slot_of(db, event[6], SLOTS) for event in mine} <= {slot.number}
         expected = [as_message(event, batch) for event in mine[:maximum]]
         assert page == expected, "a page is not what comes next of the batch"
         return mine[:maximum]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pytest
 
 from demo import processes
 from demo.dagster_dev import dagster_dev
@@ -19,24 +20,56 @@ from demo.place import PROJECT, Place
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
+from tests.support import live_project
 from tests.support.events import make_queue, tick
 from tests.support.live_graphql import LOCATION
 from tests.support.live_points import Points
-from tests.support.live_project import CONSUMERS, LINES, QUEUE, TABLE, TOTALS
+from tests.support.live_project import CONSUMERS, LINES, QUEUE, TABLE, TOTALS, remote_file
 from tests.support.queues import connect, rows
+from tests.support.spark_server import SparkServer, spark_server
 
 PATIENCE_SECONDS = 900.0
 
+# On Dagster's launcher, and in warm processes with a Spark of their own or on a Connect server.
+everywhere = pytest.mark.parametrize(
+    "live", ["default", "warm", pytest.param("connect", marks=pytest.mark.slow)], indirect=True
+)
+
 Counted = dict[str, Counter[str]]  # by consumer
 
-_WORKSPACE = f"""\
+_WORKSPACE = """\
 load_from:
   - python_module:
-      module_name: tests.support.live_project
-      working_directory: {PROJECT}
-      location_name: {LOCATION}
+      module_name: {module}
+      working_directory: {project}
+      location_name: {location}
 """
 _AT_ONCE = 100_000
+
+# Settings of an instance with Dagster's own launcher.
+DEFAULT = """\
+concurrency:
+  runs:
+    max_concurrent_runs: 2
+run_monitoring:
+  enabled: true
+  start_timeout_seconds: 120
+  poll_interval_seconds: 5
+"""
+
+# Settings of an instance whose runs are executed by warm processes.
+WARM = """\
+run_launcher:
+  module: pgque_dagster.launcher
+  class: WarmRunLauncher
+concurrency:
+  runs:
+    max_concurrent_runs: 2
+run_monitoring:
+  enabled: true
+  start_timeout_seconds: 120
+  poll_interval_seconds: 5
+"""
 
 
 class Live:
@@ -45,16 +78,23 @@ class Live:
     Attributes:
         url: the database.
         dagster_home: the folder of its instance.
+        output: the folder of what is stored outside the database.
         dagster: changes when it is started again.
         points: where runs stop.
+        is_warm: whether warm processes execute the runs.
+        spark: the Spark Connect server of the runs, if they have no Spark of their own.
     """
 
     dagster: Dagster
 
-    def __init__(self, place: Place, server: EmbeddedPostgres, settings: str | None = None) -> None:
+    def __init__(self, place: Place, server: EmbeddedPostgres, settings: str, module: str) -> None:
         self._place = place
         self._settings = settings
+        self.is_warm = settings == WARM
+        self.spark: SparkServer | None = None
+        self._module = module
         self.dagster_home = place.dagster_home
+        self.output = place.output
         self._server = server
         self._running = ExitStack()
         self.url = server.create_database("shop")
@@ -73,6 +113,13 @@ class Live:
         self._running.close()
 
     @contextmanager
+    def spark_connect(self) -> Iterator[None]:
+        """Has the runs use the sessions of a Spark Connect server while the block runs."""
+        with spark_server(self._place.folder, self.url) as self.spark:
+            remote_file(self._place.folder).write_text(self.spark.url)
+            yield
+
+    @contextmanager
     def another_instance(self) -> Iterator[Dagster]:
         """One more Dagster with runs of its own, on the same database and output."""
         place = Place(self._place.folder.parent / "another")
@@ -84,7 +131,9 @@ class Live:
     @contextmanager
     def _dagster_dev(self, place: Place) -> Iterator[Dagster]:
         workspace = place.folder / "workspace.yaml"
-        workspace.write_text(_WORKSPACE)
+        workspace.write_text(
+            _WORKSPACE.format(module=self._module, project=PROJECT, location=LOCATION)
+        )
         with dagster_dev(
             place, self.url, Interrupts(), workspace=workspace, settings=self._settings
         ) as dagster:
@@ -102,7 +151,8 @@ class Live:
 
     def has_code_server(self) -> bool:
         """Whether there is what executes runs; a shutdown leaves it until they have ended."""
-        return bool(self._processes("api", "grpc"))
+        warm = self._processes("-m", "pgque_dagster.launcher.serving")
+        return bool(warm or self._processes("api", "grpc"))
 
     def _processes(self, *words: str) -> list[int]:
         """The processes of Dagster that have these words, one after the other, in their command."""
@@ -204,13 +254,28 @@ class Live:
 
 
 @contextmanager
-def running(folder: Path, *, settings: str | None = None) -> Iterator[Live]:
-    """A live Dagster in a folder, while the block runs; its instance has the settings, if any."""
+def running(
+    folder: Path,
+    *,
+    settings: str = DEFAULT,
+    module: str = live_project.__name__,
+    connect: bool = False,
+) -> Iterator[Live]:
+    """A live Dagster in a folder, while the block runs.
+
+    Args:
+        folder: for all its files.
+        settings: of its instance.
+        module: has the definitions, with the queue and the consumers of `live_project`.
+        connect: whether the Spark of the runs is a Connect server.
+    """
     place = Place(folder / "place")
-    with place.taken(), EmbeddedPostgres(place.postgres) as server:
-        live = Live(place, server, settings)
-        try:
-            live.start()
-            yield live
-        finally:
-            live.stop()
+    with ExitStack() as stack:
+        stack.enter_context(place.taken())
+        server = stack.enter_context(EmbeddedPostgres(place.postgres))
+        live = Live(place, server, settings, module)
+        if connect:
+            stack.enter_context(live.spark_connect())
+        stack.callback(live.stop)
+        live.start()
+        yield live

@@ -25,6 +25,10 @@ class Points:
     def is_reached(self, consumer: str) -> bool:
         return self._reached(consumer).exists()
 
+    def process(self, consumer: str) -> int:
+        """The process of the run that has reached its point."""
+        return int(self._reached(consumer).read_text())
+
     def let_go(self, consumer: str) -> None:
         self._reached(consumer).unlink()
 
@@ -41,6 +45,7 @@ class Points:
             return
         if armed != point:
             return
+        self._armed(consumer).write_text(str(os.getpid()))
         self._armed(consumer).rename(self._reached(consumer))
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -4,6 +4,7 @@ One stores each event in Parquet, the other adds it up in Postgres. Both stop wh
 """
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,19 @@ TABLE = f"create table {TOTALS} (event text primary key, amount bigint not null)
 
 def output() -> Path:
     return Path(os.environ["PGQUE_DEMO_OUTPUT"])
+
+
+def remote_file(folder: Path) -> Path:
+    """Returns the file with the URL of a Spark Connect server, beside the folder of the output."""
+    return folder / "spark_remote"
+
+
+def spark_config() -> dict[str, str]:
+    """The session on the Connect server that the file names; without the file, one in the run."""
+    place = {"spark.master": "local[2]", "spark.ui.enabled": "false"}
+    with suppress(FileNotFoundError):
+        place = {"spark.remote": remote_file(output().parent).read_text()}
+    return {**place, "spark.sql.shuffle.partitions": "2"}
 
 
 def reach(consumer: str, point: str) -> None:
@@ -90,18 +104,17 @@ def order_totals(batch: SparkBatch) -> DataFrame:
     return batch.payload(PAYLOAD)
 
 
-@dg.definitions
-def defs() -> dg.Definitions:
+def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
+    """Both consumers, executed by this executor."""
     assets = [order_lines, order_totals]
     checks = build_dead_letter_checks([QUEUE])
-    pgque = PgqueResource(url=dg.EnvVar("PGQUE_URL"))
-    spark = {
-        "spark.master": "local[2]",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-    }
+    spark = spark_config()
+    pgque = PgqueResource(
+        url=dg.EnvVar("PGQUE_URL"),
+        executors_url_env="PGQUE_SECRET_URL" if "spark.remote" in spark else None,
+    )
     return dg.Definitions(
-        assets=[*build_queue_assets(QUEUE, producers=["shop"]), *assets],
+        assets=[*build_queue_assets(QUEUE, producers=["shop"], consumers=assets), *assets],
         asset_checks=checks,
         jobs=[dg.define_asset_job(CHECK_JOB, dg.AssetSelection.checks(*checks))],
         sensors=[
@@ -118,5 +131,10 @@ def defs() -> dg.Definitions:
             "parquet": StoppingParquet(consumer=LINES, base_dir=str(output())),
             "postgres": StoppingPostgres(consumer=TOTALS, pgque=pgque, mode="add", key=["event"]),
         },
-        executor=dg.in_process_executor,
+        executor=executor,
     )
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    return shop(dg.in_process_executor)

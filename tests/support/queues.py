@@ -124,7 +124,7 @@ def event_tables(db: Connection) -> str:
 
 def bloat_positions(db: Connection) -> None:
     """Adds superseded positions, until there are enough for a compaction."""
-    current = "select half, pgque.half_table(log_name, half)::text from pgque.log"
+    current = "select half, format('pgque.%s_log_%s', log_name, half) from pgque.log"
     ((half, table),) = rows(db, f"{current} where log_name = 'position'")
     db.execute(
         f"insert into {table} (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)"

@@ -6,6 +6,7 @@ The ways that open or finish a batch themselves are called in a transaction that
 from typing import Any
 
 from tests.support.queues import Connection, queue_id, rows, value
+from tests.support.slots import slot_of
 
 Event = tuple[Any, ...]  # a row of get_batch_events
 Message = tuple[Any, ...]  # a row of receive
@@ -14,6 +15,10 @@ COLUMNS = (
     "ev_id, ev_time, ev_txid::text::bigint, ev_retry, ev_type, ev_data,"
     " ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 )
+SIZES = """
+select distinct payload_bytes, batch_bytes, oldest_event, newest_event
+from pgque.batch_read_plan(%s, %s)
+"""
 EVENTS = "select * from pgque.get_batch_events(%s)"
 PLAN = "select slice_sql, batch_events, slice_from from pgque.batch_read_plan(%s, %s)"
 RANGE = """
@@ -24,7 +29,13 @@ from pgque.get_batch_info(%s) b,
 
 
 def read_every_way(
-    db: Connection, reader: Connection, queue: str, consumer: str, batch: int, slices: int
+    db: Connection,
+    reader: Connection,
+    queue: str,
+    consumer: str,
+    batch: int,
+    slices: int,
+    slot: tuple[int, int] | None = None,
 ) -> list[Event]:
     """The events of an open batch of this consumer, after all ways of reading it agreed.
 
@@ -35,6 +46,7 @@ def read_every_way(
         consumer: who holds the batch; of a worker, the consumer that it shares.
         batch: the batch.
         slices: into how many the read plans split it.
+        slot: the number of the slot that holds the batch, and of all slots.
     """
     events = rows(db, EVENTS, batch)
     assert rows(reader, EVENTS, batch) == events, "another connection reads another batch"
@@ -44,18 +56,32 @@ def read_every_way(
 
     plan = rows(db, PLAN, batch, slices)
     assert {count for _, count, _ in plan} <= {len(events)}, "the plan counts other events"
+    assert rows(db, SIZES, batch, slices) == sizes_of(events), "the plan has other sizes or times"
     sliced = [row for text, _, _ in plan for row in rows(reader, text)]
     assert sorted(sliced) == sorted(events), "the slices are not the batch"
     chosen = [row for *_, text in plan for row in rows(reader, f"select {COLUMNS} from {text}")]
     assert sorted(chosen) == sorted(events), "the slices by columns are not the batch"
     ticks = rows(db, RANGE, batch, slices, consumer)
     between = [row for (text,) in ticks for row in rows(reader, text)]
+    if slot is not None:
+        number, n = slot
+        between = [event for event in between if slot_of(db, event[6], n) == number]
     assert sorted(between) == sorted(events), "its ticks enclose other events"
 
     found = value(db, "select pgque.batch_has_events(%s)", batch)
     assert found == bool(events), "batch_has_events says something else"
     check_tables(db, queue, batch, events)
     return events
+
+
+def sizes_of(events: list[Event]) -> list[tuple[Any, ...]]:
+    """What a plan of these events says of their sizes and times; nothing without events."""
+    if not events:
+        return []
+    texts = [sum(len(text.encode()) for text in event[4:] if text) for event in events]
+    payloads = [len((event[5] or "").encode()) for event in events]
+    times = [event[1] for event in events]
+    return [(sum(payloads), sum(texts), min(times), max(times))]
 
 
 def through_cursors(db: Connection, batch: int) -> list[list[Event]]:

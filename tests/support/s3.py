@@ -1,9 +1,12 @@
 """An S3 server on this host, in a process of its own, and a bucket in it."""
 
 import io
+import json
 import subprocess
 import sys
 import time
+import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,25 +38,58 @@ class S3:
 
     endpoint: str
     secret: str = "for-the-bucket-6pLw"
+    key: str = "a-key"
     options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.options.update(
-            aws_access_key_id="a-key",
+            aws_access_key_id=self.key,
             aws_secret_access_key=self.secret,
             aws_region="us-east-1",
             aws_endpoint_url=self.endpoint,
         )
 
     @property
+    def iceberg_properties(self) -> dict[str, str]:
+        """How pyiceberg accesses the server."""
+        return {
+            "s3.endpoint": self.endpoint,
+            "s3.access-key-id": self.key,
+            "s3.secret-access-key": self.secret,
+            "s3.region": "us-east-1",
+        }
+
+    @property
     def client(self):  # type: ignore[no-untyped-def]
+        return self._client("s3")
+
+    def _client(self, service: str):  # type: ignore[no-untyped-def]
         return boto3.client(
-            "s3",
+            service,
             endpoint_url=self.endpoint,
             region_name="us-east-1",
-            aws_access_key_id="a-key",
+            aws_access_key_id=self.key,
             aws_secret_access_key=self.secret,
         )
+
+    def login(self, *actions: str) -> "S3":
+        """The server for a new login that has the rights to these actions."""
+        iam, name = self._client("iam"), uuid.uuid4().hex
+        allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+        iam.create_user(UserName=name)
+        iam.put_user_policy(
+            UserName=name,
+            PolicyName="rights",
+            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [allowed]}),
+        )
+        made = iam.create_access_key(UserName=name)["AccessKey"]
+        return S3(self.endpoint, made["SecretAccessKey"], made["AccessKeyId"])
+
+    def check_access(self) -> None:
+        """Has the server refuse requests of unknown logins, and those that a login may not make."""
+        url = f"{self.endpoint}/moto-api/reset-auth"
+        headers = {"Content-Type": "text/plain"}
+        urllib.request.urlopen(urllib.request.Request(url, data=b"0", headers=headers)).close()
 
     def url(self, path: str) -> str:
         return f"s3://{BUCKET}/{path}"

@@ -135,3 +135,56 @@ def publish_and_receive(db: Connection) -> list[Message]:
     """One event, in the page of slot 0 of 1."""
     publish_keyed(db, ("k", "a"))
     return receive(db, 0, 1)
+
+
+def fail_all(db: Connection, queue: str, consumer: str, n: int) -> None:
+    """Takes back all events of the slots of any consumer, for a later time."""
+    for slot in range(n):
+        of_slot = (queue, consumer, slot)
+        value(db, "select pgque.claim_slot(%s, %s, %s, 'w', '1 hour')", *of_slot)
+        receive = "select msg_id from pgque.receive_partitioned(%s, %s, %s, %s, 'w', 100)"
+        for (message_id,) in rows(db, receive, *of_slot, n):
+            value(
+                db,
+                "select pgque.nack_partitioned(%s, %s, %s, %s, 'w', row(%s, null, null, null, null,"
+                " null, null, null, null, null)::pgque.message, '1 hour')",
+                *of_slot,
+                n,
+                message_id,
+            )
+        value(db, "select pgque.ack_partitioned(%s, %s, %s, %s, 'w')", *of_slot, n)
+
+
+def failures(db: Connection, queue: str, consumer: str) -> list[tuple[Any, ...]]:
+    """What waits, is retried, or is dead of the slots of any consumer."""
+    return rows(
+        db,
+        "with slot as ("
+        "  select b.sub_id, s.sub_consumer from pgque.partition_slot_base b"
+        "  join pgque.subscription_base s on s.sub_id = b.sub_id"
+        "  join pgque.queue q on q.queue_id = b.queue_id"
+        "  where q.queue_name = %s and b.co_name = %s)"
+        " select 'waits', o.sub_id, h.ev_id from slot o"
+        " join pgque.partition_held h on h.sub_id = o.sub_id union all"
+        " select 'is retried', o.sub_id, r.ev_id from slot o"
+        " join pgque.retry_queue r on r.ev_owner = o.sub_id union all"
+        " select 'is dead', o.sub_id, d.ev_id from slot o"
+        " join pgque.dead_letter d on d.dl_consumer_id = o.sub_consumer order by 1, 2, 3",
+        queue,
+        consumer,
+    )
+
+
+def consumer_with_failures(
+    db: Connection, queue: str, consumer: str, n: int, policy: str, **config: str
+) -> list[tuple[Any, ...]]:
+    """Makes a consumer beside q's c, whose slots fail; returns its failures."""
+    make_queue(db, queue, consumers=(), **config)
+    value(db, "select pgque.subscribe_slots(%s, %s, %s)", queue, consumer, n)
+    value(db, "select pgque.set_partition_policy(%s, %s, %s)", queue, consumer, policy)
+    for number in range(8):
+        sql = "select pgque.insert_event(%s, 't', 'x', %s, null, null, null)"
+        value(db, sql, queue, f"key {number}")
+    tick(db, queue)
+    fail_all(db, queue, consumer, n)
+    return failures(db, queue, consumer)

@@ -1,0 +1,72 @@
+"""Writes docs/cli.md from the help of the commands.
+
+Run `make reference`, or `python build/cli_reference.py [--check]`.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+import click
+from assemble import ROOT
+
+from pgque_dagster.cli import main as pgque
+from pgque_dagster.worker.command import main as worker
+
+_FILE = ROOT / "docs/cli.md"
+_WIDTH = 96
+_INTRO = """\
+# The command `pgque`
+
+This page is made from the commands' own `--help`. The options `--url` and `--json` work with each
+command, before or after its name.
+
+- With `--json` the output is one JSON value, or one object a line for `tail` and
+  `dead-letters export`. Durations are in seconds, times in ISO 8601.
+- Errors are one line on stderr, without passwords and stack traces.
+- Colours are for terminals only.
+- `eval "$(pgque completion bash)"` makes the shell complete commands and options.
+
+Which question which command answers: `status` how everything stands, on one screen with `--watch`;
+`queues` and `consumers` the figures of each; `health` what is wrong with the queues; `doctor` what
+keeps the queue from working from here, from the connection on.
+
+![pgque status --watch](images/status-watch.png)
+"""
+
+
+def _page() -> str:
+    return "\n".join([_INTRO, *_sections(pgque, "pgque")])
+
+
+def _sections(group: click.Group, name: str) -> Iterator[str]:
+    yield _section(group, name)
+    for inner, command in group.commands.items():
+        if (group, inner) == (pgque, "dlq"):
+            continue
+        if isinstance(command, click.Group):
+            yield from _sections(command, f"{name} {inner}")
+        else:
+            yield _section(worker if inner == "worker" else command, f"{name} {inner}")
+
+
+def _section(command: click.Command, name: str) -> str:
+    context = click.Context(command, info_name=name, terminal_width=_WIDTH)
+    return f"## `{name}`\n\n```text\n{command.get_help(context)}\n```\n"
+
+
+def main() -> int:
+    """Writes the page, or with --check compares it; returns 1 if it differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare, write nothing")
+    page = _page()
+    if not parser.parse_args().check:
+        _FILE.write_text(page)
+    elif not _FILE.is_file() or _FILE.read_text() != page:
+        print("docs/cli.md is not what the commands say: run `make reference`")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""A program that applies batches in another database, and signals itself at a point.
+
+python -m tests.support.moving_driver <kind> <url> <target> <folder> <point> <signal>
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pgque_dagster.client import Delivery, QueueMover, RemoteConsumer
+from pgque_dagster.client.consumer.delivery import Failed
+from pgque_dagster.client.consumer.sources import BatchWork
+from pgque_dagster.client.remote.completed import CompletedBatches, Span
+
+LEASE = timedelta(seconds=2)
+BEFORE_COMMIT, BEFORE_ACK = "before the target's commit", "between the commit and the ack"
+IN_EVENT = "while it handles the second event"
+
+
+def make(kind: str, url: str, target: str, **options: Any) -> RemoteConsumer:
+    """The consumer c of the queue q; events `bad` fail if `fails`."""
+    fails = options.pop("fails", False)
+    options = {"lease": LEASE, "retry_after": timedelta(0), **options}
+    if kind == "mover":
+        return QueueMover(url, "q", "c", target=target, **options)
+    consumer = RemoteConsumer(url, "q", "c", target=target, tracking=kind, **options)
+
+    @consumer.on()
+    def handle(message: Delivery, connection: Any) -> None:
+        connection.execute("insert into done (id) values (%s)", (message.payload,))
+        if fails and message.payload == "bad":
+            raise ValueError("it is bad")
+
+    return consumer
+
+
+def watch(point: str, number: signal.Signals, reached: Path) -> None:
+    """Sends this process a signal when it reaches the point for the first time."""
+
+    def at(here: str) -> None:
+        if here == point and not reached.exists():
+            reached.touch()
+            os.kill(os.getpid(), number)
+
+    record, finish = CompletedBatches.record, BatchWork.finish
+    record_event = CompletedBatches.record_event
+    events: Sequence[int] = []
+
+    def recording(self: CompletedBatches, connection: Any, batch: Span, failed: str | None) -> None:
+        record(self, connection, batch, failed)
+        at(BEFORE_COMMIT)
+
+    def recording_event(self: CompletedBatches, connection: Any, batch: int, event: int) -> None:
+        record_event(self, connection, batch, event)
+        nonlocal events
+        events = [*events, event]
+        if len(events) == 2:
+            at(IN_EVENT)
+
+    def finishing(self: BatchWork, failed: Failed) -> None:
+        at(BEFORE_ACK)
+        finish(self, failed)
+
+    for owner, name, function in (
+        (CompletedBatches, "record", recording),
+        (CompletedBatches, "record_event", recording_event),
+        (BatchWork, "finish", finishing),
+    ):
+        setattr(owner, name, function)
+
+
+def main() -> None:
+    kind, url, target, folder, point, number = sys.argv[1:]
+    watch(point, signal.Signals(int(number)), Path(folder) / "reached")
+    make(kind, url, target, fails=True).run()
+
+
+if __name__ == "__main__":
+    main()
