@@ -1,17 +1,35 @@
-"""The command `pgque`: its global option and its subcommands."""
+"""The command `pgque` and its subcommands."""
 
 import click
 
 from .. import __version__
-from .commands import dead_letters, queues, running, scheduled, schema, sending, watching
+from .commands import (
+    consumers,
+    dead_letters,
+    diagnosis,
+    embedded,
+    leases,
+    metrics,
+    queues,
+    reading,
+    running,
+    scheduled,
+    schema,
+    sending,
+    shell,
+    spark_server,
+    status,
+)
 from .database import Database
 from .errors import OneLineErrorGroup
+from .options import add_common_options
 
 _HELP = """Queues in PostgreSQL, consumed batch by batch.
 
-The database comes from --url, else from the environment variable PGQUE_URL. Without either, the
-embedded PostgreSQL of the project is used. Its data is in .pgque/ of the current folder, or of the
-nearest parent folder that has a server, up to the root of the repository.
+The database comes from --url, else from PGQUE_URL, else from the variables of libpq (PGHOST,
+PGDATABASE, PGSERVICE). Without any of them the embedded PostgreSQL of the project is used. Its data
+is in .pgque/ of the current folder, or of the nearest parent folder that has a server, up to the
+root of the repository.
 
 \b
 A first walk:
@@ -21,24 +39,29 @@ A first walk:
   pgque send orders '{"id": 1, "total": 9.5}'
   pgque ticker --once --force orders
   pgque status
+
+\b
+Exit codes:
+  0    done
+  1    failed; one line on stderr says why
+  2    wrong arguments
+  3    done, and the answer is no: health or doctor found something critical,
+       or drain waited in vain
+  130  stopped by Ctrl-C
+  141  the reader of the output went away
 """
 
 
 @click.group(
-    cls=OneLineErrorGroup, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]}
-)
-@click.option(
-    "-d",
-    "--url",
-    envvar="PGQUE_URL",
-    metavar="URL",
-    help="Connection string or URI of the database. [env: PGQUE_URL]",
+    cls=OneLineErrorGroup,
+    help=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="pgque")
 @click.pass_context
-def main(context: click.Context, url: str | None) -> None:
-    """Stores the database for the subcommands. `_HELP` is the help text."""
-    context.obj = Database(url)
+def main(context: click.Context) -> None:
+    """Makes the database for the subcommands. `_HELP` is the help text."""
+    context.ensure_object(Database)
 
 
 for _command in (
@@ -46,23 +69,37 @@ for _command in (
     schema.uninstall,
     schema.version,
     queues.create_queue,
+    queues.configure,
     queues.drop_queue,
-    queues.register,
-    queues.unregister,
-    queues.assign,
+    queues.pause,
+    queues.resume,
     queues.queues,
-    queues.consumers,
-    queues.status,
+    consumers.register,
+    consumers.unregister,
+    consumers.seek,
+    consumers.assign,
+    consumers.repartition,
+    consumers.consumers,
+    consumers.drain,
+    leases.leases,
+    status.status,
     sending.send,
+    reading.peek,
+    reading.tail,
     scheduled.scheduled,
     running.start,
     running.stop,
     running.ticker,
     running.maint,
     running.worker,
+    spark_server.spark_server,
     dead_letters.dead_letters,
-    watching.stats,
-    watching.health,
+    diagnosis.health,
+    diagnosis.doctor,
+    metrics.metrics,
+    embedded.embedded,
+    shell.completion,
 ):
     main.add_command(_command)
+add_common_options(main)
 main.add_command(dead_letters.dead_letters, "dlq")

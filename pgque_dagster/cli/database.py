@@ -1,5 +1,6 @@
 """The database of a command: the given one, or the project's embedded server."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,22 +11,32 @@ from ..client import Client
 from ..embedded import EmbeddedPostgres
 from .waiting import announce_if_slow
 
+# Each of them names a database or a server to libpq, which takes from them what a URL omits.
+_LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGDATABASE")
+
 
 class Database:
-    """The database of one command.
+    """The database of a command: the chosen one, else the environment's, else the embedded one."""
 
-    Args:
-        url: the URL that the user gave, or None for the embedded server.
-    """
+    def __init__(self) -> None:
+        self._url: str | None = os.environ.get("PGQUE_URL") or None
+        if self._url is None and any(map(os.environ.get, _LIBPQ_VARIABLES)):
+            self._url = ""
 
-    def __init__(self, url: str | None) -> None:
+    def choose(self, url: str) -> None:
+        """Uses the database that the user named."""
         self._url = url
 
     @property
     def url(self) -> str:
-        """The connection string. Starts the embedded server if no URL was given."""
+        """The connection string. Starts the embedded server if no database was named."""
         if self._url is None:
             self._url = _start_embedded()
+        return self._url
+
+    @property
+    def named_url(self) -> str | None:
+        """The connection string that the user or the environment named, if one did."""
         return self._url
 
     @contextmanager
@@ -45,7 +56,8 @@ def _start_embedded() -> str:
     with announce_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
         server.start()
     click.echo(
-        f"pgque: using the embedded PostgreSQL in {server.data_dir} (no --url, no PGQUE_URL)",
+        f"pgque: using the embedded PostgreSQL in {server.data_dir}"
+        " (no --url, no PGQUE_URL, no PGHOST)",
         err=True,
     )
     # Nobody else installs the schema on the embedded server.
@@ -56,4 +68,4 @@ def _start_embedded() -> str:
     return server.url
 
 
-pass_database = click.make_pass_decorator(Database)
+pass_database = click.make_pass_decorator(Database, ensure=True)

@@ -9,29 +9,42 @@ import psycopg
 
 from ..client import (
     ConsumerNotFound,
+    OlderInstalled,
     PgqueError,
     QueueInUse,
     QueueNotFound,
     SchemaMissing,
+    SkipsEvents,
     UnreadEvents,
 )
 
 _INTERRUPTED = 130  # The exit code that shells use after Ctrl-C.
 _BROKEN_PIPE = 141
+NO = 3
+"""The exit code of a command that worked and whose answer is no."""
 
 # Hints for the shell: commands, in place of the SQL in the server's hints.
 _WAYS_OUT: dict[type[PgqueError], str] = {
     QueueNotFound: "`pgque queues` lists the queues, `pgque create-queue` creates one.",
     ConsumerNotFound: "`pgque consumers` lists the consumers, `pgque register` adds one.",
     QueueInUse: "Run `pgque unregister` for each consumer, or add --force.",
+    SkipsEvents: "If that is wanted, add --yes.",
     SchemaMissing: "Run `pgque install`.",
+    OlderInstalled: "Run `pgque install`: queues and events stay.",
     UnreadEvents: "Let the consumers finish, or run `pgque uninstall --force`.",
 }
+
+# The client's guess which queue was meant, at the beginning of its hint.
+_GUESS = re.compile(r"Did you mean [^?]+\? ?")
 
 # `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.
 _SECRETS = re.compile(
     r"://[^\s/@:]*:(?P<uri>[^\s]*)@|password\s*=\s*(?P<key>'[^']*'|[^\s&]+)", re.I
 )
+
+
+class QueueToSendTo(QueueNotFound):
+    """The queue is missing; the hint says who makes it."""
 
 
 class CommandFailed(click.ClickException):
@@ -55,12 +68,20 @@ class OneLineErrorGroup(click.Group):
         except BrokenPipeError:
             ctx.exit(_BROKEN_PIPE)
         except (PgqueError, psycopg.Error, OSError) as error:
-            raise CommandFailed(without_passwords(_one_line(error))) from error
+            raise CommandFailed(without_passwords(one_line(error))) from error
 
 
-def _one_line(error: Exception) -> str:
+def guess_of(error: PgqueError) -> str:
+    """Returns the part of a hint that guesses which queue was meant."""
+    guess = _GUESS.match(error.hint)
+    return guess[0] if guess else ""
+
+
+def one_line(error: Exception) -> str:
+    """Returns what is wrong and what to do as one line."""
     if isinstance(error, PgqueError):
-        way_out = _WAYS_OUT.get(type(error), error.hint)
+        command = _WAYS_OUT.get(type(error))
+        way_out = f"{guess_of(error)}{command}" if command else error.hint
         message = str(error.args[0])
         text = f"{message.rstrip('.')}. {way_out}" if way_out else message
     elif isinstance(error, psycopg.Error):

@@ -1,12 +1,12 @@
 """Plain text tables: aligned columns, short ages, control characters escaped."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Returns rows as text under a header. Numbers are right-aligned; None is shown as `-`."""
-    texts = [[_text(value) for value in row] for row in rows]
+    texts = [[as_text(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
     numeric = [
         bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
@@ -28,11 +28,14 @@ def shortened(text: str | None, length: int | None) -> str | None:
     return text[: length - 3] + "..."
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Returns a value as one line, with control characters escaped; None is `-`."""
     if value is None:
         return "-"
     if isinstance(value, timedelta):
         return age(value)
+    if isinstance(value, datetime):
+        return f"{value:%F %T%z}"
     if isinstance(value, float):
         return f"{value:.1f}"
     return "".join(

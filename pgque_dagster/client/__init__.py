@@ -1,7 +1,10 @@
 """The plain client: psycopg 3 and nothing else, for those who need no Dagster and no Spark."""
 
-from .batch import AckResult, Batch
-from .client import Client
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .batch import AckResult, AsyncBatch, Batch
+from .client import AsyncClient, Client
 from .errors import (
     BatchLeased,
     BatchNotOpen,
@@ -25,6 +28,7 @@ from .errors import (
     QueueNotFound,
     SchedulerMissing,
     SchemaMissing,
+    SkipsEvents,
     StagingLost,
     StaleReadPlan,
     TickRefused,
@@ -42,6 +46,7 @@ from .models import (
     ConsumerInfo,
     DeadLetter,
     DeadLetterCount,
+    Event,
     HealthCheck,
     Lease,
     LeaseInfo,
@@ -50,22 +55,50 @@ from .models import (
     Metric,
     QueueInfo,
     QueueStats,
+    Received,
     ScheduledEvent,
     Sent,
+    Sought,
     Status,
 )
 from .partitions import PartitionedConsumer, Slot
+from .positions import Position
 from .ticker import Ticker
+
+if TYPE_CHECKING:
+    from .consumer import (
+        Consumer,
+        ConsumerHealth,
+        Delivery,
+        HandlerMissing,
+        HandlerTimeout,
+        RateLimit,
+        TransactionEnded,
+    )
+    from .remote import (
+        Change,
+        QueueMover,
+        QueueSplitter,
+        RemoteConsumer,
+        TableLoader,
+        TargetOutOfStep,
+        TargetRefused,
+    )
 
 __all__ = [
     "AckResult",
+    "AsyncBatch",
+    "AsyncClient",
     "Batch",
     "BatchInfo",
     "BatchLeased",
     "BatchNotOpen",
+    "Change",
     "ChangeRefused",
     "Client",
     "ConnectionFailed",
+    "Consumer",
+    "ConsumerHealth",
     "ConsumerInUse",
     "ConsumerInfo",
     "ConsumerNotFound",
@@ -73,7 +106,11 @@ __all__ = [
     "DeadLetter",
     "DeadLetterCount",
     "DeadLetterNotFound",
+    "Delivery",
+    "Event",
     "EventNotInBatch",
+    "HandlerMissing",
+    "HandlerTimeout",
     "HealthCheck",
     "InvalidArgument",
     "Lease",
@@ -90,22 +127,34 @@ __all__ = [
     "PartitionedConsumer",
     "PermissionDenied",
     "PgqueError",
+    "Position",
     "QueueClosed",
     "QueueInUse",
     "QueueInfo",
+    "QueueMover",
     "QueueNotFound",
+    "QueueSplitter",
     "QueueStats",
+    "RateLimit",
+    "Received",
+    "RemoteConsumer",
     "ScheduledEvent",
     "SchedulerMissing",
     "SchemaMissing",
     "Sent",
+    "SkipsEvents",
     "Slot",
+    "Sought",
     "StagingLost",
     "StaleReadPlan",
     "Status",
+    "TableLoader",
+    "TargetOutOfStep",
+    "TargetRefused",
     "TickRefused",
     "Ticker",
     "TicksUnavailable",
+    "TransactionEnded",
     "TransactionOutdated",
     "UnreadEvents",
     "UnsupportedServer",
@@ -113,3 +162,36 @@ __all__ = [
     "WrongDeployment",
     "WrongIsolation",
 ]
+
+# Loaded on first use, since most programs run no handlers.
+_MODULES = {
+    "consumer": (
+        "Consumer",
+        "ConsumerHealth",
+        "Delivery",
+        "HandlerMissing",
+        "HandlerTimeout",
+        "RateLimit",
+        "TransactionEnded",
+    ),
+    "remote": (
+        "Change",
+        "QueueMover",
+        "QueueSplitter",
+        "RemoteConsumer",
+        "TableLoader",
+        "TargetOutOfStep",
+        "TargetRefused",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -5,19 +5,23 @@ batch is finished. A crash before the ack leaves no retry and no dead letter, so
 cannot create them twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
-
-import psycopg
+from typing import Any, TypeVar
 
 from . import calls
+from .async_session import AsyncSession
+from .calls.call import Call, Hook, Steps
 from .calls.failures import Failures, Reason
+from .errors import InvalidArgument
 from .lease import LeaseKeeper
 from .models import BatchInfo, Lease, Message, ReadPlan
+from .operation import AsyncFace, Face, operation
 from .session import Session
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,26 +32,22 @@ class AckResult:
     dead_lettered: int
 
 
-class Batch:
-    """A batch under a lease. `Client.claim` makes it.
-
-    Attributes:
-        queue: the queue's name.
-        consumer: the consumer's name.
-        lease: who holds it, under which epoch, and the ticks it spans.
-    """
+class _Claimed:
+    """What both faces of a batch have in common; neither reads nor writes."""
 
     def __init__(
-        self, session: Session, queue: str, consumer: str, lease: Lease, ttl: timedelta
+        self, queue: str, consumer: str, lease: Lease, ttl: timedelta, slot: str | None = None
     ) -> None:
         self.queue = queue
         self.consumer = consumer
+        self.slot = slot
         self.lease = lease
-        self._session = session
         self._ttl = ttl
+        self._keeper: LeaseKeeper | None = None
         self._nacked: list[Failures] = []
         self._dead_lettered: list[Failures] = []
-        self._steps: list[Callable[[psycopg.Connection[tuple[Any, ...]]], object]] = []
+        self._steps: list[Callable[[Any], object]] = []
+        self._checks: list[Callable[[], object]] = []
 
     @property
     def batch_id(self) -> int:
@@ -55,17 +55,32 @@ class Batch:
         return self.lease.batch_id
 
     @property
-    def session(self) -> Session:
-        """The session that claimed the batch."""
-        return self._session
+    def keeper(self) -> LeaseKeeper | None:
+        """What keeps the lease alive, in a block of `keep_alive`."""
+        return self._keeper
 
-    def info(self) -> BatchInfo:
+    def _check_committed(self, is_open: bool) -> None:
+        if is_open:
+            raise InvalidArgument(
+                f"the lease on batch {self.batch_id} cannot be renewed, because the claim may "
+                "be part of an open transaction, which no other connection sees",
+                "Commit after the claim, before keep_alive(), or give the client a connection in "
+                "autocommit mode.",
+            )
+
+    @operation
+    def info(self) -> Call[BatchInfo]:
         """Returns the ticks, times and event ids that the batch spans."""
-        return self._session.run(calls.batches.batch_info(self.batch_id))
+        return calls.batches.batch_info(self.batch_id)
 
-    def events(self) -> list[Message]:
+    @operation
+    def events(self) -> Call[list[Message]]:
         """Returns all events in order of id."""
-        return self._session.run(calls.batches.batch_events(self.batch_id))
+        return calls.batches.batch_events(self.batch_id)
+
+    def plan_call(self, max_slices: int) -> Call[ReadPlan]:
+        """Returns the call that splits the batch into slices. For readers, not for users."""
+        return calls.plans.read_plan(self.batch_id, max_slices)
 
     def nack(
         self,
@@ -87,8 +102,14 @@ class Batch:
 
         Raises:
             InvalidArgument: if an id is not an integer, or the number of reasons differs from the
-                number of ids.
+                number of ids; or if the batch is one of a slot.
         """
+        if self.slot is not None:
+            raise InvalidArgument(
+                f"slot {self.slot} of {self.queue}/{self.consumer} keeps the events of each key in "
+                "order, and an event that is delivered again would come after later ones",
+                "Dead-letter the event, or raise, so that the whole batch is tried again.",
+            )
         self._nacked.append(Failures.of(msg_ids, reason, retry_after))
 
     def dead_letter(self, msg_ids: Iterable[int], *, reason: Reason) -> None:
@@ -111,46 +132,105 @@ class Batch:
         nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
         return AckResult(len(nacked - given_up), len(given_up))
 
-    def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
+    def before_ack(self, step: Callable[[Any], object]) -> None:
         """Runs a function in the ack's transaction, so that both commit or neither does.
 
         Args:
-            step: receives the connection and must not commit. If it raises, the batch is not
+            step: receives the connection and must not commit; may be a coroutine function for an
+                `AsyncBatch`. If it raises, the batch is not
                 acked. A repeated ack calls it again.
         """
         self._steps.append(step)
 
-    def ack(self) -> AckResult:
+    def before_publishing(self, check: Callable[[], object]) -> None:
+        """Runs a function before results are published, at the latest before the ack.
+
+        It may call `nack` and `dead_letter`. For readers, not for users.
+
+        Args:
+            check: runs once, unless it raises: then nothing is published, and it runs again before
+                any further attempt to publish or to ack.
+        """
+        self._checks.append(check)
+
+    def run_checks(self) -> None:
+        """Runs what `before_publishing` was given. For sinks, not for users."""
+        while self._checks:
+            self._checks[0]()
+            self._checks.pop(0)
+
+    @operation
+    def ack(self) -> Call[AckResult] | Steps[AckResult]:
         """Finishes the batch, and writes its nacks and dead letters, in one transaction.
 
         Raises:
             LeaseLost: if the lease ran out and another owner took the batch over.
             BatchNotOpen: if the batch was acked before.
         """
-        with self._session.transaction() as connection:
-            for step in self._steps:
-                step(connection)
-            # Dead letters first: a dead-lettered event must not be delivered again.
-            dead_lettered = self._settle(self._dead_lettered)
-            result = AckResult(self._settle(self._nacked), dead_lettered)
-            self._session.run(calls.batches.ack(self.lease))
-        return result
+        # Before the transaction, because a check may take long.
+        self.run_checks()
+        if self._steps or self._dead_lettered or self._nacked:
+            return self._ack_steps()
+        ack = calls.batches.ack(self.lease)
+        return Call(ack.sql, ack.params, lambda rows: AckResult(0, 0))
 
-    def _settle(self, failures: list[Failures]) -> int:
-        return sum(self._session.run(call) for some in failures for call in some.calls(self.lease))
+    def _ack_steps(self) -> Steps[AckResult]:
+        for step in self._steps:
+            yield Hook(step)
+        # Dead letters first: a dead-lettered event must not be delivered again.
+        dead_lettered = 0
+        for failures in self._dead_lettered:
+            for call in failures.calls(self.lease):
+                dead_lettered += yield call
+        nacked = 0
+        for failures in self._nacked:
+            for call in failures.calls(self.lease):
+                nacked += yield call
+        yield calls.batches.ack(self.lease)
+        return AckResult(nacked, dead_lettered)
 
-    def renew(self) -> None:
+    @operation
+    def renew(self) -> Call[Any]:
         """Extends the lease by its original duration.
 
         Raises:
             LeaseLost: if the lease ran out and another owner took the batch over.
             BatchNotOpen: if the batch was acked.
         """
-        self._session.run(calls.batches.renew(self.lease, self._ttl))
+        return calls.batches.renew(self.lease, self._ttl)
 
-    def release(self) -> None:
+    @operation
+    def release(self) -> Call[Any]:
         """Releases the lease. The batch stays open, and anybody can claim it at once."""
-        self._session.run(calls.batches.release(self.lease))
+        return calls.batches.release(self.lease)
+
+
+class Batch(_Claimed, Face):
+    """A batch under a lease. `Client.claim` makes it.
+
+    Attributes:
+        queue: the queue's name.
+        consumer: the consumer's name.
+        slot: the slot and the number of slots, such as 3/8, of a partitioned consumer; else None.
+        lease: who holds it, under which epoch, and the ticks it spans.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        queue: str,
+        consumer: str,
+        lease: Lease,
+        ttl: timedelta,
+        *,
+        slot: str | None = None,
+    ) -> None:
+        super().__init__(queue, consumer, lease, ttl, slot)
+        self.session = session
+
+    def run(self, work: Call[T] | Steps[T]) -> T:
+        """Runs a call, or several steps in one transaction, in the session that claimed it."""
+        return self.session.run(work)
 
     @contextmanager
     def keep_alive(self) -> Iterator[LeaseKeeper]:
@@ -158,11 +238,57 @@ class Batch:
 
         Yields:
             The keeper, whose `check()` raises once the lease is lost.
+
+        Raises:
+            InvalidArgument: if the claim may be part of a transaction that is not committed.
         """
-        with LeaseKeeper(self._session.url, self.lease, self._ttl) as keeper:
-            yield keeper
+        self._check_committed(self.session.holds_callers_transaction)
+        with LeaseKeeper(self.session.url, self.lease, self._ttl) as keeper:
+            self._keeper = keeper
+            try:
+                yield keeper
+            finally:
+                self._keeper = None
+
+
+class AsyncBatch(_Claimed, AsyncFace):
+    """A batch under a lease, for asyncio. `AsyncClient.claim` makes it.
+
+    Attributes:
+        queue: the queue's name.
+        consumer: the consumer's name.
+        lease: who holds it, under which epoch, and the ticks it spans.
+    """
+
+    def __init__(
+        self, session: AsyncSession, queue: str, consumer: str, lease: Lease, ttl: timedelta
+    ) -> None:
+        super().__init__(queue, consumer, lease, ttl)
+        self.session = session
+
+    async def run(self, work: Call[T] | Steps[T]) -> T:
+        """Runs a call, or several steps in one transaction, in the session that claimed it."""
+        return await self.session.run(work)
+
+    @asynccontextmanager
+    async def keep_alive(self) -> AsyncIterator[LeaseKeeper]:
+        """Renews the lease in the background while the block runs.
+
+        Yields:
+            The keeper, whose `check()` raises once the lease is lost.
+
+        Raises:
+            InvalidArgument: if the claim may be part of a transaction that is not committed.
+        """
+        self._check_committed(self.session.holds_callers_transaction)
+        with LeaseKeeper(await self.session.find_url(), self.lease, self._ttl) as keeper:
+            self._keeper = keeper
+            try:
+                yield keeper
+            finally:
+                self._keeper = None
 
 
 def read_plan(batch: Batch, max_slices: int) -> ReadPlan:
     """Splits a batch into slices that can be read in parallel. For readers, not for users."""
-    return batch.session.run(calls.plans.read_plan(batch.batch_id, max_slices))
+    return batch.session.run(batch.plan_call(max_slices))

@@ -1,18 +1,22 @@
 """Opens connections. Errors about a connection string never repeat the string."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .errors import ConnectionFailed, UnsupportedServer, translated
 
+T = TypeVar("T")
+BaseConnection = psycopg.Connection[T] | psycopg.AsyncConnection[T]
+
 _CONNECT_SECONDS = 10
 _OLDEST_SERVER = 140000
 
 
 def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """Opens a connection in autocommit mode, with styles of dates and intervals that can be read.
+    """Opens a connection in autocommit mode, with settings under which all values can be read.
 
     Args:
         url: a libpq connection string or URI. PG* environment variables supply what it omits.
@@ -23,32 +27,65 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
     """
     with translated():
         connection = psycopg.connect(_checked(url), autocommit=True)
-    version = connection.info.server_version
-    if version < _OLDEST_SERVER:
-        connection.close()
-        raise UnsupportedServer(
-            f"pgque needs PostgreSQL 14 or newer, this server is {version // 10000}",
-            "Upgrade the server, or connect to another one.",
-        )
     try:
+        _check_version(connection)
         with translated():
-            set_styles(connection)
+            apply_settings(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def set_styles(connection: psycopg.Connection[Any]) -> None:
-    """Sets the styles of dates and intervals that psycopg reads, if the database has others.
+async def connect_async(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+    """Opens a connection for asyncio as `connect` does, with the same errors."""
+    with translated():
+        connection = await psycopg.AsyncConnection.connect(_checked(url), autocommit=True)
+    try:
+        _check_version(connection)
+        with translated():
+            for statement in _needed_settings(connection):
+                await connection.execute(statement)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
 
-    This is a statement because poolers refuse such settings in the connection string. The server
-    reports both settings, so it costs nothing where they are PostgreSQL's defaults.
+
+def url_of(connection: BaseConnection[Any]) -> str:
+    """Returns the connection string of a connection, with its password."""
+    info = connection.info
+    password = {"password": info.password} if info.password else {}
+    return make_conninfo(**info.get_parameters(), **password)
+
+
+def apply_settings(connection: psycopg.Connection[Any]) -> None:
+    """Sets the encoding and the styles of dates and intervals that can be read, if others are set.
+
+    These are statements because poolers refuse such settings in the connection string. The server
+    reports the settings, so it costs nothing where they are the usual ones.
     """
+    for statement in _needed_settings(connection):
+        connection.execute(statement)
+
+
+def _needed_settings(connection: BaseConnection[Any]) -> Iterator[LiteralString]:
+    # psycopg would return bytes. It is the default in databases with that encoding.
+    if connection.info.parameter_status("client_encoding") == "SQL_ASCII":
+        yield "set client_encoding to utf8"
     if not (connection.info.parameter_status("DateStyle") or "").startswith("ISO"):
-        connection.execute("set datestyle to iso")
+        yield "set datestyle to iso"
     if connection.info.parameter_status("IntervalStyle") != "postgres":
-        connection.execute("set intervalstyle to postgres")
+        yield "set intervalstyle to postgres"
+
+
+def _check_version(connection: BaseConnection[Any]) -> None:
+    version = connection.info.server_version
+    if version < _OLDEST_SERVER:
+        raise UnsupportedServer(
+            f"pgque needs PostgreSQL 14 or newer, this server is {version // 10000}",
+            "Upgrade the server, or connect to another one.",
+        )
 
 
 def _checked(url: str) -> str:

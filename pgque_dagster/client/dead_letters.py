@@ -1,16 +1,83 @@
-"""Exports all dead letters of a queue, page by page."""
+"""The part of the client that lists, replays, purges and exports dead letters."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from .calls.call import Call
+from . import calls
+from .calls.call import Call, Steps
+from .models import DeadLetter, DeadLetterCount
+from .operation import operation
 
 if TYPE_CHECKING:
     from .client import Client
 
 _PAGE = 1000
+
+
+class DeadLetters:
+    """The operations on dead letters."""
+
+    @operation
+    def dead_letter_counts(self, queue: str) -> Call[list[DeadLetterCount]]:
+        """Counts a queue's dead letters by consumer and reason, the highest count first."""
+        return calls.dead_letters.dead_letter_counts(queue)
+
+    @operation
+    def dead_letters(self, queue: str, limit: int = 100) -> Steps[list[DeadLetter]]:
+        """Returns a queue's newest dead letters."""
+        yield calls.queues.check_queue(queue)
+        found: list[DeadLetter] = yield calls.dead_letters.dead_letters(queue, limit)
+        return found
+
+    @operation
+    def replay_dead_letter(self, dead_letter_id: int) -> Call[int]:
+        """Sends a dead letter to its consumer again; returns the new event's id."""
+        return calls.dead_letters.replay_dead_letter(dead_letter_id)
+
+    @operation
+    def replay_dead_letters(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        max_id: int | None = None,
+    ) -> Call[tuple[int, int, str | None]]:
+        """Replays the dead letters that match all given filters, the oldest first.
+
+        A dead letter that cannot be replayed stays; the others are replayed.
+
+        Args:
+            queue: the queue's name.
+            reason: a LIKE pattern for the reason.
+            type: the type of the events.
+            since: only dead letters of this time or later.
+            until: only dead letters before this time.
+            limit: the maximum number to replay.
+            max_id: only dead letters up to this id, so that several calls replay no event that was
+                given up again meanwhile.
+
+        Returns:
+            The number replayed, the number not replayed, and the first error.
+
+        Raises:
+            QueueClosed: if the queue accepts no events; all dead letters stay.
+        """
+        return calls.dead_letters.replay_dead_letters(
+            queue, reason, type, since, until, limit, max_id
+        )
+
+    @operation
+    def purge_dead_letters(self, queue: str, older_than: timedelta) -> Steps[int]:
+        """Deletes dead letters older than an interval; returns the number deleted."""
+        yield calls.queues.check_queue(queue)
+        purged: int = yield calls.dead_letters.purge_dead_letters(queue, older_than)
+        return purged
 
 
 @dataclass(frozen=True)

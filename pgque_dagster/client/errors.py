@@ -1,7 +1,7 @@
 """The errors of this package, in one hierarchy.
 
 The SQL functions raise errors with codes of their own class (`PQ…`). This module maps them by code,
-never by text.
+not by text, which the server may translate.
 """
 
 from collections.abc import Iterator
@@ -155,6 +155,10 @@ class WrongDeployment(PgqueError):
     """The consumer belongs to another deployment of Dagster."""
 
 
+class SkipsEvents(PgqueError):
+    """The consumer would pass over events, which it then never gets."""
+
+
 _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ001": QueueNotFound,
     "PQ002": ConsumerNotFound,
@@ -180,6 +184,7 @@ _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ022": StagingLost,
     "PQ023": TicksUnavailable,
     "PQ024": WrongDeployment,
+    "PQ025": SkipsEvents,
     "40001": TransactionOutdated,
     "22P02": MalformedPayload,
     "22021": MalformedPayload,
@@ -187,28 +192,49 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 }
 
 
-def error_from(error: psycopg.Error) -> PgqueError:
-    """Returns the error of this package for a database error.
+_INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
+
+
+def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) -> PgqueError:
+    """Returns the error of this package for an error of psycopg.
 
     Args:
-        error: the error that psycopg raised.
+        error: the error that psycopg raised; NotImplementedError for a style it cannot read.
 
     Returns:
         The error to raise instead.
     """
+    if isinstance(error, UnicodeEncodeError):
+        return MalformedPayload(f"a text is not valid Unicode: {error}")
+    if isinstance(error, NotImplementedError):
+        return InvalidArgument(
+            f"a date or an interval cannot be read: {error}",
+            "Run `set datestyle to iso; set intervalstyle to postgres` on the connection.",
+        )
     message = error.diag.message_primary or str(error)
     hint = error.diag.message_hint or ""
     if error.sqlstate in _BY_CODE:
         return _BY_CODE[error.sqlstate](message, hint)
-    if isinstance(error, pg.InvalidSchemaName | pg.UndefinedFunction):
+    if isinstance(error, pg.InvalidSchemaName):
+        return SchemaMissing(f"this database has no pgque schema: {message}", _INSTALL)
+    # A name, which no language of the server translates.
+    if isinstance(error, pg.UndefinedFunction) and "pgque." in message:
         return SchemaMissing(
-            f"this database has no pgque schema, or an older one: {message}",
-            "Run `pgque install`, or PgqueResource(install='upgrade').",
+            "this database has an older pgque schema, or an argument has a type that the function "
+            f"does not take: {message}",
+            f"Check the arguments. If they are right: {_INSTALL}",
         )
     if isinstance(error, pg.InsufficientPrivilege):
         return PermissionDenied(
             message,
             hint or "Grant pgque_reader (to consume), pgque_writer (to send) or pgque_admin (all).",
+        )
+    if isinstance(error, pg.ReadOnlySqlTransaction):
+        return DatabaseError(
+            message,
+            hint
+            or "A standby takes no writes: connect to the primary, such as with "
+            "target_session_attrs=read-write.",
         )
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
         return MalformedPayload(message)
@@ -233,7 +259,5 @@ def translated() -> Iterator[None]:
     """
     try:
         yield
-    except UnicodeEncodeError as error:
-        raise MalformedPayload(f"a text is not valid Unicode: {error}") from error
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeEncodeError) as error:
         raise error_from(error) from error

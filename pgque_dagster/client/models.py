@@ -1,12 +1,19 @@
 """The values that the client takes and returns."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
+
+from .encoding import Payload, decode_bytes
+from .errors import MalformedPayload
+from .intervals import check_interval
+from .tracing import is_traceparent
 
 
-@dataclass(frozen=True)
+# Not frozen: it takes five times as long to make a frozen one.
+@dataclass(slots=True, unsafe_hash=True)
 class Message:
     """An event as a consumer sees it: the columns of SQL type `pgque.message` without the batch.
 
@@ -26,6 +33,66 @@ class Message:
     extra3: str | None = None
     extra4: str | None = None
 
+    @property
+    def key(self) -> str | None:
+        """The partition key; None if the event has none."""
+        return None if is_traceparent(self.extra1) else self.extra1
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C context of the sender's trace; None if the event has none."""
+        return next((text for text in (self.extra1, self.extra2) if is_traceparent(text)), None)
+
+    def json(self) -> Any:
+        """Parses the payload as JSON.
+
+        Raises:
+            MalformedPayload: if it is not JSON.
+        """
+        try:
+            return json.loads(self.payload or "")
+        except ValueError as error:
+            raise MalformedPayload(
+                f"the payload of event {self.msg_id} is not JSON: {error}",
+                "Read it as text from `payload`, or dead-letter the event.",
+            ) from error
+
+    def as_bytes(self) -> bytes:
+        """Returns the bytes of a payload that was sent as bytes.
+
+        Raises:
+            MalformedPayload: if it was not.
+        """
+        content = decode_bytes(self.payload or "")
+        if content is None:
+            raise MalformedPayload(
+                f"the payload of event {self.msg_id} was not sent as bytes",
+                "Read it as text from `payload`.",
+            )
+        return content
+
+
+@dataclass(frozen=True)
+class Received:
+    """A batch that was opened without a lease, with all of its events."""
+
+    batch_id: int
+    messages: list[Message]
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event for `send_batch` and `copy_events`, with a type and a key of its own.
+
+    Attributes:
+        type: the event's type; None for the type of the batch.
+        key: partitioned consumers handle events with the same key in order.
+    """
+
+    payload: Payload
+    type: str | None = None
+    key: str | None = None
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -38,6 +105,21 @@ class Sent:
 
     event_id: int
     deduped: bool
+
+
+@dataclass(frozen=True)
+class Sought:
+    """Where `seek` moved a consumer.
+
+    Attributes:
+        tick_id: the tick at which the consumer now stands.
+        skipped_events: how many events it passed over, and never gets.
+        repeated_events: how many events it gets again.
+    """
+
+    tick_id: int
+    skipped_events: int
+    repeated_events: int
 
 
 # Ids of scheduled entries begin here. Event ids never reach it.
@@ -67,6 +149,17 @@ class Limits:
     min_count: int | None = None
     min_interval: timedelta | None = None
     max_count: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the lengths of time.
+
+        Raises:
+            InvalidArgument: if one is no timedelta, or negative.
+        """
+        for name in ("min_lag", "min_interval"):
+            value = getattr(self, name)
+            if value is not None:
+                check_interval(name, value, is_zero_allowed=True)
 
 
 @dataclass(frozen=True)
@@ -124,10 +217,23 @@ class Slice:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The slices of a batch, and its number of events."""
+    """The slices of a batch, and what all its events have in common.
 
-    slices: tuple[Slice, ...]
-    events: int
+    Attributes:
+        slices: none if the batch is empty.
+        events: how many events it has.
+        payload_bytes: the bytes of the payloads.
+        bytes: the bytes of the payloads, the types and the extras.
+        oldest: the time of the oldest event; None without events.
+        newest: the time of the newest event; None without events.
+    """
+
+    slices: tuple[Slice, ...] = ()
+    events: int = 0
+    payload_bytes: int = 0
+    bytes: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
 
 
 @dataclass(frozen=True)

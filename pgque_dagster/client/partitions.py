@@ -6,11 +6,77 @@ docs/partitions.md has the guarantees, and says what happens to later events aft
 from datetime import timedelta
 from typing import Literal
 
-from .calls.call import Call, first, nothing
+from . import calls
+from .batch import Batch
+from .calls.call import Call, Row, first, nothing
 from .client import Client
-from .models import Message
+from .errors import LeaseLost
+from .intervals import check_interval
+from .lease import Keeper
+from .models import Limits, Message
+from .positions import Position, write_position
 
 OnFailure = Literal["skip", "pause"]
+
+
+def slot_name(consumer: str, slot: str) -> str:
+    """Returns the name under which a queue knows a slot, such as 3/8."""
+    return f"{consumer}#{slot}"
+
+
+def subscribe_slots(
+    queue: str, consumer: str, slots: int, start_at: Position | None = None
+) -> Call[bool]:
+    """Subscribes all slots of a consumer; False if it had slots. Refuses another number of them.
+
+    Raises:
+        InvalidArgument: if `start_at` is no position.
+    """
+    start = None if start_at is None else write_position(start_at)
+    return Call(
+        "select pgque.subscribe_slots(%s, %s, %s, %s) = 1", (queue, consumer, slots, start), first
+    )
+
+
+def repartition(queue: str, consumer: str, slots: int) -> Call[int]:
+    """Gives a consumer another number of slots; how many events were copied."""
+    return Call("select pgque.repartition(%s, %s, %s)", (queue, consumer, slots), first)
+
+
+def claim_slot(
+    client: Client,
+    queue: str,
+    consumer: str,
+    slot: str,
+    *,
+    owner: str,
+    ttl: timedelta,
+    limits: Limits,
+    batch_id: int | None = None,
+) -> Batch | None:
+    """Claims a slot's next batch, or its open batch if no live lease is on it.
+
+    Args:
+        client: the database.
+        queue: the queue's name.
+        consumer: the name of the partitioned consumer.
+        slot: the slot and the number of slots, such as 3/8.
+        owner: who claims the batch; others see this name.
+        ttl: how long the lease lasts without renewal.
+        limits: which batch to open. They count the events of all slots.
+        batch_id: if given, claims only this open batch.
+
+    Returns:
+        The claimed batch, or None when there is no batch.
+
+    Raises:
+        BatchLeased: if another owner holds a live lease.
+        BatchNotOpen: if `batch_id` is not the slot's open batch.
+        ConsumerNotFound: if the consumer has no such slot, or another number of slots.
+    """
+    name = slot_name(consumer, slot)
+    lease = client.run(calls.batches.claim(queue, name, owner, ttl, limits, batch_id))
+    return Batch(client, queue, consumer, lease, ttl, slot=slot) if lease else None
 
 
 class PartitionedConsumer:
@@ -54,10 +120,11 @@ class PartitionedConsumer:
 
         Returns:
             How many events were copied because the slots were at different positions.
+
+        Raises:
+            ConsumerInUse: if a slot has an open batch that is not read in pages.
         """
-        params = (self.queue, self.consumer, slots)
-        call = Call[int]("select pgque.repartition(%s, %s, %s)", params, first)
-        carried = self.client.run(call)
+        carried = self.client.run(repartition(self.queue, self.consumer, slots))
         self.slots = slots
         return carried
 
@@ -78,12 +145,13 @@ class PartitionedConsumer:
                 renew it.
 
         Returns:
-            The claimed slot, or None while another worker holds it.
+            The claimed slot, or None while another worker holds it or it has a whole batch open.
         """
+        check_interval("ttl", ttl)
         params = (self.queue, self.consumer, slot, worker, ttl)
         sql = Call[int | None]("select pgque.claim_slot(%s, %s, %s, %s, %s)", params, first)
         epoch = self.client.run(sql)
-        return None if epoch is None else Slot(self, slot, worker, epoch)
+        return None if epoch is None else Slot(self, slot, worker, epoch, ttl)
 
 
 class Slot:
@@ -97,12 +165,15 @@ class Slot:
         epoch: grows with every change of the holder.
     """
 
-    def __init__(self, of: PartitionedConsumer, number: int, worker: str, epoch: int) -> None:
+    def __init__(
+        self, of: PartitionedConsumer, number: int, worker: str, epoch: int, ttl: timedelta
+    ) -> None:
         self.number = number
         self.worker = worker
         self.epoch = epoch
         self._client = of.client
         self._claim = (of.queue, of.consumer, number, of.slots, worker)
+        self._ttl = ttl
 
     def receive(self, limit: int = 100) -> list[Message]:
         """Returns the slot's next events in order, at most `limit`; the same events until the ack.
@@ -139,7 +210,9 @@ class Slot:
 
         Raises:
             EventNotInBatch: if the event is not among those that `receive` returned last.
+            InvalidArgument: if `retry_after` is no length of time, or negative.
         """
+        check_interval("retry_after", retry_after, is_zero_allowed=True)
         self._client.run(
             Call(
                 "select pgque.nack_partitioned(%s, %s, %s, %s, %s, row(%s, null, null, null, null,"
@@ -153,6 +226,20 @@ class Slot:
         """Finishes the events that `receive` returned last; returns False if there are none."""
         sql = "select pgque.ack_partitioned(%s, %s, %s, %s, %s) = 1"
         return self._client.run(Call[bool](sql, self._claim, first))
+
+    def keep_alive(self) -> Keeper:
+        """Renews the lease in the background, in a `with` block, while events take long."""
+
+        def check(rows: list[Row]) -> None:
+            if rows[0][0] != self.epoch:
+                raise LeaseLost(
+                    f"slot {self.number} is leased to another worker", "Discard this attempt."
+                )
+
+        queue, consumer, number, _, worker = self._claim
+        params = (queue, consumer, number, worker, self._ttl)
+        renewal = Call("select pgque.claim_slot(%s, %s, %s, %s, %s)", params, check)
+        return Keeper(self._client.url, renewal, f"slot {number}", self._ttl)
 
     def release(self) -> bool:
         """Releases the slot for the next worker; returns False if it was lost before.

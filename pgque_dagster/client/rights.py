@@ -8,17 +8,18 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from .errors import PermissionDenied, translated
+from .connection import BaseConnection
+from .errors import PermissionDenied, PgqueError, error_from
 
 # Functions that the client calls. Those not listed need pgque_reader. sql/ops/grants.sql has the
 # grants.
 _WRITER = """
-abort_staging cancel_scheduled dlq_replay dlq_replay_all dlq_replay_matching open_staging
-publish_staging send send_at send_batch send_idem staging_table
+abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
+insert_event open_staging publish_staging send send_at send_batch send_idem staging_table
 """
 _ADMIN = """
-create_queue dlq_purge drop_queue force_next_tick maint maint_operations pause_queue
-resume_queue run_maintenance set_queue_config start status stop ticker ticker_pace
+create_queue dlq_purge drop_queue force_next_tick insert_event_raw maint maint_operations
+pause_queue resume_queue run_maintenance set_queue_config start status stop ticker ticker_pace
 """
 _CALL = re.compile(r"\bpgque\.(\w+)\s*\(")
 
@@ -38,25 +39,35 @@ def grant(role: str, user: str) -> str:
     return f"grant {role} to {sql.Identifier(user).as_string(None)};"
 
 
-@contextmanager
-def translated_with_role(connection: psycopg.Connection[Any], statement: str) -> Iterator[None]:
-    """Translates errors as `translated` does, and names the role to grant when access is denied.
+def error_with_role(
+    connection: BaseConnection[Any],
+    statement: str,
+    cause: psycopg.Error | UnicodeEncodeError | NotImplementedError,
+) -> PgqueError:
+    """Returns the error for a database error as `error_from` does.
 
-    If access was denied inside a function, or the server sent a hint, the error stays as it is.
+    If access was denied, it names the role to grant, unless access was denied inside a function or
+    the server sent a hint.
+    """
+    error = error_from(cause)
+    role = role_for(statement)
+    if not isinstance(error, PermissionDenied) or role is None:
+        return error
+    assert isinstance(cause, psycopg.Error)
+    if cause.diag.context or cause.diag.message_hint:
+        return error
+    user = connection.info.user
+    return PermissionDenied(str(error.args[0]), f'Role "{user}" needs {role}: {grant(role, user)}')
+
+
+@contextmanager
+def translated_with_role(connection: BaseConnection[Any], statement: str) -> Iterator[None]:
+    """Raises psycopg errors of the block as `error_with_role` returns them.
 
     Raises:
         PgqueError: the subclass for the database error.
     """
     try:
-        with translated():
-            yield
-    except PermissionDenied as error:
-        cause, role = error.__cause__, role_for(statement)
-        if not isinstance(cause, psycopg.Error) or role is None:
-            raise
-        if cause.diag.context or cause.diag.message_hint:
-            raise
-        user = connection.info.user
-        raise PermissionDenied(
-            str(error.args[0]), f'Role "{user}" needs {role}: {grant(role, user)}'
-        ) from cause
+        yield
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        raise error_with_role(connection, statement, error) from error

@@ -8,6 +8,7 @@ from datetime import timedelta
 from . import calls
 from .client import Client
 from .errors import ConnectionFailed, DatabaseError, TransactionOutdated
+from .intervals import check_interval
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Ticker:
     """
 
     def __init__(self, url: str, *, maint_interval: timedelta = timedelta(seconds=10)) -> None:
+        check_interval("maint_interval", maint_interval)
         self._url = url
         self._maint_interval = maint_interval.total_seconds()
         self._stopped = threading.Event()

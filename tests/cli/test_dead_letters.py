@@ -1,5 +1,6 @@
 """`pgque dead-letters`: list, replay, purge."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -124,3 +125,15 @@ def test_purge_refuses_what_is_no_age(pgque: Pgque, age: str) -> None:
 
     assert result.exit_code == 2
     assert "30d" in result.stderr
+
+
+def test_one_is_shown_whole_and_all_are_exported(
+    pgque: Pgque, refused: Refused, two_dead_letters: list[int]
+) -> None:
+    shown = pgque("dlq", "show", "orders", str(two_dead_letters[1])).output
+
+    assert "x" * 200 in shown
+    assert "billing" in shown
+    exported = [json.loads(line) for line in pgque("dlq", "export", "orders").output.splitlines()]
+    assert [letter["payload"] for letter in exported] == ["first", "x" * 200]
+    assert "no dead letter 99" in refused("dlq", "show", "orders", "99")

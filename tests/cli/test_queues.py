@@ -56,6 +56,55 @@ def test_register_and_unregister_a_consumer(pgque: Pgque, client: Client) -> Non
     assert [consumer.name for consumer in client.consumers("orders")] == ["billing"]
 
 
+def publish(client: Client, payload: str) -> None:
+    client.send("orders", payload)
+    client.force_next_tick("orders")
+    client.ticker()
+
+
+def test_a_consumer_is_registered_where_the_option_says(pgque: Pgque, client: Client) -> None:
+    publish(client, "a")
+    for position, events in (("earliest", 1), ("latest", 0), ("2001-01-01", 1), ("1", 1)):
+        pgque("register", "orders", position, "--start-at", position)
+        (info,) = (each for each in client.consumers("orders") if each.name == position)
+        assert info.pending_events == events
+
+
+def test_seek_tells_where_the_consumer_stands_and_how_many_events_come_again(
+    pgque: Pgque, client: Client
+) -> None:
+    publish(client, "a")
+    client.seek("orders", "billing", "latest", skip=True)
+
+    assert pgque("seek", "orders", "billing", "earliest").output == (
+        "consumer billing on orders stands at tick 1: 0 events are passed over, 1 come again\n"
+    )
+
+
+def test_seek_passes_over_events_only_if_told_so(
+    pgque: Pgque, refused: Refused, client: Client
+) -> None:
+    publish(client, "a")
+
+    line = refused("seek", "orders", "billing", "latest")
+    assert "would pass over 1 events" in line
+    assert "--yes" in line
+
+    assert (
+        "1 events are passed over" in pgque("seek", "orders", "billing", "latest", "--yes").output
+    )
+
+
+def test_seek_refuses_a_position_that_is_none_or_gone(
+    pgque: Pgque, refused: Refused, client: Client
+) -> None:
+    assert "no position" in pgque("seek", "orders", "billing", "soon").stderr
+    assert "Ticks 1 to 1 are retained" in refused("seek", "orders", "billing", "999")
+    publish(client, "a")
+    client.claim("orders", "billing", owner="me")
+    assert "has batch" in refused("seek", "orders", "billing", "earliest")
+
+
 def test_assign_moves_a_consumer_to_a_deployment(pgque: Pgque, client: Client) -> None:
     first = pgque("assign", "orders", "billing", "production").output
     second = pgque("assign", "orders", "billing", "laptop").output
@@ -73,6 +122,7 @@ def test_assign_moves_a_consumer_to_a_deployment(pgque: Pgque, client: Client) -
         ("register", "nope", "billing"),
         ("unregister", "nope", "billing"),
         ("assign", "nope", "billing", "laptop"),
+        ("seek", "nope", "billing", "earliest"),
         ("consumers", "nope"),
         ("send", "nope", "{}"),
         ("dead-letters", "list", "nope"),
@@ -122,8 +172,8 @@ def test_status_shows_queues_consumers_and_dead_letters(pgque: Pgque, client: Cl
         ["ticks", "ok"],
         ["queues", "ok"],
         [],
-        ["queue", "last"],
-        ["orders", "2"],
+        ["queue", "depth"],
+        ["orders", "0"],
         [],
         ["queue", "consumer"],
         ["orders", "billing"],

@@ -1,7 +1,11 @@
 """`pgque send`: one payload, or the lines of standard input."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -63,7 +67,8 @@ def test_a_malformed_line_is_named_and_its_batch_is_not_sent(
 ) -> None:
     line = refused("send", "orders", "-", "--batch-size", "2", stdin='1\n2\n3\n{"id"\n5\n')
 
-    assert "line 4, after 2 events sent, is not JSON" in line
+    assert "line 4 is not JSON" in line
+    assert "2 events are sent, go on with --from-line 3" in line
     assert [payload for _, payload in sent(client)] == ["1", "2"]
 
 
@@ -83,7 +88,7 @@ def test_the_error_of_a_missing_queue_names_near_ones_and_says_who_makes_it(
     line = refused("send", "order", "{}")
 
     assert '"order"' in line
-    assert "did you mean orders?" in line
+    assert "Did you mean orders?" in line
     assert "events" not in line
     assert "when its sensor first runs" in line
     assert "--wait 60s" in line
@@ -117,3 +122,67 @@ def test_standard_input_is_not_read_while_the_queue_is_waited_for(
 
     maker.join()
     assert result.stdout == "events sent to late: 2\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.jsonl"
+    path.write_text("".join(f'{{"id": {n}}}\n' for n in range(16)) + '{"id"\n{"id": 17}\n')
+    return path
+
+
+def test_a_malformed_line_of_a_file_keeps_all_of_it_from_being_sent(
+    refused: Refused, client: Client, file: Path
+) -> None:
+    assert "line 17 is not JSON" in refused("send", "orders", "--file", str(file))
+
+    assert client.queues()[0].new_events == 0
+
+
+def test_the_other_lines_are_sent_on_demand(pgque: Pgque, client: Client, file: Path) -> None:
+    result = pgque("send", "orders", "--file", str(file), "--skip-malformed")
+
+    assert result.exit_code == 1
+    assert "line 17 is not JSON" in result.stderr
+    assert "events sent to orders: 17" in result.stdout
+    assert len(sent(client)) == 17
+
+
+def test_sending_goes_on_after_a_line(pgque: Pgque, client: Client, file: Path) -> None:
+    pgque("send", "orders", "--file", str(file), "--from-line", "18")
+
+    assert sent(client) == [("default", '{"id": 17}')]
+
+
+def test_a_pipe_is_not_read_as_a_file(refused: Refused, client: Client, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # A writer, so that opening the pipe does not wait.
+    writer = os.open(pipe, os.O_RDWR)
+    try:
+        assert "send QUEUE -" in refused("send", "orders", "--file", str(pipe))
+    finally:
+        os.close(writer)
+
+
+def test_a_closed_standard_input_is_an_error_of_one_line(database_url: str, client: Client) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m pgque_dagster.cli send orders - <&-",
+        shell=True,
+        env={**os.environ, "PGQUE_URL": database_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, "standard input is closed" in done.stderr) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("{}", "--file", __file__), ("{}", "--skip-malformed"), ("-", "--at", "1h")]
+)
+def test_arguments_that_contradict_each_other_are_refused(
+    pgque: Pgque, client: Client, arguments: tuple[str, ...]
+) -> None:
+    assert pgque("send", "orders", *arguments).exit_code == 2

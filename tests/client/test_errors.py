@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,10 +21,12 @@ from pgque_dagster.client import (
     EventNotInBatch,
     InvalidArgument,
     LeaseLost,
+    Limits,
     MalformedPayload,
     NewerInstalled,
     NotAdopted,
     OlderInstalled,
+    PartitionedConsumer,
     PermissionDenied,
     PgqueError,
     QueueClosed,
@@ -31,8 +34,10 @@ from pgque_dagster.client import (
     QueueNotFound,
     SchedulerMissing,
     SchemaMissing,
+    SkipsEvents,
     StagingLost,
     StaleReadPlan,
+    Ticker,
     TickRefused,
     TicksUnavailable,
     TransactionOutdated,
@@ -44,6 +49,7 @@ from pgque_dagster.client import (
     errors,
 )
 from pgque_dagster.client.calls import consumers, plans, staging
+from pgque_dagster.client.calls.call import Call, nothing
 from pgque_dagster.client.calls.ticks import next_tick
 from tests.support.queues import (
     Connection,
@@ -260,6 +266,13 @@ def consumer_of_another_deployment(client: Client, db: Connection) -> None:
         client.run(consumers.enter_deployment("q", "c", deployment))
 
 
+def seek_that_passes_over_events(client: Client, db: Connection) -> None:
+    make_queue(db)
+    client.send("q", "a")
+    tick(db)
+    client.seek("q", "c", "latest")
+
+
 PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str]] = [
     (unknown_queue, QueueNotFound, "nosuch"),
     (lock_that_another_session_holds, DatabaseError, "lock timeout"),
@@ -286,6 +299,7 @@ PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str
     (installation_of_an_older_version, NewerInstalled, "0.0.1"),
     (ticks_before_the_position, TicksUnavailable, "has finished tick 2"),
     (consumer_of_another_deployment, WrongDeployment, "move_to_deployment"),
+    (seek_that_passes_over_events, SkipsEvents, "i_skip => true"),
     (staging_that_was_published, StagingLost, "write the events again"),
     (role_without_rights, PermissionDenied, "pgque_admin"),
     (server_said_too_old, UnsupportedServer, "too old"),
@@ -327,6 +341,69 @@ def test_the_database_error_is_the_cause(client: Client) -> None:
     with pytest.raises(QueueNotFound) as caught:
         client.send("nosuch", "x")
     assert isinstance(caught.value.__cause__, psycopg.Error)
+
+
+def test_a_missing_function_of_the_caller_is_not_taken_for_a_missing_schema(
+    client: Client,
+) -> None:
+    with pytest.raises(DatabaseError, match="of_the_caller"):
+        client.run(Call("select of_the_caller()", (), nothing))
+
+
+def test_a_wrong_type_of_an_argument_is_named_beside_an_older_schema(
+    client: Client, db: Connection
+) -> None:
+    make_queue(db)
+    with pytest.raises(SchemaMissing, match="an argument has a type"):
+        client.claim("q", "c", owner=60)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ttl", [60, 60.0, "1 minute", None, timedelta(seconds=-1), timedelta(0)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client, ttl: client.claim("q", "c", owner="me", ttl=ttl),
+        lambda client, ttl: client.send_idem("q", "x", "key", ttl=ttl),
+        lambda client, ttl: PartitionedConsumer(client, "q", "p", slots=1).claim(
+            0, worker="me", ttl=ttl
+        ),
+        lambda client, ttl: Ticker(client.url, maint_interval=ttl),
+    ],
+    ids=["claim", "send_idem", "slot", "ticker"],
+)
+def test_a_length_of_time_is_a_timedelta_above_zero(
+    client: Client, db: Connection, use: Callable[[Client, Any], object], ttl: object
+) -> None:
+    make_queue(db)
+    with pytest.raises(InvalidArgument, match=r"(ttl|maint_interval)=.*timedelta|out of range"):
+        use(client, ttl)
+
+
+@pytest.mark.parametrize("limit", ["min_lag", "min_interval"])
+@pytest.mark.parametrize("value", [60, "1 minute", timedelta(seconds=-1)])
+def test_a_limit_in_time_is_a_timedelta(limit: str, value: object) -> None:
+    with pytest.raises(InvalidArgument, match=limit):
+        Limits(**{limit: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("retry_after", [60, timedelta(seconds=-1), timedelta.max])
+def test_a_wrong_retry_after_of_a_nack_is_refused_at_once(
+    client: Client, db: Connection, retry_after: timedelta
+) -> None:
+    make_queue(db)
+    tick(db)
+    batch = client.claim("q", "c", owner="me")
+    assert batch is not None
+    with pytest.raises(InvalidArgument, match="retry_after"):
+        batch.nack([], retry_after=retry_after)
+
+
+def test_a_server_that_takes_no_writes_leads_to_the_primary(client: Client, db: Connection) -> None:
+    make_queue(db)
+    with client.transaction() as connection:
+        connection.execute("set transaction read only")
+        with pytest.raises(DatabaseError, match=r"read-only.*connect to the primary"):
+            client.send("q", "x")
 
 
 def test_an_error_leaves_the_client_usable(client: Client) -> None:

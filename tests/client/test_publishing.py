@@ -21,7 +21,7 @@ def test_a_partition_key_arrives(client: Client, db: Connection, check_json: boo
     make_queue(db)
     client.send("q", {"a": 1}, partition_key="customer 7", check_json=check_json)
     client.send("q", {"a": 1}, check_json=check_json)
-    client.send("q", {"a": 1}, idempotency_key="k", partition_key="customer 8")
+    client.send_idem("q", {"a": 1}, "k", partition_key="customer 8")
     assert extras_of(db) == ["customer 7", None, "customer 8"]
 
 
@@ -69,21 +69,21 @@ class TestSendAt:
 class TestSendIdem:
     def test_an_event_is_sent_once(self, client: Client, db: Connection) -> None:
         make_queue(db)
-        first = client.send("q", {"a": 1}, idempotency_key="k", type="order")
-        assert client.send("q", {"a": 2}, idempotency_key="k") == Sent(first.event_id, deduped=True)
+        first = client.send_idem("q", {"a": 1}, "k", type="order")
+        assert client.send_idem("q", {"a": 2}, "k") == Sent(first.event_id, deduped=True)
         assert not first.deduped
         tick(db)
         assert [row[4:6] for row in events(db, next_batch(db))] == [("order", '{"a":1}')]
 
     def test_a_key_counts_as_long_as_it_is_told(self, client: Client, db: Connection) -> None:
         make_queue(db)
-        client.send("q", "x", idempotency_key="k", idempotency_ttl=timedelta(microseconds=1))
-        assert not client.send("q", "x", idempotency_key="k").deduped
+        client.send_idem("q", "x", "k", ttl=timedelta(microseconds=1))
+        assert not client.send_idem("q", "x", "k").deduped
 
     def test_a_senseless_time_to_live_is_refused(self, client: Client, db: Connection) -> None:
         make_queue(db)
-        with pytest.raises(InvalidArgument, match="above 0"):
-            client.send("q", "x", idempotency_key="k", idempotency_ttl=timedelta(0))
+        with pytest.raises(InvalidArgument, match="more than 0"):
+            client.send_idem("q", "x", "k", ttl=timedelta(0))
 
 
 class TestQueueOptions:

@@ -86,7 +86,7 @@ def test_unchecked_text_need_not_be_json(client: Client, db: Connection) -> None
     assert drain(db) == ["{"]
 
 
-@pytest.mark.parametrize("payload", [b"bytes", {1, 2}, {"a": object()}, [float("nan")]])
+@pytest.mark.parametrize("payload", [{1, 2}, {"a": object()}, [float("nan")]])
 def test_what_json_cannot_express_is_refused(client: Client, db: Connection, payload: Any) -> None:
     make_queue(db)
     with pytest.raises(InvalidArgument, match="JSON"):
@@ -107,6 +107,6 @@ def test_one_payload_that_is_refused_sends_none_of_the_batch(
 ) -> None:
     make_queue(db)
     with pytest.raises(InvalidArgument):
-        client.send_batch("q", ["fine", b"bytes"])  # type: ignore[list-item]
+        client.send_batch("q", ["fine", {1, 2}])  # type: ignore[list-item]
     tick(db)
     assert drain(db) == []

@@ -1,16 +1,20 @@
-"""Commands for dead letters: list, replay, purge."""
+"""Commands for dead letters: list, show, export, replay, purge."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import click
 
 from ...client import PgqueError
+from ...client.dead_letters import export_dead_letters, export_page
 from ..database import Database, pass_database
 from ..examples import examples
+from ..output import show_result, show_rows, to_json, wants_json
 from ..tables import shortened, table
 from ..times import Age
 
 _TEXT_WIDTH = 60
+_ID = click.IntRange(1, 2**63 - 1)
 
 
 @click.group(
@@ -22,7 +26,7 @@ _TEXT_WIDTH = 60
     ),
 )
 def dead_letters() -> None:
-    """List, replay and purge events that consumers dead-lettered."""
+    """List, show, export, replay and purge events that consumers dead-lettered."""
 
 
 @dead_letters.command(
@@ -46,22 +50,53 @@ def list_(database: Database, queue: str, limit: int, full: bool) -> None:
     """Show the newest dead letters of QUEUE."""
     with database.client() as client:
         letters = client.dead_letters(queue, limit)
-    if not letters:
-        click.echo(f"queue {queue} has no dead letters")
-        return
-    width = None if full else _TEXT_WIDTH
+    width = None if full or wants_json() else _TEXT_WIDTH
     rows = [
-        (
-            letter.id,
-            f"{letter.time:%F %T}",
-            letter.event_id,
-            letter.type,
-            shortened(letter.reason, width),
-            shortened(letter.payload, width),
-        )
+        {
+            "id": letter.id,
+            "time": letter.time,
+            "event": letter.event_id,
+            "type": letter.type,
+            "reason": shortened(letter.reason, width),
+            "payload": shortened(letter.payload, width),
+        }
         for letter in letters
     ]
-    click.echo(table(("id", "time", "event", "type", "reason", "payload"), rows))
+    show_rows(rows, f"queue {queue} has no dead letters")
+
+
+@dead_letters.command(epilog=examples("pgque dead-letters show orders 17"))
+@click.argument("queue")
+@click.argument("dead_letter", type=_ID)
+@pass_database
+def show(database: Database, queue: str, dead_letter: int) -> None:
+    """Show all of one DEAD_LETTER of QUEUE: consumer, reason, event, payload."""
+    with database.client() as client:
+        found = client.run(export_page(queue, dead_letter - 1, 1))
+    if not found or found[0].id != dead_letter:
+        raise PgqueError(
+            f"queue {queue} has no dead letter {dead_letter}",
+            "`pgque dead-letters list` shows the newest.",
+        )
+    values = asdict(found[0])
+    if wants_json():
+        click.echo(to_json(values))
+        return
+    rows = [(name.replace("_", " "), value) for name, value in values.items() if value is not None]
+    click.echo(table(("field", "value"), rows))
+
+
+@dead_letters.command(
+    epilog=examples("pgque dead-letters export orders > letters.jsonl"),
+)
+@click.argument("queue")
+@pass_database
+def export(database: Database, queue: str) -> None:
+    """Print all dead letters of QUEUE as JSON, one a line, the oldest first."""
+    with database.client() as client:
+        for page in export_dead_letters(client, queue):
+            for letter in page:
+                click.echo(to_json(asdict(letter)))
 
 
 @dead_letters.command(
@@ -73,7 +108,7 @@ def list_(database: Database, queue: str, limit: int, full: bool) -> None:
 )
 @click.argument("queue", required=False)
 @click.option(
-    "--id", "ids", type=int, multiple=True, help="Replay only this dead letter. Repeatable."
+    "--id", "ids", type=_ID, multiple=True, help="Replay only this dead letter. Repeatable."
 )
 @click.option("--reason", help="Only dead letters with this reason; % matches any text.")
 @click.option("--type", help="Only events of this type.")
@@ -102,7 +137,7 @@ def replay(
             with client.transaction():
                 for dead_letter_id in ids:
                     client.replay_dead_letter(dead_letter_id)
-            click.echo(f"dead letters replayed: {len(ids)}")
+            show_result(f"dead letters replayed: {len(ids)}", replayed=len(ids))
             return
         replayed, failed, first_error = client.replay_dead_letters(
             queue,
@@ -111,7 +146,7 @@ def replay(
             since=datetime.now(UTC) - since if since is not None else None,
             limit=limit,
         )
-    click.echo(f"dead letters replayed: {replayed}")
+    show_result(f"dead letters replayed: {replayed}", replayed=replayed, failed=failed)
     if failed:
         raise PgqueError(f"{failed} dead letters were not replayed; the first error: {first_error}")
 
@@ -135,4 +170,4 @@ def purge(database: Database, queue: str, older_than: timedelta) -> None:
     """Delete old dead letters of QUEUE."""
     with database.client() as client:
         count = client.purge_dead_letters(queue, older_than)
-    click.echo(f"dead letters purged: {count}")
+    show_result(f"dead letters purged: {count}", purged=count)

@@ -1,11 +1,26 @@
-"""Commands for queues and consumers: create, drop, list."""
+"""Commands for queues: create, configure, drop, pause, list."""
+
+from collections.abc import Sequence
 
 import click
 
-from ...client import Client, PermissionDenied, calls
+from ...client.models import QueueStats
 from ..database import Database, pass_database
 from ..examples import examples
-from ..tables import table
+from ..output import Row, show_result, show_rows
+
+NO_QUEUES = "no queues: create one with `pgque create-queue NAME`"
+
+_PARAMETERS = """\b
+Parameters, with their defaults:
+  ticker_max_lag      longest time from an event to its tick (3 seconds)
+  ticker_max_count    events after which a tick is made at once (500)
+  ticker_idle_period  time between ticks of a quiet queue (1 minute)
+  rotation_period     age at which an event table is emptied (2 hours)
+  retention           how long events stay after all have consumed them (0)
+  max_retries         deliveries before an event is a dead letter (5)
+docs/reference.md has all of them.
+"""
 
 
 @click.command(
@@ -30,13 +45,36 @@ def create_queue(database: Database, queue: str, settings: tuple[str, ...]) -> N
     with database.client() as client, client.transaction():
         created = client.create_queue(queue)
         client.configure_queue(queue, **parameters)
-    click.echo(f"created queue {queue}" if created else f"queue {queue} existed")
+    show_result(
+        f"created queue {queue}" if created else f"queue {queue} existed",
+        queue=queue,
+        created=created,
+    )
+
+
+@click.command(
+    help=f"Set parameters of QUEUE. NAME= resets a parameter to its default.\n\n{_PARAMETERS}",
+    epilog=examples(
+        "pgque configure orders ticker_max_lag='1 second'",
+        "pgque configure orders retention='7 days' max_retries=3",
+        "pgque configure orders retention=",
+    ),
+)
+@click.argument("queue")
+@click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
+@pass_database
+def configure(database: Database, queue: str, settings: tuple[str, ...]) -> None:
+    """Sets parameters, all or none."""
+    parameters = {name: value or None for name, value in map(_split, settings)}
+    with database.client() as client:
+        client.configure_queue(queue, **parameters)
+    show_result(f"configured queue {queue}", queue=queue, configured=parameters)
 
 
 def _split(setting: str) -> tuple[str, str]:
     name, equals, value = setting.partition("=")
     if not equals:
-        raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--set")
+        raise click.BadParameter(f"{setting!r} is not NAME=VALUE")
     return name, value
 
 
@@ -54,142 +92,60 @@ def drop_queue(database: Database, queue: str, force: bool) -> None:
     """Drop QUEUE with all its events."""
     with database.client() as client:
         client.drop_queue(queue, force=force)
-    click.echo(f"dropped queue {queue}")
+    show_result(f"dropped queue {queue}", queue=queue, dropped=True)
 
 
-@click.command(
-    epilog=examples(
-        "pgque register orders billing",
-    ),
-)
+@click.command(epilog=examples("pgque pause orders"))
 @click.argument("queue")
-@click.argument("consumer")
 @pass_database
-def register(database: Database, queue: str, consumer: str) -> None:
-    """Register CONSUMER on QUEUE. It receives the events sent from now on."""
+def pause(database: Database, queue: str) -> None:
+    """Stop the ticks of QUEUE: it takes events, and consumers get no new batch."""
     with database.client() as client:
-        new = client.register_consumer(queue, consumer)
-    click.echo(f"{'registered' if new else 'there was already'} consumer {consumer} on {queue}")
+        client.pause_queue(queue)
+    show_result(
+        f"paused queue {queue}; `pgque resume {queue}` goes on", queue=queue, ticker="paused"
+    )
 
 
-@click.command(
-    epilog=examples(
-        "pgque unregister orders billing",
-        "pgque unregister orders billing --keep-dead-letters",
-    ),
-)
+@click.command(epilog=examples("pgque resume orders"))
 @click.argument("queue")
-@click.argument("consumer")
-@click.option(
-    "--keep-dead-letters",
-    is_flag=True,
-    help="Keep the dead letters, to inspect or replay them later.",
-)
 @pass_database
-def unregister(database: Database, queue: str, consumer: str, keep_dead_letters: bool) -> None:
-    """Unregister CONSUMER from QUEUE and delete its retries and dead letters."""
+def resume(database: Database, queue: str) -> None:
+    """Let QUEUE have ticks again."""
     with database.client() as client:
-        client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
-    click.echo(f"unregistered consumer {consumer} from {queue}")
-
-
-@click.command(
-    epilog=examples(
-        "pgque assign orders billing production",
-    ),
-)
-@click.argument("queue")
-@click.argument("consumer")
-@click.argument("deployment")
-@pass_database
-def assign(database: Database, queue: str, consumer: str, deployment: str) -> None:
-    """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster that consumes from now on."""
-    with database.client() as client:
-        earlier = client.run(calls.consumers.move_to_deployment(queue, consumer, deployment))
-    moved = f", moved from {earlier}" if earlier else ""
-    click.echo(f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}")
+        client.resume_queue(queue)
+    show_result(f"resumed queue {queue}", queue=queue, ticker="running")
 
 
 @click.command(
     epilog=examples(
         "pgque queues",
+        "pgque queues --json | jq '.[] | select(.depth > 1000)'",
     ),
 )
 @pass_database
 def queues(database: Database) -> None:
-    """List the queues: last tick, its age, events since then, events per second."""
+    """List the queues: depth, oldest waiting event, rate, dead letters, last tick.
+
+    The depth is the number of events that the slowest consumer has not finished.
+    """
     with database.client() as client:
-        click.echo(_queue_table(client))
+        show_rows(queue_rows(client.queue_stats()), NO_QUEUES)
 
 
-@click.command(
-    epilog=examples(
-        "pgque consumers",
-        "pgque consumers orders",
-    ),
-)
-@click.argument("queue", required=False)
-@pass_database
-def consumers(database: Database, queue: str | None) -> None:
-    """List the consumers of QUEUE, or of all queues: lag, open batch, pending events."""
-    with database.client() as client:
-        click.echo(_consumer_table(client, queue))
-
-
-@click.command(
-    epilog=examples(
-        "pgque status",
-        'watch -n 2 pgque --url "$PGQUE_URL" status',
-    ),
-)
-@pass_database
-def status(database: Database) -> None:
-    """Show components, queues, consumers and dead letters in one view."""
-    with database.client() as client:
-        click.echo(_part_table(client))
-        click.echo()
-        click.echo(_queue_table(client))
-        click.echo()
-        click.echo(_consumer_table(client, None))
-        click.echo()
-        click.echo(_dead_letter_table(client))
-
-
-def _part_table(client: Client) -> str:
-    try:
-        parts = client.status()
-    except PermissionDenied:
-        return "components are shown to pgque_admin only"
-    rows = [(part.component, part.status, part.detail) for part in parts]
-    return table(("component", "status", "detail"), rows)
-
-
-def _queue_table(client: Client) -> str:
-    rows = [
-        (q.name, q.last_tick_id, q.ticker_lag, q.new_events, q.events_per_second)
-        for q in client.queues()
+def queue_rows(stats: Sequence[QueueStats]) -> Sequence[Row]:
+    """Returns the key figures of queues as rows."""
+    return [
+        {
+            "queue": queue.queue,
+            "depth": queue.depth,
+            "oldest": queue.oldest_message_age,
+            "events/s": queue.events_per_second,
+            "consumers": queue.consumers,
+            "dead letters": queue.dead_letters,
+            "last tick": queue.last_tick_time,
+            "rotated ago": queue.rotation_age,
+            "ticker": "paused" if queue.ticker_paused else "running",
+        }
+        for queue in stats
     ]
-    if not rows:
-        return "no queues: create one with `pgque create-queue NAME`"
-    return table(("queue", "last tick", "tick age", "new events", "events/s"), rows)
-
-
-def _consumer_table(client: Client, queue: str | None) -> str:
-    rows = [
-        (c.queue, c.name, c.pending_events, c.lag, c.batch_id, c.last_seen)
-        for c in client.consumers(queue)
-    ]
-    if not rows:
-        return "no consumers: add one with `pgque register QUEUE CONSUMER`"
-    return table(("queue", "consumer", "pending", "lag", "open batch", "seen ago"), rows)
-
-
-def _dead_letter_table(client: Client) -> str:
-    rows = [
-        (queue.name, letters.consumer, letters.count, letters.reason, f"{letters.oldest:%F %T%z}")
-        for queue in client.queues()
-        for letters in client.dead_letter_counts(queue.name)
-    ]
-    if not rows:
-        return "no dead letters"
-    return table(("queue", "consumer", "dead letters", "reason", "oldest"), rows)

@@ -10,6 +10,7 @@ import click
 from ...client import Ticker
 from ..database import Database, pass_database
 from ..examples import examples
+from ..output import show_result
 from ..waiting import announce_if_slow
 
 
@@ -26,7 +27,7 @@ def start(database: Database) -> None:
     """
     with database.client() as client:
         client.start()
-    click.echo("pg_cron runs ticks and maintenance; it begins within a minute")
+    show_result("pg_cron runs ticks and maintenance; it begins within a minute", scheduled=True)
 
 
 @click.command(
@@ -39,7 +40,7 @@ def stop(database: Database) -> None:
     """Remove the jobs of `pgque start` from pg_cron."""
     with database.client() as client:
         client.stop()
-    click.echo("pg_cron no longer runs ticks")
+    show_result("pg_cron no longer runs ticks", scheduled=False)
 
 
 @click.command(
@@ -73,7 +74,7 @@ def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
         # Fails at once on a wrong URL or a missing schema; Ticker would wait and retry.
         count = client.ticker()
     if once:
-        click.echo(f"queues ticked: {count}")
+        show_result(f"queues ticked: {count}", ticked=count)
         return
     ended_by = _run(Ticker(url))
     if ended_by == signal.SIGINT:
@@ -111,7 +112,8 @@ def maint(database: Database) -> None:
     `pgque ticker` does this regularly.
     """
     with database.client() as client:
-        click.echo(f"operations done: {client.maint()}")
+        count = client.maint()
+    show_result(f"operations done: {count}", operations=count)
 
 
 @click.command(

@@ -5,7 +5,8 @@ import click
 from ...client import PgqueError
 from ..database import Database, pass_database
 from ..examples import examples
-from ..tables import shortened, table
+from ..output import show_result, show_rows, wants_json
+from ..tables import shortened
 
 _TEXT_WIDTH = 60
 
@@ -39,14 +40,17 @@ def list_(database: Database, queue: str, limit: int) -> None:
     """Show the scheduled events of QUEUE, the earliest first."""
     with database.client() as client:
         waiting = client.list_scheduled(queue, limit)
-    if not waiting:
-        click.echo(f"queue {queue} has nothing scheduled")
-        return
+    width = None if wants_json() else _TEXT_WIDTH
     rows = [
-        (entry.id, f"{entry.deliver_at:%F %T%z}", entry.type, shortened(entry.payload, _TEXT_WIDTH))
+        {
+            "entry": entry.id,
+            "deliver at": entry.deliver_at,
+            "type": entry.type,
+            "payload": shortened(entry.payload, width),
+        }
         for entry in waiting
     ]
-    click.echo(table(("entry", "deliver at", "type", "payload"), rows))
+    show_rows(rows, f"queue {queue} has nothing scheduled")
 
 
 @scheduled.command(
@@ -64,4 +68,4 @@ def cancel(database: Database, entry: int) -> None:
                 f"nothing is scheduled as entry {entry}",
                 "It was delivered or cancelled; see `pgque scheduled list QUEUE`.",
             )
-    click.echo(f"cancelled entry {entry}")
+    show_result(f"cancelled entry {entry}", entry=entry, cancelled=True)

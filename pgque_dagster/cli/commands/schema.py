@@ -5,6 +5,7 @@ import click
 from ... import __version__, installer
 from ..database import Database, pass_database
 from ..examples import examples
+from ..output import show_result
 
 
 @click.command(
@@ -23,11 +24,12 @@ def install(database: Database) -> None:
     installer.install(database.url)
     after = installer.installed_version(database.url)
     if before is None:
-        click.echo(f"installed pgque {after}")
+        done = f"installed pgque {after}"
     elif before == after:
-        click.echo(f"pgque {after} is installed; reinstalled it, nothing was lost")
+        done = f"pgque {after} is installed; reinstalled it, nothing was lost"
     else:
-        click.echo(f"upgraded pgque from {before} to {after}")
+        done = f"upgraded pgque from {before} to {after}"
+    show_result(done, before=before, version=after)
 
 
 @click.command(
@@ -44,7 +46,7 @@ def uninstall(database: Database, force: bool) -> None:
     This cannot be undone. It is refused while events are unread, unless --force is given.
     """
     installer.uninstall(database.url, force=force)
-    click.echo("removed pgque; its roles are kept")
+    show_result("removed pgque; its roles are kept", uninstalled=True)
 
 
 @click.command(
@@ -56,5 +58,8 @@ def uninstall(database: Database, force: bool) -> None:
 def version(database: Database) -> None:
     """Show the version of this package and of the installed schema."""
     installed = installer.installed_version(database.url)
-    click.echo(f"package {__version__}")
-    click.echo(f"schema  {installed or 'not installed: run `pgque install`'}")
+    show_result(
+        f"package {__version__}\nschema  {installed or 'not installed: run `pgque install`'}",
+        package=__version__,
+        schema=installed,
+    )

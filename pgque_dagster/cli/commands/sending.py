@@ -1,23 +1,21 @@
 """Sending events: one from the command line, or many from standard input."""
 
-import json
 import shlex
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from difflib import get_close_matches
-from itertools import islice
-from typing import BinaryIO, NoReturn
+from pathlib import Path
 
 import click
 
 from ...client import Client, MalformedPayload, QueueNotFound
 from ...client.models import FIRST_ENTRY_ID
 from ..database import Database, pass_database
-from ..errors import CommandFailed
+from ..errors import QueueToSendTo, guess_of
 from ..examples import examples
+from ..lines import Lines, checked
+from ..output import show_result
 from ..times import Age, Moment
 from ..waiting import announce_if_slow
 
@@ -29,14 +27,31 @@ _SECONDS_BETWEEN_LOOKS = 0.2
     epilog=examples(
         'pgque send orders \'{"id": 1, "total": 9.5}\'',
         "pgque send orders 'free text' --text --type note",
-        "pgque send orders - < orders.jsonl",
+        "pgque send orders --file orders.jsonl",
+        "zcat orders.jsonl.gz | pgque send orders -",
         "pgque send reminders '{\"user\": 7}' --at 2030-12-24T18:00+01:00",
         "pgque send orders '{\"id\": 1}' --idem-key order-1",
         "pgque send orders '{\"id\": 1}' --wait 60s",
     ),
 )
 @click.argument("queue")
-@click.argument("payload")
+@click.argument("payload", required=False)
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Send each line of a file. All lines are checked before the first is sent.",
+)
+@click.option(
+    "--skip-malformed",
+    is_flag=True,
+    help="Send the other lines when some are malformed; they are named, and the exit code is 1.",
+)
+@click.option(
+    "--from-line",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Begin with this line, to go on after an interruption.",
+)
 @click.option(
     "--type", "event_type", default="default", show_default=True, help="What kind of event it is."
 )
@@ -64,13 +79,16 @@ _SECONDS_BETWEEN_LOOKS = 0.2
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Lines of standard input sent in one transaction.",
+    help="Lines sent in one transaction.",
 )
 @pass_database
 def send(
     database: Database,
     queue: str,
-    payload: str,
+    payload: str | None,
+    file: Path | None,
+    skip_malformed: bool,
+    from_line: int,
     event_type: str,
     text: bool,
     at: datetime | None,
@@ -80,41 +98,54 @@ def send(
     partition_key: str | None,
     batch_size: int,
 ) -> None:
-    """Send PAYLOAD to QUEUE, or with `-` each line of standard input.
+    """Send PAYLOAD to QUEUE, or each line of --file, or with `-` each line of standard input.
 
     A payload must be JSON unless --text is given. Lines are sent in batches, each of them whole or
-    not at all; a malformed line ends the command and the message says how many were sent.
+    not at all. A malformed line of a file keeps all of it from being sent; one of standard input
+    ends the command. Whatever ends it, the message says with which line to go on.
     """
+    if (payload is None) == (file is None):
+        raise click.UsageError("Give a payload, or --file, or - for standard input.")
+    has_lines = file is not None or payload == _STDIN
     has_key = idem_key is not None or partition_key is not None
-    if payload == _STDIN and (at or has_key):
-        raise click.UsageError("Lines of standard input take no time and no keys.")
+    if has_lines and (at or has_key):
+        raise click.UsageError("Lines take no time and no keys.")
+    if not has_lines and (skip_malformed or from_line > 1):
+        raise click.UsageError("--skip-malformed and --from-line are for lines.")
     if at and has_key:
         raise click.UsageError("An event with a time takes no keys.")
-    with database.client() as client, _explained(client, queue):
+    with database.client() as client, _explained(queue):
         if wait:
             _wait_for_queue(client, queue, wait)
-        if payload == _STDIN:
-            lines = sys.stdin.buffer
-            count = _send_lines(client, queue, lines, event_type, text, batch_size)
-            click.echo(f"events sent to {queue}: {count}")
+        if payload is None or payload == _STDIN:
+            lines = Lines(file, text=text, skip_malformed=skip_malformed, first=from_line)
+            count = lines.send(client, queue, event_type, batch_size)
+            show_result(f"events sent to {queue}: {count}", queue=queue, sent=count)
+            if lines.malformed:
+                raise MalformedPayload(f"{lines.malformed} lines were malformed and are not sent")
         else:
-            event = _checked(payload.encode(errors="surrogateescape"), "the payload", text)
+            event = checked(payload.encode(errors="surrogateescape"), "the payload", text)
             if at:
-                click.echo(_send_at(client, queue, event, event_type, at))
+                _send_at(client, queue, event, event_type, at)
             elif idem_key is not None:
-                sent = client.send(
+                sent = client.send_idem(
                     queue,
                     event,
+                    idem_key,
                     type=event_type,
+                    ttl=idem_ttl,
                     partition_key=partition_key,
-                    idempotency_key=idem_key,
-                    idempotency_ttl=idem_ttl,
                 )
                 before = " before, not again" if sent.deduped else ""
-                click.echo(f"sent event {sent.event_id} to {queue}{before}")
+                show_result(
+                    f"sent event {sent.event_id} to {queue}{before}",
+                    queue=queue,
+                    event=sent.event_id,
+                    deduped=sent.deduped,
+                )
             else:
                 event_id = client.send(queue, event, type=event_type, partition_key=partition_key)
-                click.echo(f"sent event {event_id} to {queue}")
+                show_result(f"sent event {event_id} to {queue}", queue=queue, event=event_id)
 
 
 def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
@@ -126,73 +157,32 @@ def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
 
 
 @contextmanager
-def _explained(client: Client, queue: str) -> Iterator[None]:
-    """Says of a queue that is missing who makes it, and which one may be meant."""
+def _explained(queue: str) -> Iterator[None]:
+    """Says of a queue that is missing who makes it."""
     try:
         yield
     except QueueNotFound as error:
-        raise _missing(client, error, queue) from error
-
-
-def _missing(client: Client, error: QueueNotFound, queue: str) -> CommandFailed:
-    near = get_close_matches(queue, _queue_names(client))
-    guess = f"; did you mean {' or '.join(near)}?" if near else "."
-    return CommandFailed(
-        f"{error.args[0]}{guess} A queue that a PgqueResource declares is made when its sensor "
-        "first runs, some seconds after somebody switches the sensor on: send with --wait 60s. "
-        f"`pgque create-queue {shlex.quote(queue)}` makes any other; an event reaches the "
-        "consumers that were registered before it."
-    )
+        raise QueueToSendTo(
+            str(error.args[0]),
+            f"{guess_of(error)}`pgque create-queue {shlex.quote(queue)}` creates it, and an event"
+            " reaches the consumers that were registered before it. A queue that a PgqueResource"
+            " declares is created when its sensor first runs, some seconds after somebody switches"
+            " the sensor on: send with --wait 60s.",
+        ) from error
 
 
 def _queue_names(client: Client) -> list[str]:
     return [info.name for info in client.queues()]
 
 
-def _send_at(client: Client, queue: str, event: str, event_type: str, at: datetime) -> str:
+def _send_at(client: Client, queue: str, event: str, event_type: str, at: datetime) -> None:
     number = client.send_at(queue, event, at, type=event_type)
     if number < FIRST_ENTRY_ID:
-        return f"sent event {number} to {queue}"
-    return f"scheduled entry {number} for {queue} at {at:%F %T%z}"
-
-
-def _send_lines(
-    client: Client, queue: str, stream: BinaryIO, event_type: str, text: bool, batch_size: int
-) -> int:
-    lines = _numbered(stream, skip_blank=not text)
-    sent = 0
-    while batch := list(islice(lines, batch_size)):
-        payloads = [
-            _checked(line, f"line {number}, after {sent} events sent,", text)
-            for number, line in batch
-        ]
-        client.send_batch(queue, payloads, type=event_type)
-        sent += len(payloads)
-    return sent
-
-
-def _numbered(stream: BinaryIO, *, skip_blank: bool) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(stream, start=1):
-        if line.strip() or not skip_blank:
-            yield number, line.rstrip(b"\r\n")
-
-
-def _checked(payload: bytes, place: str, text: bool) -> str:
-    try:
-        decoded = payload.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedPayload(f"{place} is not UTF-8: {error.reason}") from error
-    if "\0" in decoded:
-        raise MalformedPayload(f"{place} holds a zero byte, which PostgreSQL cannot store")
-    if not text:
-        try:
-            json.loads(decoded, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
-            raise MalformedPayload(
-                f"{place} is not JSON: {error}", "Mend it, or send text as it is with --text."
-            ) from error
-    return decoded
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON value")
+        show_result(f"sent event {number} to {queue}", queue=queue, event=number)
+    else:
+        show_result(
+            f"scheduled entry {number} for {queue} at {at:%F %T%z}",
+            queue=queue,
+            entry=number,
+            at=at,
+        )

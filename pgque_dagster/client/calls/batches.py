@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from ..errors import BatchNotOpen
+from ..intervals import check_interval
 from ..models import BatchInfo, Lease, LeaseInfo, Limits, Message
 from .call import Call, Row, first, nothing
 
@@ -25,6 +27,7 @@ def claim(
     queue: str, consumer: str, owner: str, ttl: timedelta, limits: Limits, batch_id: int | None
 ) -> Call[Lease | None]:
     """Claims the open or next batch."""
+    check_interval("ttl", ttl)
     return Call(
         "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
         "from pgque.claim_batch(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -43,6 +46,7 @@ def claim_coop(
     batch_id: int | None,
 ) -> Call[Lease | None]:
     """Claims a subconsumer's open or next batch."""
+    check_interval("ttl", ttl)
     return Call(
         "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
         "from pgque.claim_coop(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -59,6 +63,7 @@ def read_lease(owner: str, row: Row) -> Lease | None:
 
 def renew(lease: Lease, ttl: timedelta) -> Call[Any]:
     """Renews a lease; the new expiry time."""
+    check_interval("ttl", ttl)
     return Call(
         "select pgque.renew_batch(%s, %s, %s, %s)",
         (lease.batch_id, lease.owner, lease.epoch, ttl),
@@ -144,3 +149,17 @@ def batch_events(batch_id: int) -> Call[list[Message]]:
         (batch_id,),
         lambda rows: [Message(*row) for row in rows],
     )
+
+
+def identity(queue: str, lease: Lease) -> Call[tuple[UUID, str | None, str | None]]:
+    """The lineage of the database, and the fingerprints of the ticks of a leased batch."""
+    return Call(
+        "select pgque.lineage(), pgque.tick_fingerprint(%s, %s), pgque.tick_fingerprint(%s, %s)",
+        (queue, lease.prev_tick_id, queue, lease.tick_id),
+        lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
+    )
+
+
+def tick_fingerprint(queue: str, tick_id: int) -> Call[str | None]:
+    """What tells a tick from another one of its number; None without such a tick."""
+    return Call("select pgque.tick_fingerprint(%s, %s)", (queue, tick_id), first)

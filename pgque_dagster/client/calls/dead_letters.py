@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 
+from ..intervals import check_interval
 from ..models import DeadLetter, DeadLetterCount
 from .call import Call, first
 
@@ -50,4 +51,5 @@ def replay_dead_letters(
 
 def purge_dead_letters(queue: str, older_than: timedelta) -> Call[int]:
     """Dead letters deleted by age; how many."""
+    check_interval("older_than", older_than, is_zero_allowed=True)
     return Call("select pgque.dlq_purge(%s, %s)", (queue, older_than), first)

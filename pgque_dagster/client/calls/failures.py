@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from .. import calls
 from ..errors import InvalidArgument
+from ..intervals import check_interval
 from ..models import Lease
 from .call import Call
 
@@ -37,9 +38,11 @@ class Failures:
         """Checks ids and reasons, and returns them as failures.
 
         Raises:
-            InvalidArgument: if an id is not an integer, or the number of reasons differs from
-                the number of ids.
+            InvalidArgument: if an id is not an integer, the number of reasons differs from the
+                number of ids, or `retry_after` is no length of time.
         """
+        if retry_after is not None:
+            check_interval("retry_after", retry_after, is_zero_allowed=True)
         try:
             ids = array("q", msg_ids)
         except (TypeError, OverflowError) as error:

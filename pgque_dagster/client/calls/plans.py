@@ -3,7 +3,10 @@
 from ..models import ReadPlan, Slice
 from .call import Call, Row
 
-_COLUMNS = "slice_sql, slice_from, set_columns, batch_events"
+_COLUMNS = (
+    "slice_sql, slice_from, set_columns,"
+    " batch_events, payload_bytes, batch_bytes, oldest_event, newest_event"
+)
 
 
 def read_plan(batch_id: int, max_slices: int) -> Call[ReadPlan]:
@@ -35,5 +38,5 @@ def tick_range_plan(
 
 
 def _parse(rows: list[Row]) -> ReadPlan:
-    slices = tuple(Slice(sql, rest, tuple(names)) for sql, rest, names, _ in rows)
-    return ReadPlan(slices, rows[0][3] if rows else 0)
+    slices = tuple(Slice(sql, rest, tuple(names)) for sql, rest, names, *_ in rows)
+    return ReadPlan(slices, *rows[0][3:]) if rows else ReadPlan()

@@ -1,12 +1,18 @@
 """Publishing events, now or at a later time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
+from typing import Any
 
-from ..errors import InvalidArgument
-from ..models import ScheduledEvent, Sent
-from .call import Call, first
-from .encoding import Payload, encode
+from ..encoding import Payload, encode
+from ..errors import InvalidArgument, MalformedPayload
+from ..intervals import check_interval
+from ..models import Event, Message, ScheduledEvent, Sent
+from ..tracing import ProducerSpan, producer_span
+from .call import Call, Copy, Steps, first, nothing
+
+_BLOCK_BYTES = 1 << 16
 
 
 def send(
@@ -14,6 +20,19 @@ def send(
 ) -> Call[int]:
     """Sends one event. With `check_json` the server refuses text that is not JSON."""
     params = (queue, type, encode(payload))
+    span = producer_span("send", queue)
+    if span is not None:
+        extras = (
+            (span.traceparent, None) if partition_key is None else (partition_key, span.traceparent)
+        )
+        return Call(
+            "select pgque.insert_event(%s::text, %s::text, %s::jsonb::text, %s, %s, null, null)"
+            if check_json
+            else "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
+            (*params, *extras),
+            first,
+            span.current,
+        )
     if partition_key is not None:
         if check_json:
             return Call(
@@ -67,6 +86,7 @@ def send_idem(
     queue: str, payload: Payload, key: str, type: str, ttl: timedelta, partition_key: str | None
 ) -> Call[Sent]:
     """Sends one event unless an event with this key was sent."""
+    check_interval("ttl", ttl)
     return Call(
         "select event_id, deduped from pgque.send_idem("
         "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
@@ -75,11 +95,148 @@ def send_idem(
     )
 
 
-def send_batch(queue: str, payloads: Sequence[Payload], type: str) -> Call[list[int]]:
-    """Sends many events of one type."""
+def send_batch(queue: str, payloads: Sequence[Payload | Event], type: str) -> Call[list[int]]:
+    """Sends many events in one statement."""
+    span = producer_span("send", queue)
+    rows = [_fields(payload, type, span) for payload in payloads]
+    if all(row[0] == type and row[2] is None for row in rows):
+        return Call(
+            # Binary format: in text format, JSON in an array is mostly escape characters.
+            "select pgque.send_batch(%s::text, %s::text, %b::text[])",
+            (queue, type, [row[1] for row in rows]),
+            first,
+        )
     return Call(
-        # Binary format: in text format, JSON in an array is mostly escape characters.
-        "select pgque.send_batch(%s::text, %s::text, %b::text[])",
-        (queue, type, [encode(payload) for payload in payloads]),
-        first,
+        "select pgque.insert_event(%s::text, e.type, e.data, e.extra1, e.extra2, null, null) "
+        "from unnest(%b::text[], %b::text[], %b::text[], %b::text[]) with ordinality "
+        "as e (type, data, extra1, extra2, nr) order by e.nr",
+        (queue, *([row[column] for row in rows] for column in range(4))),
+        lambda rows: [row[0] for row in rows],
+        span.current if span else None,
     )
+
+
+def copy_events(queue: str, payloads: Iterable[Payload | Event], type: str) -> Steps[int]:
+    """Sends many events by COPY; how many."""
+    span = producer_span("send", queue)
+    table = yield from _event_table(queue)
+    rows = _Rows(_lines(payloads, type, span))
+    with span.current() if span else nullcontext():
+        yield Copy(
+            f"copy {table} (ev_type, ev_data, ev_extra1, ev_extra2) from stdin (encoding 'UTF8')",
+            rows.blocks(),
+        )
+    return rows.count
+
+
+def copy_messages(queue: str, messages: Iterable[Message]) -> Steps[int]:
+    """Sends events of another queue by COPY, with their types, payloads and extra fields."""
+    table = yield from _event_table(queue)
+    rows = _Rows(_line(m.type, m.payload, m.extra1, m.extra2, m.extra3, m.extra4) for m in messages)
+    columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+    yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
+    return rows.count
+
+
+def insert_messages(queue: str, messages: Sequence[Message]) -> Call[None]:
+    """Sends events of another queue with their times, too."""
+    return Call(
+        "select pgque.insert_event_raw(%s, null, e.at, null, null, e.type, e.data, e.extra1,"
+        " e.extra2, e.extra3, e.extra4) from unnest(%b::timestamptz[], %b::text[], %b::text[],"
+        " %b::text[], %b::text[], %b::text[], %b::text[]) with ordinality"
+        " as e (at, type, data, extra1, extra2, extra3, extra4, nr) order by e.nr",
+        (
+            queue,
+            [m.created_at for m in messages],
+            [m.type for m in messages],
+            [m.payload for m in messages],
+            [m.extra1 for m in messages],
+            [m.extra2 for m in messages],
+            [m.extra3 for m in messages],
+            [m.extra4 for m in messages],
+        ),
+        nothing,
+    )
+
+
+def current_event_table(queue: str) -> Call[Any]:
+    """The table to COPY a queue's events into; refuses a queue that takes none."""
+    return Call("select pgque.current_event_table(%s)", (queue,), first)
+
+
+def _event_table(queue: str) -> Steps[str]:
+    # Read in the transaction of the COPY, because rotation closes tables to writers.
+    table = yield current_event_table(queue)
+    # As psycopg reads text with the encoding SQL_ASCII.
+    return table.decode() if isinstance(table, bytes) else table
+
+
+def _fields(
+    payload: Payload | Event, type: str, span: ProducerSpan | None
+) -> tuple[str | None, str, str | None, str | None]:
+    """Returns the type, the payload and the extra fields as they are stored."""
+    traceparent = span.traceparent if span else None
+    if not isinstance(payload, Event):
+        return type, encode(payload), traceparent, None
+    event_type = type if payload.type is None else payload.type
+    if payload.key is None:
+        return event_type, encode(payload.payload), traceparent, None
+    return event_type, encode(payload.payload), payload.key, traceparent
+
+
+def _lines(
+    payloads: Iterable[Payload | Event], type: str, span: ProducerSpan | None
+) -> Iterator[str]:
+    """Yields the rows of events for COPY."""
+    # What surrounds a payload that has no type and key of its own.
+    type_field, _, *extras = map(_copied, _fields("", type, span))
+    start, end = f"{type_field}\t", "\t".join(["", *extras])
+    for payload in payloads:
+        if isinstance(payload, Event):
+            yield _line(*_fields(payload, type, span))
+        else:
+            yield start + _copied(encode(payload)) + end
+
+
+def _line(*fields: str | None) -> str:
+    return "\t".join(map(_copied, fields))
+
+
+class _Rows:
+    """Rows in the text format of COPY."""
+
+    def __init__(self, rows: Iterable[str]) -> None:
+        self.count = 0
+        self._rows = rows
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yields the rows in blocks, and counts them."""
+        lines: list[str] = []
+        size = 0
+        for line in self._rows:
+            lines.append(line)
+            size += len(line)
+            if size > _BLOCK_BYTES:
+                yield _joined(lines)
+                lines, size = [], 0
+            self.count += 1
+        if lines:
+            yield _joined(lines)
+
+
+def _copied(field: str | None) -> str:
+    if field is None:
+        return r"\N"
+    return (
+        field.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    )
+
+
+def _joined(lines: list[str]) -> bytes:
+    text = "\n".join(lines)
+    if "\0" in text:
+        raise MalformedPayload(
+            "a payload contains a zero byte, which PostgreSQL cannot store in text",
+            "Send it as bytes.",
+        )
+    return f"{text}\n".encode()

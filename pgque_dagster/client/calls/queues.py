@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from ..encoding import encode
 from .call import Call, first, nothing
-from .encoding import encode
 
 
 def create_queue(queue: str) -> Call[bool]:
@@ -50,3 +50,10 @@ def drop_queue(queue: str, force: bool) -> Call[None]:
 def configure_queue(queue: str, parameter: str, value: str | None) -> Call[None]:
     """Sets one parameter of a queue."""
     return Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, value), nothing)
+
+
+def queue_names() -> Call[list[str]]:
+    """The names of all queues."""
+    return Call(
+        "select queue_name from pgque.get_queue_info()", (), lambda rows: [row[0] for row in rows]
+    )

@@ -10,10 +10,10 @@ from .call import Call
 
 @dataclass(frozen=True)
 class ConsumerState:
-    """The state of a consumer, or of a subconsumer.
+    """The state of a consumer, of a subconsumer or of a slot.
 
     Attributes:
-        subconsumer: None for the consumer itself.
+        part: the subconsumer, or the slot such as 3/8; None for the consumer itself.
         role: None if the consumer is not registered.
         batch_id: the open batch; None if no batch is open.
         owner: who holds, or last held, its lease.
@@ -28,7 +28,7 @@ class ConsumerState:
 
     queue: str
     consumer: str
-    subconsumer: str | None
+    part: str | None
     queue_exists: bool
     role: str | None
     batch_id: int | None
@@ -41,6 +41,23 @@ class ConsumerState:
     active_at: datetime | None
     read_at: datetime
     deployment: str | None
+
+    @property
+    def slot(self) -> str | None:
+        """The slot, if it is one of a partitioned consumer."""
+        return self.part if self.role == "slot" else None
+
+    @property
+    def subconsumer(self) -> str | None:
+        """The subconsumer, if it is one of a cooperative consumer."""
+        return None if self.role == "slot" else self.part
+
+    @property
+    def name(self) -> str:
+        """The name under which it is registered."""
+        if self.part is None:
+            return self.consumer
+        return f"{self.consumer}{'#' if self.role == 'slot' else '.'}{self.part}"
 
 
 def consumer_states(

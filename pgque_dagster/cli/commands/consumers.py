@@ -1,0 +1,235 @@
+"""Commands for consumers: register, move, drain, list."""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import click
+
+from ...client import Client, ConsumerNotFound, calls
+from ...client.partitions import PartitionedConsumer
+from ..database import Database, pass_database
+from ..errors import NO
+from ..examples import examples
+from ..output import Row, show_result, show_rows
+from ..times import Age, QueuePosition
+from ..waiting import announce_if_slow
+
+NO_CONSUMERS = "no consumers: add one with `pgque register QUEUE CONSUMER`"
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@click.command(
+    epilog=examples(
+        "pgque register orders billing",
+        "pgque register orders audit --start-at earliest",
+        "pgque register orders audit --start-at 2026-05-24T18:00",
+    ),
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.option(
+    "--start-at",
+    type=QueuePosition(),
+    default="latest",
+    show_default=True,
+    help="Where it starts: earliest, the oldest event that is retained; latest, the events sent "
+    "from now on; a time, from which on it gets all events; or the number of a tick.",
+)
+@pass_database
+def register(database: Database, queue: str, consumer: str, start_at: str) -> None:
+    """Register CONSUMER on QUEUE. A registered consumer stays where it is."""
+    with database.client() as client:
+        new = client.register_consumer(queue, consumer, start_at=start_at)
+    show_result(
+        f"{'registered' if new else 'there was already'} consumer {consumer} on {queue}",
+        queue=queue,
+        consumer=consumer,
+        registered=new,
+    )
+
+
+@click.command(
+    epilog=examples(
+        "pgque unregister orders billing",
+        "pgque unregister orders billing --keep-dead-letters",
+    ),
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.option(
+    "--keep-dead-letters",
+    is_flag=True,
+    help="Keep the dead letters, to inspect or replay them later.",
+)
+@pass_database
+def unregister(database: Database, queue: str, consumer: str, keep_dead_letters: bool) -> None:
+    """Unregister CONSUMER from QUEUE and delete its retries and dead letters."""
+    with database.client() as client:
+        client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
+    show_result(
+        f"unregistered consumer {consumer} from {queue}",
+        queue=queue,
+        consumer=consumer,
+        unregistered=True,
+    )
+
+
+@click.command(
+    epilog=examples(
+        "pgque seek orders billing 2026-05-24T18:00",
+        "pgque seek orders billing earliest",
+        "pgque seek orders billing latest --yes",
+    ),
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.argument("position", type=QueuePosition())
+@click.option("--yes", is_flag=True, help="Pass over events, which the consumer then never gets.")
+@pass_database
+def seek(database: Database, queue: str, consumer: str, position: str, yes: bool) -> None:
+    """Move CONSUMER of QUEUE to a POSITION: earliest, latest, a time or a tick's number.
+
+    From a time on it gets all events committed since. Scheduled retries and dead letters stay.
+    """
+    with database.client() as client:
+        sought = client.seek(queue, consumer, position, skip=yes)
+    show_result(
+        f"consumer {consumer} on {queue} stands at tick {sought.tick_id}: "
+        f"{sought.skipped_events} events are passed over, {sought.repeated_events} come again",
+        queue=queue,
+        consumer=consumer,
+        tick_id=sought.tick_id,
+        skipped_events=sought.skipped_events,
+        repeated_events=sought.repeated_events,
+    )
+
+
+@click.command(
+    epilog=examples(
+        "pgque assign orders billing production",
+    ),
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.argument("deployment")
+@pass_database
+def assign(database: Database, queue: str, consumer: str, deployment: str) -> None:
+    """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster that consumes from now on."""
+    with database.client() as client:
+        earlier = client.run(calls.consumers.move_to_deployment(queue, consumer, deployment))
+    moved = f", moved from {earlier}" if earlier else ""
+    show_result(
+        f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}",
+        queue=queue,
+        consumer=consumer,
+        deployment=deployment,
+        moved_from=earlier,
+    )
+
+
+@click.command(
+    epilog=examples(
+        "pgque repartition orders billing 16",
+    ),
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.argument("slots", type=click.IntRange(1, 256))
+@pass_database
+def repartition(database: Database, queue: str, consumer: str, slots: int) -> None:
+    """Give the partitioned CONSUMER of QUEUE another number of SLOTS.
+
+    Unfinished events are kept in the order of their keys. Workers have to claim slots of the new
+    number; they are refused for those of the old one.
+    """
+    with database.client() as client:
+        copied = PartitionedConsumer(client, queue, consumer, slots=slots).repartition(slots)
+    show_result(
+        f"consumer {consumer} on {queue} has {slots} slots; unfinished events copied: {copied}",
+        queue=queue,
+        consumer=consumer,
+        slots=slots,
+        copied_events=copied,
+    )
+
+
+@click.command(
+    epilog=examples(
+        "pgque consumers",
+        "pgque consumers orders",
+    ),
+)
+@click.argument("queue", required=False)
+@pass_database
+def consumers(database: Database, queue: str | None) -> None:
+    """List the consumers of QUEUE, or of all queues: lag, open batch, pending events."""
+    with database.client() as client:
+        show_rows(consumer_rows(client, queue), NO_CONSUMERS)
+
+
+def consumer_rows(client: Client, queue: str | None = None) -> Sequence[Row]:
+    """Returns where the consumers stand."""
+    return [
+        {
+            "queue": consumer.queue,
+            "consumer": consumer.name,
+            "pending": consumer.pending_events,
+            "lag": consumer.lag,
+            "open batch": consumer.batch_id,
+            "seen ago": consumer.last_seen,
+        }
+        for consumer in client.consumers(queue)
+    ]
+
+
+@click.command(
+    epilog=examples(
+        "pgque drain orders",
+        "pgque drain orders --consumer billing --timeout 10m && systemctl stop billing",
+    ),
+)
+@click.argument("queue")
+@click.option("--consumer", help="Wait for this consumer only, with its subconsumers and slots.")
+@click.option(
+    "--timeout",
+    type=Age(),
+    default="1m",
+    show_default=True,
+    help="How long to wait: 90s, 15m, 12h.",
+)
+@pass_database
+def drain(database: Database, queue: str, consumer: str | None, timeout: timedelta) -> None:
+    """Wait until the consumers of QUEUE have finished all its events, also those that still come.
+
+    Subconsumers and slots count with their consumer. Events that wait for a retry do not count, but
+    those that a slot holds back behind one do. Dead letters do not. Consumes nothing itself: the
+    consumers have to run, and the ticker, too. Exits with 3 if events are left after --timeout.
+    """
+    ends_at = time.monotonic() + timeout.total_seconds()
+    with database.client() as client, announce_if_slow(f"waiting for the consumers of {queue}"):
+        while left := _unfinished(client, queue, consumer):
+            if time.monotonic() >= ends_at:
+                break
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    waiting = ", ".join(f"{name} has {count}" for name, count in left.items())
+    show_result(
+        f"events are left after {timeout.total_seconds():g} s: {waiting}. Do the consumers and the"
+        " ticker run? `pgque status` shows when they were seen"
+        if left
+        else f"queue {queue} is drained",
+        queue=queue,
+        drained=not left,
+        left=left,
+    )
+    if left:
+        click.get_current_context().exit(NO)
+
+
+def _unfinished(client: Client, queue: str, consumer: str | None) -> dict[str, int]:
+    """Returns how many events consumers still have before them, of those that have any."""
+    client.run(calls.queues.check_queue(queue))
+    found = client.run(calls.statistics.unfinished_events(queue, consumer))
+    if consumer and not found:
+        raise ConsumerNotFound(f"consumer {consumer} is not registered on queue {queue}")
+    return {name: count for name, count in found.items() if count}

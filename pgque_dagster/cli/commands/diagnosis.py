@@ -1,0 +1,158 @@
+"""Commands that say what is wrong and what to do: health of the queues, and doctor for the rest."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import click
+
+from ... import __version__, installer
+from ...client import (
+    Client,
+    NewerInstalled,
+    OlderInstalled,
+    PgqueError,
+    SchemaMissing,
+)
+from ...client.models import HealthCheck
+from ..database import Database, pass_database
+from ..errors import NO, one_line, without_passwords
+from ..examples import examples
+from ..output import Row, show_rows
+
+_SERVER = (
+    "select current_setting('server_version'), current_user::text, pg_is_in_recovery(),"
+    " current_setting('default_transaction_isolation'), current_setting('statement_timeout')"
+)
+_ROLES = (
+    "select r.rolname::text from pg_roles r where r.rolname in"
+    " ('pgque_reader', 'pgque_writer', 'pgque_admin') and pg_has_role(r.oid, 'member') order by 1"
+)
+
+
+@click.command(
+    epilog=examples(
+        "pgque health",
+        "pgque health --all",
+        "pgque health || alert 'a queue needs somebody'",
+    ),
+)
+@click.option("--all", "show_all", is_flag=True, help="Show the checks that are well, too.")
+@pass_database
+def health(database: Database, show_all: bool) -> None:
+    """Show what is wrong with the queues and what to do. Exits with 3 if something is critical."""
+    with database.client() as client:
+        checks = client.health()
+    shown = [check for check in checks if show_all or check.status != "ok"]
+    show_rows([_row(check) for check in shown], f"all {len(checks)} checks are well")
+    _exit(checks)
+
+
+@click.command(epilog=examples("pgque doctor", "pgque --url service=shop doctor"))
+@pass_database
+def doctor(database: Database) -> None:
+    """Look for what keeps the queue from working here: connection, versions, roles, ticker, health.
+
+    Every finding says what to do. Exits with 3 if something is critical.
+    """
+    found = list(_examine(database))
+    show_rows([_row(check) for check in found], "")
+    _exit(found)
+
+
+def _row(check: HealthCheck) -> Row:
+    return {
+        "status": check.status,
+        "queue": check.queue,
+        "check": check.check,
+        "detail": check.detail,
+    }
+
+
+def _exit(checks: Sequence[HealthCheck]) -> None:
+    critical = Counter(check.status for check in checks)["critical"]
+    if critical:
+        click.echo(f"pgque: {critical} of {len(checks)} checks are critical", err=True)
+        click.get_current_context().exit(NO)
+
+
+def _examine(database: Database) -> Iterator[HealthCheck]:
+    """Looks from the outside in; stops where the next step cannot work."""
+    try:
+        with database.client() as client:
+            yield from _server(client)
+            schema = _schema(database.url)
+            yield schema
+            if schema.status != "critical":
+                yield from _inside(client)
+    except PgqueError as error:
+        yield HealthCheck(None, "connection", "critical", without_passwords(one_line(error)))
+
+
+def _server(client: Client) -> Iterator[HealthCheck]:
+    with client.transaction() as connection:
+        row = connection.execute(_SERVER).fetchone()
+        roles = [name for (name,) in connection.execute(_ROLES)]
+    assert row is not None
+    version, user, is_standby, isolation, timeout = row
+    yield HealthCheck(None, "connection", "ok", f"PostgreSQL {version} as {user}")
+    if is_standby:
+        yield HealthCheck(
+            None,
+            "standby",
+            "critical",
+            "this server is a standby, which takes no events and makes no ticks: connect to the"
+            " primary, such as with target_session_attrs=primary",
+        )
+    yield HealthCheck(
+        None,
+        "roles",
+        "ok" if roles else "warning",
+        f"{user} is a member of {', '.join(roles)}"
+        if roles
+        else f"{user} is no member of pgque_reader, pgque_writer or pgque_admin: grant pgque_writer"
+        " to who sends, pgque_reader to who consumes, pgque_admin to who runs the ticker",
+    )
+    yield HealthCheck(
+        None,
+        "settings",
+        "ok",
+        f"default_transaction_isolation {isolation}, statement_timeout {timeout}",
+    )
+
+
+def _schema(url: str) -> HealthCheck:
+    try:
+        installer.check_version(url)
+    except NewerInstalled as error:
+        return HealthCheck(None, "schema", "warning", one_line(error))
+    except (SchemaMissing, OlderInstalled) as error:
+        return HealthCheck(None, "schema", "critical", one_line(error))
+    return HealthCheck(None, "schema", "ok", f"version {__version__}")
+
+
+def _inside(client: Client) -> Iterator[HealthCheck]:
+    for look in (_lineage, _components, _health):
+        try:
+            yield from look(client)
+        except PgqueError as error:
+            status = "unknown" if "permission" in str(error).lower() else "critical"
+            yield HealthCheck(None, look.__name__.strip("_"), status, one_line(error))  # type: ignore[arg-type]
+
+
+def _lineage(client: Client) -> Iterator[HealthCheck]:
+    yield HealthCheck(None, "lineage", "ok", str(client.lineage()))
+
+
+def _components(client: Client) -> Iterator[HealthCheck]:
+    for part in client.status():
+        detail = f"{part.status}: {part.detail}"
+        if (part.component, part.status) == ("scheduler", "none"):
+            detail += "; keep `pgque ticker` running, or call pgque.ticker() and pgque.maint()"
+        yield HealthCheck(None, part.component, "ok", detail)
+
+
+def _health(client: Client) -> Iterator[HealthCheck]:
+    checks = client.health()
+    yield from (check for check in checks if check.status != "ok")
+    well = sum(check.status == "ok" for check in checks)
+    yield HealthCheck(None, "health", "ok", f"{well} of {len(checks)} checks are well")

@@ -1,0 +1,76 @@
+"""Commands for the embedded PostgreSQL of a project: start, stop, psql."""
+
+import signal
+import subprocess
+import threading
+
+import click
+
+from ...client import PgqueError
+from ...embedded import EmbeddedPostgres
+from ..examples import examples
+from ..output import show_result
+from ..waiting import announce_if_slow
+
+
+@click.group(epilog=examples("pgque embedded start", "pgque embedded psql"))
+def embedded() -> None:
+    """Run the embedded PostgreSQL of this folder's project.
+
+    Each command without a database starts it by itself, and stops it when nobody else uses it.
+    """
+
+
+@embedded.command(epilog=examples("pgque embedded start", "pgque embedded start --tcp"))
+@click.option("--tcp", is_flag=True, help="Listen on 127.0.0.1, too, with a password.")
+def start(tcp: bool) -> None:
+    """Keep the server running until Ctrl-C or SIGTERM, and print its URL."""
+    server = EmbeddedPostgres(tcp=tcp)
+    with announce_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
+        server.start()
+    ended = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
+    try:
+        url = server.tcp_url if tcp else server.url
+        show_result(f"export PGQUE_URL='{url}'", url=url)
+        click.echo("pgque: running until Ctrl-C", err=True)
+        ended.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        server.stop()
+
+
+@embedded.command(epilog=examples("pgque embedded stop"))
+def stop() -> None:
+    """Stop a server that a killed process left running. One that is in use goes on."""
+    server = EmbeddedPostgres()
+    try:
+        running = server.pid
+    except PgqueError:
+        show_result("it does not run", stopped=False)
+        return
+    server.start()
+    server.stop()
+    try:
+        used = server.pid == running
+    except PgqueError:
+        used = False
+    if used:
+        raise PgqueError(
+            f"the embedded PostgreSQL in {server.data_dir} is in use by another process",
+            "End that process, such as `pgque embedded start`; the server stops with the last one.",
+        )
+    show_result(f"stopped the embedded PostgreSQL in {server.data_dir}", stopped=True)
+
+
+@embedded.command(
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+    epilog=examples("pgque embedded psql", 'pgque embedded psql -c "select pgque.version()"'),
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def psql(arguments: tuple[str, ...]) -> None:
+    """Open psql on the server, with any of psql's own arguments."""
+    with EmbeddedPostgres() as server:
+        done = subprocess.run([server.binary("psql"), server.url, *arguments], check=False)
+    click.get_current_context().exit(done.returncode)

@@ -1,0 +1,73 @@
+"""What commands print: aligned tables and sentences, or JSON with --json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import click
+
+from .tables import table
+
+Row = Mapping[str, object]
+"""Values by column. The column's name, with spaces, is the header; with underscores, the key."""
+
+_JSON = "pgque.json"
+
+
+def set_json(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Makes the command print JSON. A callback of the option --json."""
+    if value:
+        context.meta[_JSON] = True
+
+
+def wants_json() -> bool:
+    """Whether the command was called with --json."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
+
+def show_rows(rows: Sequence[Row], empty: str) -> None:
+    """Prints rows as a table, or as a JSON array of objects.
+
+    Args:
+        rows: the rows, all with the same columns.
+        empty: the sentence to print in place of an empty table.
+    """
+    click.echo(to_json(named(rows)) if wants_json() else as_table(rows, empty))
+
+
+def show_result(sentence: str, **values: object) -> None:
+    """Prints what was done as a sentence, or as a JSON object with the values."""
+    click.echo(to_json(values) if wants_json() else sentence)
+
+
+def as_table(rows: Sequence[Row], empty: str) -> str:
+    """Returns rows as a table, or the sentence if there are none."""
+    return table(list(rows[0]), [list(row.values()) for row in rows]) if rows else empty
+
+
+def to_json(value: object) -> str:
+    """Returns a value as JSON: durations in seconds, times in ISO 8601."""
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def named(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """Returns rows with the keys that they have in JSON."""
+    return [
+        {name.replace(" ", "_").replace("/", "_per_"): value for name, value in row.items()}
+        for row in rows
+    ]
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"{type(value)} has no JSON form")

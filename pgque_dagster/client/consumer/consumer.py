@@ -1,0 +1,364 @@
+"""The consumer: claims batches, runs handlers on their events, and acks."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from ..client import Client
+from ..consuming import DEFAULT_TTL, NO_LIMITS
+from ..errors import (
+    BatchLeased,
+    BatchNotOpen,
+    ConnectionFailed,
+    DatabaseError,
+    InvalidArgument,
+    LeaseLost,
+    PgqueError,
+    TransactionOutdated,
+)
+from ..intervals import check_interval
+from ..models import HealthCheck, Limits
+from ..partitions import OnFailure
+from ..positions import Position
+from .backoff import Backoff
+from .dispatch import Dispatch
+from .errors import HandlerTimeout
+from .handlers import Function, Handlers, RateLimit, check_types
+from .health import ConsumerHealth, State
+from .options import check_options
+from .renewals import Renewals
+from .signals import stopping_on_signals, stopping_on_unhandled_sigterm
+from .sources import BatchSource, SlotSource, Source, Work
+from .wakeup import Wakeup, listening
+
+logger = logging.getLogger("pgque.consumer")
+
+F = TypeVar("F", bound=Function)
+T = TypeVar("T")
+
+# Errors that pass: the batch stays as it is, and is claimed again on a new connection.
+_PASSING = (ConnectionFailed, DatabaseError, TransactionOutdated, LeaseLost, BatchNotOpen)
+
+
+class Consumer:
+    """Runs handlers on the events of one or several queues.
+
+    A batch is acked when all its events are handled. If a handler raises, its event is delivered
+    again after `retry_after`, and becomes a dead letter once its retries run out. Events are
+    handled at least once; with transactional handlers, what they write counts exactly once.
+
+    Args:
+        url: the database.
+        queue: the queue's name, or several. The queues that come first have priority: a batch of
+            a later one is claimed only when the earlier ones have none.
+        name: the consumer's name.
+        start_at: where the consumer starts if it is not registered, such as `latest`. By default
+            it must be registered.
+        subconsumer: a name for this process if several share the consumer's batches.
+        slots: the number of slots if the consumer is partitioned.
+        on_failure: whether later events of a key wait for one that failed; with `slots` only.
+        concurrency: how many events are handled at the same time: in tasks if a handler is a
+            coroutine function, otherwise in threads. Events of one key are handled in order.
+        retry_after: how long an event that failed waits for its next delivery.
+        max_batch_time: how long a batch may take. Then coroutines are cancelled, and events that
+            were not handled are delivered again. A thread cannot be ended, so `run` raises
+            `HandlerTimeout`.
+        limits: which batches to open.
+        lease: how long other processes wait for a batch if this one is killed.
+        poll_interval: the longest wait between two checks for batches. NOTIFY ends it, except
+            behind a pooler of transactions.
+
+    Example:
+        >>> consumer = Consumer(url, "orders", "mailer", start_at="earliest")
+        >>> @consumer.on("order.created")
+        ... def welcome(message):
+        ...     print(message.json()["email"])
+        ...     consumer.stop()  # after this batch
+        >>> client.send("orders", {"email": "ada@example.com"}, type="order.created")
+        1
+        >>> consumer.run()
+        ada@example.com
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queue: str | Sequence[str],
+        name: str,
+        *,
+        start_at: Position | None = None,
+        subconsumer: str | None = None,
+        slots: int | None = None,
+        on_failure: OnFailure = "skip",
+        concurrency: int = 1,
+        retry_after: timedelta = timedelta(minutes=1),
+        max_batch_time: timedelta | None = None,
+        limits: Limits = NO_LIMITS,
+        lease: timedelta = DEFAULT_TTL,
+        poll_interval: timedelta = timedelta(seconds=5),
+    ) -> None:
+        for option, value in (("lease", lease), ("poll_interval", poll_interval)):
+            check_interval(option, value)
+        check_interval("retry_after", retry_after, is_zero_allowed=True)
+        if max_batch_time is not None:
+            check_interval("max_batch_time", max_batch_time)
+        self.name = name
+        self.queues = [queue] if isinstance(queue, str) else list(queue)
+        self._url = url
+        self._start_at = start_at
+        self._concurrency = concurrency
+        self._retry_after = retry_after
+        self._max_batch_time = max_batch_time
+        self._lease = lease
+        self._poll_interval = poll_interval.total_seconds()
+        self._handlers = Handlers()
+        self._stopped = threading.Event()
+        self._runner: asyncio.Runner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leased: set[str] = set()
+        self._error: str | None = None
+        self._enter("stopped")
+        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._sources: list[Source] = [
+            BatchSource(each, name, subconsumer, owner, lease, limits)
+            if slots is None
+            else SlotSource(each, name, slots, on_failure, owner, lease)
+            for each in self.queues
+        ]
+        check_options(self.queues, concurrency, subconsumer, slots, on_failure, limits)
+
+    def on(
+        self, *types: str, transactional: bool = False, rate_limit: RateLimit | None = None
+    ) -> Callable[[F], F]:
+        """Decorates the handler of some types of events, or without a type that of all others.
+
+        Args:
+            *types: the types.
+            transactional: calls the handler with the message and a connection, on which what it
+                writes commits together with the ack of the batch.
+            rate_limit: how many events are handled in a period at most.
+        """
+        check_types(types)
+
+        def decorate(function: F) -> F:
+            self._handlers.add(types, function, transactional, rate_limit)
+            return function
+
+        return decorate
+
+    def stop(self) -> None:
+        """Makes `run` return after the current batch. Safe in threads and signal handlers.
+
+        If it does not run, the next `run` returns at once.
+        """
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Handles batches until `stop`, SIGTERM or SIGINT; a second signal ends it at once.
+
+        If the connection breaks later, it reconnects after a wait that grows up to 30 seconds.
+
+        Raises:
+            HandlerMissing: if a batch has events of a type without a handler.
+            HandlerTimeout: if a handler did not return in time and cannot be ended.
+            TransactionEnded: if a transactional handler committed or rolled back.
+            InvalidArgument: if a handler returned a coroutine or a generator, which nothing runs.
+            PgqueError: for errors that do not pass, such as a missing schema, role or consumer, and
+                if the database cannot be reached at the start.
+        """
+        self._check_handlers()
+        try:
+            with stopping_on_signals(self.stop):
+                with Client(self._url) as client:
+                    for source in self._sources:
+                        source.register(client, self._start_at)
+                    self._log_left_batches(client)
+                backoff = Backoff(self._stopped, _PASSING)
+                while not self._stopped.is_set():
+                    backoff.call(self._serve)
+        finally:
+            # So that it can run again. A `stop` before the start ends the next `run`.
+            self._stopped.clear()
+            self._enter("stopped")
+            if self._runner is not None:
+                self._runner.close()
+                self._runner = None
+
+    async def run_async(self) -> None:
+        """Does what `run` does, with coroutine handlers in the present event loop.
+
+        Cancelling it ends it after the current batch, as `stop` does. So does SIGTERM, unless the
+        application handles it.
+        """
+        self._loop = asyncio.get_running_loop()
+        running = asyncio.ensure_future(asyncio.to_thread(self.run))
+        try:
+            with stopping_on_unhandled_sigterm(self.stop):
+                await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stop()
+            await running
+            raise
+        finally:
+            self._loop = None
+
+    def health(self) -> ConsumerHealth:
+        """Returns the health of the consumer and of its queues. Any thread may call it."""
+        checks: list[HealthCheck] = []
+        error = self._error
+        try:
+            with Client(self._url) as client:
+                checks = [
+                    check
+                    for check in client.health()
+                    if check.queue is None or check.queue in self.queues
+                ]
+        except PgqueError as caught:
+            error = error or str(caught)
+        state, batch_id, since = self._state
+        return ConsumerHealth(
+            "reconnecting" if error and state != "stopped" else state,
+            batch_id,
+            since,
+            error,
+            checks,
+        )
+
+    def _check_handlers(self) -> None:
+        handlers = list(self._handlers)
+        if not handlers:
+            raise InvalidArgument(
+                f"consumer {self.name} has no handler",
+                'Decorate a function with @consumer.on("type"), or @consumer.on() for all types.',
+            )
+        is_transactional = any(handler.transactional for handler in handlers)
+        is_async = any(handler.is_async for handler in handlers)
+        if is_transactional and (self._concurrency > 1 or self._max_batch_time or is_async):
+            raise InvalidArgument(
+                "transactional handlers use the consumer's connection, one after another",
+                "Leave out concurrency, max_batch_time and coroutine functions, and start several "
+                "processes with a subconsumer or slots to handle more at the same time.",
+            )
+
+    def _serve(self) -> None:
+        """Handles batches until `stop`. Returns after an error that follows a success."""
+        has_worked = False
+        try:
+            with (
+                Client(self._url) as client,
+                listening(self._url, self.queues) as wakeup,
+                Renewals(self._lease) as renewals,
+            ):
+                while not self._stopped.is_set():
+                    self._serve_once(client, wakeup, renewals)
+                    has_worked, self._error = True, None
+        except _PASSING as error:
+            self._error = str(error)
+            if not has_worked:
+                raise
+            logger.warning("%s Connecting again.", error, extra=self._fields())
+
+    def _serve_once(self, client: Client, wakeup: Wakeup, renewals: Renewals) -> None:
+        for source in self._sources:
+            try:
+                work = source.claim(client)
+            except BatchLeased as error:
+                self._log_leased(str(error))
+                continue
+            if work is not None:
+                self._enter("working", work.batch_id)
+                try:
+                    self._process(client, work, renewals)
+                finally:
+                    self._enter("idle")
+                return
+        if self._state[0] != "idle":
+            self._enter("idle")
+        self._error = None
+        wakeup.wait(self._poll_interval, self._stopped)
+
+    def _process(self, client: Client, work: Work, renewals: Renewals) -> None:
+        failed = work.failed(self._retry_after)
+        is_in_time = True
+        try:
+            messages = work.messages(failed)
+            name = f"batch {work.batch_id} of {work.queue}/{self.name}"
+            self._handlers.check(messages, name)
+            keeper = work.keeper()
+            with renewals.of(keeper):
+                dispatch = Dispatch(
+                    self._handlers,
+                    self.name,
+                    failed,
+                    keeper.check,
+                    self._max_batch_time,
+                    work.pauses,
+                )
+                found = self._handlers.found(messages)
+                if any(handler.transactional for handler in found):
+                    with client.transaction() as connection:
+                        dispatch.in_turn(messages, connection)
+                        work.finish(failed)
+                    return
+                if any(handler.is_async for handler in found):
+                    is_in_time = self._run_coroutine(dispatch.in_tasks(messages, self._concurrency))
+                elif self._concurrency > 1 or self._max_batch_time:
+                    is_in_time = dispatch.in_threads(messages, self._concurrency)
+                else:
+                    dispatch.in_turn(messages)
+                work.finish(failed)
+        except BaseException:
+            with suppress(PgqueError):
+                work.release()
+            raise
+        if not is_in_time:
+            raise HandlerTimeout(
+                f"a handler did not return within {self._max_batch_time}; its event is delivered "
+                "again",
+                "Restart the process, because the thread cannot be ended, or write the handler as "
+                "a coroutine function, which is cancelled.",
+            )
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._loop is not None:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(coroutine)
+
+    def _enter(self, state: State, batch_id: int | None = None) -> None:
+        self._state = (state, batch_id, datetime.now(UTC))
+
+    def _log_leased(self, text: str) -> None:
+        """Logs once that another process has the batch; this one takes over if it is killed."""
+        if text not in self._leased:
+            self._leased = {text}
+            logger.info(text, extra=self._fields())
+
+    def _log_left_batches(self, client: Client) -> None:
+        """Says which batches a process left that was killed."""
+        for queue in self.queues:
+            info = None
+            with suppress(PgqueError):
+                info = client.lease_info(queue, self.name)
+            if info is not None and info.owner is not None:
+                logger.warning(
+                    "batch %s of %s/%s was claimed by %s and not acked: its events are delivered "
+                    "again",
+                    info.batch_id,
+                    queue,
+                    self.name,
+                    info.owner,
+                    extra=self._fields(),
+                )
+
+    def _fields(self) -> dict[str, object]:
+        """Returns the fields of a structured log record."""
+        return {"queue": ", ".join(self.queues), "consumer": self.name}

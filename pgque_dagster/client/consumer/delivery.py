@@ -1,0 +1,125 @@
+"""A message as a handler gets it, and what became of the messages of a batch."""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from ..batch import Batch
+from ..intervals import check_interval
+from ..models import Message
+
+_LONGEST_REASON = 2000
+
+
+class Failed:
+    """The messages of a batch that failed, until the ack writes them.
+
+    Args:
+        retry_after: how long to wait before the next delivery, unless a handler says otherwise.
+    """
+
+    def __init__(self, retry_after: timedelta) -> None:
+        self.retry_after = retry_after
+        self._by_id: dict[int, tuple[timedelta | None, str | None]] = {}
+
+    def __contains__(self, message: Message) -> bool:
+        return message.msg_id in self._by_id
+
+    def nack(self, message: Message, retry_after: timedelta | None, reason: str | None) -> None:
+        """Notes that the message is to be delivered again.
+
+        Raises:
+            InvalidArgument: if `retry_after` is no length of time, or negative.
+        """
+        after = self.retry_after if retry_after is None else retry_after
+        check_interval("retry_after", after, is_zero_allowed=True)
+        self._by_id[message.msg_id] = (after, _storable(reason))
+
+    def dead_letter(self, message: Message, reason: str) -> None:
+        """Notes that the message is to become a dead letter."""
+        self._by_id[message.msg_id] = (None, _storable(reason))
+
+    def is_dead(self, message: Message) -> bool:
+        """Whether the message is to become a dead letter."""
+        return message in self and self._by_id[message.msg_id][0] is None
+
+    def nacked(self) -> list[tuple[int, timedelta, str | None]]:
+        """Returns id, wait and reason of the messages to deliver again."""
+        return [
+            (id, after, reason) for id, (after, reason) in self._by_id.items() if after is not None
+        ]
+
+    def discard(self, msg_ids: Collection[int]) -> None:
+        """Forgets that some messages failed."""
+        self._by_id = {id: why for id, why in self._by_id.items() if id not in msg_ids}
+
+    def dump(self) -> str | None:
+        """Returns the failures as text, for `load`; None if there are none."""
+        failures = [
+            (id, None if after is None else after.total_seconds(), reason)
+            for id, (after, reason) in self._by_id.items()
+        ]
+        return json.dumps(failures) if failures else None
+
+    def load(self, dumped: str | None) -> None:
+        """Replaces the failures by those of another attempt at the batch."""
+        self._by_id = {
+            id: (None if seconds is None else timedelta(seconds=seconds), reason)
+            for id, seconds, reason in json.loads(dumped or "[]")
+        }
+
+    def write_to(self, batch: Batch) -> None:
+        """Hands the failures to the batch, whose ack writes them."""
+        groups: dict[timedelta | None, list[tuple[int, str | None]]] = defaultdict(list)
+        for msg_id, (after, reason) in self._by_id.items():
+            groups[after].append((msg_id, reason))
+        for after, failures in groups.items():
+            ids: Sequence[int] = [msg_id for msg_id, _ in failures]
+            reasons = [reason for _, reason in failures]
+            if after is None:
+                batch.dead_letter(ids, reason=reasons)
+            else:
+                batch.nack(ids, retry_after=after, reason=reasons)
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Delivery(Message):
+    """A message that a handler gets. Unless the handler says otherwise, it is done when it returns.
+
+    Attributes:
+        queue: the queue's name.
+    """
+
+    queue: str = ""
+    failed: Any = field(default=None, repr=False, compare=False)
+
+    def nack(self, *, retry_after: timedelta | None = None, reason: str | None = None) -> None:
+        """Has the message delivered again, or dead-lettered once its retries run out.
+
+        Args:
+            retry_after: how long to wait; the consumer's `retry_after` by default.
+            reason: stored with the dead letter, if the message becomes one.
+
+        Raises:
+            InvalidArgument: if `retry_after` is no length of time, or negative.
+        """
+        self.failed.nack(self, retry_after, reason)
+
+    def dead_letter(self, reason: str) -> None:
+        """Makes the message a dead letter.
+
+        Raises:
+            InvalidArgument: if the consumer is partitioned; its events become dead letters only
+                when their retries run out.
+        """
+        self.failed.dead_letter(self, reason)
+
+
+def _storable(reason: str | None) -> str | None:
+    """Returns a text that the database can store, so that no reason keeps a batch from its ack."""
+    if reason is None:
+        return None
+    return reason[:_LONGEST_REASON].replace("\0", "").encode(errors="replace").decode()

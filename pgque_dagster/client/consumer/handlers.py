@@ -1,0 +1,217 @@
+"""The handlers of a consumer, by type of event."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from ..errors import InvalidArgument
+from ..intervals import check_interval
+from ..models import Message
+from .errors import HandlerMissing
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """How many events of a type are handled in a period at most, by this process.
+
+    The others wait. So choose it so that a batch can be handled in time.
+    """
+
+    count: int
+    per: timedelta = timedelta(seconds=1)
+
+    def __post_init__(self) -> None:
+        """Checks the values.
+
+        Raises:
+            InvalidArgument: if no event could ever be handled.
+        """
+        if not isinstance(self.count, int) or self.count < 1:
+            raise InvalidArgument(f"a rate limit of {self.count!r} events", "Choose 1 or more.")
+        check_interval("per", self.per)
+
+    def limiter(self) -> Any:
+        """Returns a bucket from which each event takes a token.
+
+        Raises:
+            InvalidArgument: if the package pyrate-limiter is missing.
+        """
+        try:
+            from pyrate_limiter import Limiter, Rate
+        except ImportError as error:
+            raise InvalidArgument(
+                "a rate limit needs the package pyrate-limiter",
+                "Run pip install 'pgque-dagster[consumer]'.",
+            ) from error
+        milliseconds = max(1, round(self.per.total_seconds() * 1000))
+        return Limiter(Rate(self.count, milliseconds))
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function for the events of a type.
+
+    Attributes:
+        transactional: whether it gets the connection on which the batch is acked.
+        is_async: whether it is a coroutine function.
+        limiter: from which each event takes a token; None without a rate limit.
+    """
+
+    function: Function
+    transactional: bool = False
+    is_async: bool = False
+    limiter: Any = None
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return name_of(self.function)
+
+    def refuse(self, result: object) -> None:
+        """Refuses a result that something else would have to run: the event is not handled yet.
+
+        Raises:
+            InvalidArgument: if it is a coroutine, a generator or the like.
+        """
+        kinds = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
+        if not any(is_kind(result) for is_kind in kinds):
+            return
+        close = getattr(result, "close", None)
+        if close is not None:
+            # Without it, Python warns that the coroutine was never awaited.
+            close()
+        raise InvalidArgument(
+            f"the handler {self.name} returned a {type(result).__name__}, which nothing runs; "
+            "its batch is not acked",
+            "Register a coroutine function (async def) itself, without a decorator that hides it, "
+            "or a plain function that handles the event before it returns.",
+        )
+
+
+@dataclass
+class Handlers:
+    """The handlers by type, and the one for all other types."""
+
+    by_type: dict[str, Handler] = field(default_factory=dict)
+    other: Handler | None = None
+
+    def add(
+        self,
+        types: tuple[str, ...],
+        function: Function,
+        transactional: bool,
+        rate: RateLimit | None,
+    ) -> None:
+        """Adds a handler.
+
+        Raises:
+            InvalidArgument: if a type has a handler already, or the function cannot be one.
+        """
+        is_async = inspect.iscoroutinefunction(function)
+        if is_async and transactional:
+            raise InvalidArgument(
+                f"the transactional handler {name_of(function)} is a coroutine function",
+                "Make it a plain function: it shares the connection of the consumer's thread.",
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument(
+                f"the handler {name_of(function)} is a generator function, which a call does not "
+                "run",
+                "Remove its yield.",
+            )
+        _check_parameters(function, transactional)
+        limiter = rate.limiter() if rate else None
+        handler = Handler(function, transactional, is_async, limiter)
+        for type in types:
+            if type in self.by_type:
+                raise InvalidArgument(
+                    f"the type {type!r} has a handler already: {self.by_type[type].name}",
+                    "Write one handler for each type.",
+                )
+            self.by_type[type] = handler
+        if not types:
+            if self.other is not None:
+                raise InvalidArgument(
+                    f"all other types have a handler already: {self.other.name}",
+                    "Write one handler without types.",
+                )
+            self.other = handler
+
+    def __iter__(self) -> Any:
+        yield from self.by_type.values()
+        if self.other is not None:
+            yield self.other
+
+    def find(self, message: Message) -> Handler:
+        """Returns the handler of a message, for which `check` has found that there is one."""
+        handler = self.by_type.get(message.type or "", self.other)
+        assert handler is not None
+        return handler
+
+    def found(self, messages: Iterable[Message]) -> list[Handler]:
+        """Returns the handlers that the messages need."""
+        of_types = {message.type: message for message in messages}
+        return [self.find(message) for message in of_types.values()]
+
+    def check(self, messages: Iterable[Message], batch: str) -> None:
+        """Checks that all messages have a handler.
+
+        Raises:
+            HandlerMissing: if some have none.
+        """
+        if self.other is not None:
+            return
+        missing = sorted({str(m.type) for m in messages if (m.type or "") not in self.by_type})
+        if missing:
+            names = ", ".join(f'"{name}"' for name in missing)
+            raise HandlerMissing(
+                f"{batch} has events of type {names}, for which there is no handler; "
+                "nothing of it was handled or acked",
+                f"Add @consumer.on({names}), or @consumer.on() for all other types, which may "
+                "also leave events out by doing nothing.",
+            )
+
+
+def check_types(types: tuple[object, ...]) -> None:
+    """Checks the types of events that a handler is for.
+
+    Raises:
+        InvalidArgument: if one is no text.
+    """
+    for type in types:
+        if not isinstance(type, str):
+            raise InvalidArgument(
+                f"{type!r} is no type of event",
+                'Write @consumer.on("created", "paid"), or @consumer.on() for all other types.',
+            )
+
+
+def name_of(function: Function) -> str:
+    """Returns the name of a function, or of the class of another callable."""
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def _check_parameters(function: Function, transactional: bool) -> None:
+    # A decorator may change the parameters, so those of the function it wraps do not matter.
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except ValueError:
+        # Some functions written in C do not tell their parameters.
+        return
+    except TypeError as error:
+        raise InvalidArgument(
+            f"a handler is a function, not {function!r}", "Decorate a function."
+        ) from error
+    given = ("message", "connection") if transactional else ("message",)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"the handler {name_of(function)}{signature} cannot be called with "
+            f"({', '.join(given)}): {error}",
+            "A handler takes the message, and a transactional one also the connection.",
+        ) from error

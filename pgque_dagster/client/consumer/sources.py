@@ -1,0 +1,270 @@
+"""Where a consumer's messages come from: a batch of its own, or a page of a slot."""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
+from datetime import timedelta
+from operator import attrgetter
+from typing import Any
+
+from .. import calls
+from ..batch import Batch
+from ..calls.call import Call, Row
+from ..client import Client
+from ..cooperative import claim_shared, register_subconsumer
+from ..errors import InvalidArgument, PgqueError
+from ..lease import Keeper, LeaseKeeper
+from ..models import Limits, Message
+from ..partitions import OnFailure, PartitionedConsumer, Slot
+from ..positions import Position
+from .delivery import Delivery, Failed
+
+_delivery: Callable[..., Delivery] = Delivery
+_values = attrgetter(*(field.name for field in fields(Message)))
+
+
+class Work(ABC):
+    """Messages to handle, under a lease.
+
+    Attributes:
+        queue: the queue's name.
+        batch_id: the batch; None for a page of a slot.
+        pauses: whether later messages of a key wait for one that failed.
+    """
+
+    queue: str
+    batch_id: int | None = None
+    pauses = False
+
+    @abstractmethod
+    def failed(self, retry_after: timedelta) -> Failed:
+        """Returns what notes the messages that fail."""
+
+    @abstractmethod
+    def messages(self, failed: Failed) -> list[Delivery]:
+        """Reads the messages, in order."""
+
+    @abstractmethod
+    def keeper(self) -> Keeper:
+        """Returns what renews the lease; its `check` raises once the lease is lost."""
+
+    @abstractmethod
+    def finish(self, failed: Failed) -> None:
+        """Finishes the messages, and writes which failed, in one transaction."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Leaves the messages to the next who claims them."""
+
+
+class BatchWork(Work):
+    """A claimed batch.
+
+    Attributes:
+        batch: the claim.
+    """
+
+    def __init__(self, batch: Batch, ttl: timedelta) -> None:
+        self.queue = batch.queue
+        self._ttl = ttl
+        self.batch_id = batch.batch_id
+        self.batch = batch
+
+    def failed(self, retry_after: timedelta) -> Failed:
+        """Returns what notes the messages that fail."""
+        return Failed(retry_after)
+
+    def messages(self, failed: Failed) -> list[Delivery]:
+        """Reads the messages, in order."""
+        events = calls.batches.batch_events(self.batch.batch_id)
+        queue = self.queue
+
+        def parse(rows: list[Row]) -> list[Delivery]:
+            return [_delivery(*row, queue, failed) for row in rows]
+
+        return self.batch.run(Call(events.sql, events.params, parse))
+
+    def keeper(self) -> Keeper:
+        """Returns what renews the lease."""
+        return LeaseKeeper(self.batch.session.url, self.batch.lease, self._ttl)
+
+    def finish(self, failed: Failed) -> None:
+        """Acks the batch."""
+        failed.write_to(self.batch)
+        self.batch.ack()
+
+    def release(self) -> None:
+        """Releases the lease."""
+        self.batch.release()
+
+
+class SlotWork(Work):
+    """A page of a slot of a partitioned consumer."""
+
+    def __init__(self, queue: str, slot: Slot, client: Client, pauses: bool, page: Any) -> None:
+        self.queue = queue
+        self.pauses = pauses
+        self._slot = slot
+        self._client = client
+        self._page: list[Message] = page
+
+    def failed(self, retry_after: timedelta) -> Failed:
+        """Returns what notes the messages that fail."""
+        return _SlotFailed(retry_after)
+
+    def messages(self, failed: Failed) -> list[Delivery]:
+        """Returns the messages of the page."""
+        return [_delivery(*_values(message), self.queue, failed) for message in self._page]
+
+    def keeper(self) -> Keeper:
+        """Returns what renews the lease on the slot."""
+        return self._slot.keep_alive()
+
+    def finish(self, failed: Failed) -> None:
+        """Acks the page, and releases the slot for the worker that comes next."""
+        with self._client.transaction():
+            for msg_id, retry_after, reason in failed.nacked():
+                self._slot.nack(msg_id, retry_after=retry_after, reason=reason)
+            self._slot.ack()
+        self._slot.release()
+
+    def release(self) -> None:
+        """Releases the slot."""
+        self._slot.release()
+
+
+class _SlotFailed(Failed):
+    def dead_letter(self, message: Message, reason: str) -> None:
+        """Refuses, because a slot's events become dead letters by their retries alone.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            "an event of a partitioned consumer becomes a dead letter when its retries run out",
+            "Call nack, and set the queue's max_retries.",
+        )
+
+
+class Source(ABC):
+    """A queue of a consumer."""
+
+    @abstractmethod
+    def register(self, client: Client, start_at: Position | None) -> None:
+        """Registers the consumer if `start_at` says where it starts."""
+
+    @abstractmethod
+    def claim(self, client: Client) -> Work | None:
+        """Claims what is to be handled next; None if there is nothing."""
+
+
+class BatchSource(Source):
+    """Batches of a consumer, or of a subconsumer that shares them with others."""
+
+    def __init__(
+        self,
+        queue: str,
+        consumer: str,
+        subconsumer: str | None,
+        owner: str,
+        ttl: timedelta,
+        limits: Limits,
+    ) -> None:
+        self.queue = queue
+        self._consumer = consumer
+        self._subconsumer = subconsumer
+        self._owner = owner
+        self._ttl = ttl
+        self._limits = limits
+
+    def register(self, client: Client, start_at: Position | None) -> None:
+        """Registers the consumer if `start_at` says where it starts."""
+        if start_at is not None:
+            client.register_consumer(self.queue, self._consumer, start_at=start_at)
+        else:
+            client.run(calls.consumers.check_consumer(self.queue, self._consumer))
+        if self._subconsumer is not None:
+            client.run(register_subconsumer(self.queue, self._consumer, self._subconsumer))
+
+    def claim(self, client: Client) -> Work | None:
+        """Claims the next batch."""
+        if self._subconsumer is None:
+            batch = client.claim(
+                self.queue,
+                self._consumer,
+                owner=self._owner,
+                ttl=self._ttl,
+                limits=self._limits,
+            )
+        else:
+            batch = claim_shared(
+                client,
+                self.queue,
+                self._consumer,
+                self._subconsumer,
+                owner=self._owner,
+                ttl=self._ttl,
+                limits=self._limits,
+            )
+        return BatchWork(batch, self._ttl) if batch else None
+
+
+class SlotSource(Source):
+    """Pages of the slots of a partitioned consumer, from whichever slot is free and has events."""
+
+    def __init__(
+        self,
+        queue: str,
+        consumer: str,
+        slots: int,
+        on_failure: OnFailure,
+        owner: str,
+        ttl: timedelta,
+    ) -> None:
+        self.queue = queue
+        self._consumer = consumer
+        self._slots = slots
+        self._on_failure: OnFailure = on_failure
+        self._owner = owner
+        self._ttl = ttl
+        self._next = itertools.cycle(range(slots))
+
+    def register(self, client: Client, start_at: Position | None) -> None:
+        """Subscribes all slots if `start_at` is latest.
+
+        Raises:
+            InvalidArgument: if it is another position.
+        """
+        if start_at not in (None, "latest"):
+            raise InvalidArgument(
+                f"a partitioned consumer starts at the latest tick, not at {start_at}",
+                'Pass start_at="latest".',
+            )
+        of = self._partitioned(client)
+        if start_at is not None:
+            for slot in range(self._slots):
+                of.subscribe(slot)
+        of.set_policy(self._on_failure)
+
+    def claim(self, client: Client) -> Work | None:
+        """Claims the next slot that is free and has events."""
+        of = self._partitioned(client)
+        for _ in range(self._slots):
+            slot = of.claim(next(self._next), worker=self._owner, ttl=self._ttl)
+            if slot is None:
+                continue
+            try:
+                page = slot.receive()
+            except BaseException:
+                with suppress(PgqueError):
+                    slot.release()
+                raise
+            if page:
+                return SlotWork(self.queue, slot, client, self._on_failure == "pause", page)
+            slot.release()
+        return None
+
+    def _partitioned(self, client: Client) -> PartitionedConsumer:
+        return PartitionedConsumer(client, self.queue, self._consumer, slots=self._slots)

@@ -1,0 +1,18 @@
+"""Applies batches of a queue in another database, each exactly once."""
+
+from .changes import Change
+from .consumer import RemoteConsumer
+from .errors import TargetOutOfStep, TargetRefused
+from .loader import TableLoader
+from .mover import QueueMover
+from .splitter import QueueSplitter
+
+__all__ = [
+    "Change",
+    "QueueMover",
+    "QueueSplitter",
+    "RemoteConsumer",
+    "TableLoader",
+    "TargetOutOfStep",
+    "TargetRefused",
+]

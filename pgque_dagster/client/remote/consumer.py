@@ -1,0 +1,344 @@
+"""The consumer that applies batches in another database, each exactly once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Literal, TypeVar, get_args
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from .. import calls
+from ..client import Client
+from ..connection import connect
+from ..consumer import Consumer, Delivery, RateLimit, TransactionEnded
+from ..consumer.delivery import Failed
+from ..consumer.dispatch import Dispatch
+from ..consumer.handlers import Function
+from ..consumer.renewals import Renewals
+from ..consumer.sources import BatchWork, Work
+from ..consuming import DEFAULT_TTL, NO_LIMITS
+from ..errors import InvalidArgument, PgqueError, TicksUnavailable, error_from, translated
+from ..models import Limits
+from ..positions import Position
+from ..table_rights import Connection
+from .completed import CompletedBatches, Span
+from .errors import TargetRefused
+
+F = TypeVar("F", bound=Function)
+
+# A limit of the program, and an object that is not in the state that is needed: psycopg counts
+# them as operational, but the same statement fails again.
+_LASTING = ("54", "55000")
+
+Tracking = Literal["batch", "event"]
+
+
+class RemoteConsumer(Consumer):
+    """Consumes a queue, and applies its events in another database, each exactly once.
+
+    Handlers get the message and a connection to the target. What they write there commits together
+    with a row that names the batch, and then the batch is acked. So if the process is killed before
+    the commit, nothing was applied, and if it is killed between the commit and the ack, the next
+    process finds the row and only acks. docs/movers.md has the details.
+
+    Override `apply_batch` to apply a batch as a whole, instead of handlers for its events.
+
+    Args:
+        url: the database of the queue.
+        queue: the queue's name, or several.
+        name: the consumer's name. Consumers of different databases that apply to one target need
+            different names.
+        target: the database to apply to; None for that of the queue, where one transaction applies
+            the batch and acks it.
+        tracking: `batch` applies a batch in one transaction. `event` commits after each event, for
+            handlers with effects elsewhere, such as mails: after a crash, only the event at which
+            it happened is handled again.
+        start_at: where the consumer starts if it is not registered, such as `latest`. By default
+            it must be registered.
+        retry_after: how long an event that failed waits for its next delivery.
+        limits: which batches to open.
+        lease: how long other processes wait for a batch if this one is killed.
+        poll_interval: the longest wait between two checks for batches.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queue: str | Sequence[str],
+        name: str,
+        *,
+        target: str | None = None,
+        tracking: Tracking = "batch",
+        start_at: Position | None = None,
+        retry_after: timedelta = timedelta(minutes=1),
+        limits: Limits = NO_LIMITS,
+        lease: timedelta = DEFAULT_TTL,
+        poll_interval: timedelta = timedelta(seconds=5),
+    ) -> None:
+        super().__init__(
+            url,
+            queue,
+            name,
+            start_at=start_at,
+            retry_after=retry_after,
+            limits=limits,
+            lease=lease,
+            poll_interval=poll_interval,
+        )
+        if tracking not in get_args(Tracking):
+            raise InvalidArgument(f"no tracking {tracking!r}", "Choose batch or event.")
+        if target is None and tracking == "event":
+            raise InvalidArgument(
+                "events are tracked in another database only",
+                "Pass target, or leave out tracking: in one database, the batch is applied and "
+                "acked in one transaction.",
+            )
+        self._target = target
+        self._by_event = tracking == "event"
+        self._completed = {
+            each: CompletedBatches(each, name, by_event=self._by_event) for each in self.queues
+        }
+        self._target_connection: Connection | None = None
+        self._dispatch: Dispatch | None = None
+
+    def on(
+        self, *types: str, transactional: bool = True, rate_limit: RateLimit | None = None
+    ) -> Callable[[F], F]:
+        """Decorates the handler of some types of events, or without a type that of all others.
+
+        Args:
+            *types: the types.
+            transactional: the handler is called with the message and a connection to the target;
+                there is no other kind of handler here.
+            rate_limit: how many events are handled in a period at most.
+        """
+        if self._is_bulk or not transactional:
+            raise InvalidArgument(
+                f"a {type(self).__name__} applies whole batches, without handlers"
+                if self._is_bulk
+                else "a handler of a RemoteConsumer gets a connection to the target",
+                "Use a RemoteConsumer for handlers, and a Consumer for those without a connection.",
+            )
+        return super().on(*types, transactional=True, rate_limit=rate_limit)
+
+    def prepare_target(self, connection: Connection) -> None:
+        """Checks what the consumer needs in the target, each time it connects. To be overridden.
+
+        Args:
+            connection: of the target, in autocommit mode.
+        """
+        return
+
+    def apply_batch(self, messages: Sequence[Delivery], connection: Connection) -> None:
+        """Applies a batch. To be overridden; by default it calls the handlers.
+
+        Args:
+            messages: all events of the batch, in order; `nack` and `dead_letter` of a message take
+                effect with the ack.
+            connection: of the target, in a transaction. If this raises, the batch is rolled back
+                and is not acked.
+        """
+        assert self._dispatch is not None
+        self._dispatch.in_turn(messages, connection)
+
+    def run(self) -> None:
+        """Applies batches until `stop`, SIGTERM or SIGINT; a second signal ends it at once.
+
+        If a connection breaks later, it reconnects after a wait that grows up to 30 seconds.
+
+        Raises:
+            TargetOutOfStep: if a batch does not follow the last one that the target applied.
+            TargetRefused: if the target refuses what is applied.
+            PgqueError: as for `Consumer.run`, and the same for the target.
+        """
+        try:
+            self._connect()
+            super().run()
+        finally:
+            self._disconnect()
+
+    def rewind(self) -> None:
+        """Moves the consumer to where the target ends, forward or back.
+
+        For a consumer that is out of step with its target (`TargetOutOfStep`), while nothing runs
+        it. Events between are delivered again, or passed over because the target has them.
+
+        Raises:
+            TicksUnavailable: if the queue has no longer the tick at which the target ends.
+            InvalidArgument: if that tick is no longer retained.
+            BatchLeased: if a process runs the consumer.
+        """
+        with Client(self._url) as client, self._connected_target() as connection:
+            for queue, completed in self._completed.items():
+                found = completed.read(connection)
+                lease = client.lease_info(queue, self.name)
+                if found.tick_id is None or (lease and lease.batch_id == found.batch_id):
+                    # Nothing is applied; or the batch is applied and only has to be acked.
+                    continue
+                tick = calls.batches.tick_fingerprint(queue, found.tick_id)
+                if client.run(tick) != found.fingerprint:
+                    raise TicksUnavailable(
+                        f"queue {queue} has no tick {found.tick_id} as the target has applied it",
+                        "It was lost or compacted. Compare the target with the source, then call "
+                        "reset() to continue where the consumer stands.",
+                    )
+                if lease and client.batch_info(lease.batch_id).prev_tick_id == found.tick_id:
+                    # The batch follows. Its events may be applied in part, under its id.
+                    continue
+                with client.transaction():
+                    if lease:
+                        client.finish_batch(lease.batch_id)
+                    client.seek(queue, self.name, found.tick_id, skip=True)
+
+    def reset(self) -> None:
+        """Makes the target forget where it ends, so that it takes the consumer's next batch.
+
+        Events that the target has applied already are applied again, and those it lacks stay
+        missing, unless you move the consumer with `seek`.
+        """
+        with self._connected_target() as connection:
+            for completed in self._completed.values():
+                completed.forget(connection)
+
+    @property
+    def _is_bulk(self) -> bool:
+        return type(self).apply_batch is not RemoteConsumer.apply_batch
+
+    def _check_handlers(self) -> None:
+        if not self._is_bulk:
+            super()._check_handlers()
+
+    @contextmanager
+    def _connected_target(self) -> Iterator[Connection]:
+        if self._target is None:
+            raise InvalidArgument(
+                f"consumer {self.name} applies its batches in the database of the queue",
+                "It needs neither rewind nor reset: the batch is applied and acked in one "
+                "transaction.",
+            )
+        with connect(self._target) as connection:
+            with translated():
+                for completed in self._completed.values():
+                    completed.prepare(connection)
+            yield connection
+
+    def _connect(self) -> None:
+        if self._target is None:
+            with connect(self._url) as own, translated():
+                self.prepare_target(own)
+            return
+        connection = connect(self._target)
+        try:
+            with translated():
+                for completed in self._completed.values():
+                    completed.prepare(connection)
+                self.prepare_target(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._target_connection = connection
+
+    def _disconnect(self) -> None:
+        if self._target_connection is not None:
+            self._target_connection.close()
+            self._target_connection = None
+
+    def _process(self, client: Client, work: Work, renewals: Renewals) -> None:
+        assert isinstance(work, BatchWork)
+        name = f"batch {work.batch_id} of {work.queue}/{self.name}"
+        failed = work.failed(self._retry_after)
+        try:
+            messages = work.messages(failed)
+            if not self._is_bulk:
+                self._handlers.check(messages, name)
+            keeper = work.keeper()
+            with renewals.of(keeper), self._refusing(name):
+                self._dispatch = Dispatch(self._handlers, self.name, failed, keeper.check)
+                if self._target is None:
+                    with client.transaction() as connection:
+                        self._apply(messages, connection, name)
+                        work.finish(failed)
+                    return
+                if self._target_connection is None:
+                    self._connect()
+                self._apply_in_target(client, work, messages, failed, name)
+            # Only now: the target has the batch, or had it before.
+            work.finish(failed)
+        except BaseException:
+            self._disconnect()
+            with suppress(PgqueError):
+                work.release()
+            raise
+
+    def _apply_in_target(
+        self,
+        client: Client,
+        work: BatchWork,
+        messages: Sequence[Delivery],
+        failed: Failed,
+        name: str,
+    ) -> None:
+        connection, completed = self._target_connection, self._completed[work.queue]
+        assert connection is not None
+        lease = work.batch.lease
+        lineage, *fingerprints = client.run(calls.batches.identity(work.queue, lease))
+        batch = Span(work.batch.batch_id, lease.prev_tick_id, lease.tick_id, lineage, *fingerprints)
+        completed.check_events(connection, batch.batch_id)
+        if self._by_event:
+            for message in messages:
+                with connection.transaction():
+                    if completed.lock(connection, batch, work.batch.renew):
+                        break
+                    if completed.has_event(connection, batch.batch_id, message.msg_id):
+                        continue
+                    self._apply([message], connection, name)
+                    if message not in failed:
+                        completed.record_event(connection, batch.batch_id, message.msg_id)
+        with connection.transaction():
+            applied = completed.lock(connection, batch, work.batch.renew)
+            if applied:
+                # What failed was not acked yet, so it is written with this ack.
+                failed.load(applied.failed)
+                return
+            if self._by_event:
+                # Another attempt may have applied what failed in this one.
+                failed.discard(completed.done_events(connection, batch.batch_id))
+            else:
+                self._apply(messages, connection, name)
+            completed.record(connection, batch, failed.dump())
+
+    def _apply(self, messages: Sequence[Delivery], connection: Connection, name: str) -> None:
+        ended = TransactionEnded(
+            f"the transaction in which {name} is applied was ended; the batch is not acked, and "
+            "what was written may be rolled back or committed",
+            "Remove COMMIT, ROLLBACK and close(); raise an error to roll back all, or use `with "
+            "connection.transaction():` around a part.",
+        )
+        try:
+            self.apply_batch(messages, connection)
+        except psycopg.Rollback as error:
+            raise ended from error
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            raise ended
+
+    @contextmanager
+    def _refusing(self, name: str) -> Iterator[None]:
+        """Raises psycopg errors as errors of this package: those that pass, or `TargetRefused`."""
+        try:
+            yield
+        except psycopg.Error as error:
+            state = error.sqlstate or ""
+            is_operational = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+            if (is_operational and not state.startswith(_LASTING)) or state.startswith("PQ"):
+                raise error_from(error) from error
+            raise TargetRefused(
+                f"{name} was refused by database {self._target_name()}: "
+                f"{error.diag.message_primary or error}; nothing of it was applied or acked",
+                error.diag.message_hint or "Correct the cause, and run the consumer again.",
+            ) from error
+
+    def _target_name(self) -> str:
+        if self._target_connection is None:
+            return "of the queue"
+        return self._target_connection.info.dbname

@@ -1,0 +1,125 @@
+"""The queue mover: moves events to a queue of another database, or of the same one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import calls
+from ..client import Client
+from ..connection import connect
+from ..consumer import Delivery
+from ..errors import InvalidArgument, QueueNotFound
+from ..models import Message
+from ..near_names import with_near_names
+from ..table_rights import Connection
+from .consumer import RemoteConsumer
+
+# Public functions, so that it needs no role of pgque in the target but pgque_writer.
+_DATABASE = (
+    "select pg_postmaster_start_time(), oid from pg_database where datname = current_database()"
+)
+
+
+class QueueMover(RemoteConsumer):
+    """Moves the events of a queue to a queue of another database, each exactly once.
+
+    Order, types, payloads, keys and the other extra fields stay as they are. The events get new
+    ids, and the time at which they are moved. An event that was nacked or replayed for this
+    consumer alone is moved when it is delivered again. The role needs `pgque_writer` in the target.
+
+    Args:
+        url: the database of the queue.
+        queue: the queue's name, or several.
+        name: the consumer's name.
+        target: the database of the target queue; None for the same database.
+        target_queue: the queue to move to; None for one of the same name.
+        keep_time: keeps the time at which each event was sent. This needs `pgque_admin` in the
+            target, because other roles may not choose an event's time.
+        **options: those of `RemoteConsumer`, except `tracking`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queue: str | Sequence[str],
+        name: str,
+        *,
+        target: str | None = None,
+        target_queue: str | None = None,
+        keep_time: bool = False,
+        **options: Any,
+    ) -> None:
+        refuse_tracking(self, options)
+        super().__init__(url, queue, name, target=target, **options)
+        if target_queue is None and len(self.queues) > 1:
+            raise InvalidArgument(
+                f"the mover {name} has several queues and no target queue",
+                "Pass target_queue, or start a mover for each queue.",
+            )
+        self._target_queue = target_queue or self.queues[0]
+        self._keep_time = keep_time
+
+    def prepare_target(self, connection: Connection) -> None:
+        """Checks that the target queue exists, and is not a queue that is moved."""
+        is_same = is_same_database(connection, self._url)
+        check_target_queue(connection, self, self._target_queue, is_same=is_same)
+
+    def apply_batch(self, messages: Sequence[Delivery], connection: Connection) -> None:
+        """Sends the events of a batch to the target queue."""
+        if messages:
+            send_messages(connection, self._target_queue, messages, keep_time=self._keep_time)
+
+
+def refuse_tracking(consumer: RemoteConsumer, options: dict[str, Any]) -> None:
+    """Refuses the option `tracking` for consumers that apply whole batches.
+
+    Raises:
+        InvalidArgument: if it is given.
+    """
+    if "tracking" in options:
+        raise InvalidArgument(
+            f"a {type(consumer).__name__} tracks batches, because it applies each as a whole",
+            "Leave out tracking.",
+        )
+
+
+def is_same_database(connection: Connection, url: str) -> bool:
+    """Whether a connection and a URL lead to the same database."""
+    with connect(url) as other:
+        return other.execute(_DATABASE).fetchone() == connection.execute(_DATABASE).fetchone()
+
+
+def check_target_queue(
+    connection: Connection, consumer: RemoteConsumer, queue: str, *, is_same: bool
+) -> None:
+    """Checks that a queue takes events, and is none that the consumer consumes.
+
+    Raises:
+        QueueNotFound: if there is no such queue; suggests near names.
+        QueueClosed: if the queue takes no events.
+        InvalidArgument: if the queue would be moved to itself, without an end.
+    """
+    if is_same and queue in consumer.queues:
+        raise InvalidArgument(
+            f"{consumer.name} would send the events of queue {queue} to that queue again, "
+            "without an end",
+            "Choose another target queue, or another database.",
+        )
+    client = Client(connection)
+    try:
+        # In a savepoint, so that the names can be read if it fails.
+        with client.transaction():
+            client.run(calls.publishing.current_event_table(queue))
+    except QueueNotFound as error:
+        names = client.run(calls.queues.queue_names())
+        raise with_near_names(error, names) from error.__cause__
+
+
+def send_messages(
+    connection: Connection, queue: str, messages: Sequence[Message], *, keep_time: bool
+) -> None:
+    """Sends events to a queue in their order, within the transaction of the connection."""
+    client = Client(connection)
+    if keep_time:
+        client.run(calls.publishing.insert_messages(queue, messages))
+    else:
+        client.run(calls.publishing.copy_messages(queue, messages))

@@ -1,0 +1,138 @@
+"""A trace goes from the sender to the handler, and handlers are counted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from pgque_dagster.client import Client, Consumer, Delivery, Event
+from tests.client.consumer.support import is_acked, run_until
+from tests.support.queues import Connection, rows, tick
+
+EXPORTER = InMemorySpanExporter()
+READER = InMemoryMetricReader()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def providers() -> None:
+    """An application sets these once in a process."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+    trace.set_tracer_provider(provider)
+    metrics.set_meter_provider(MeterProvider([READER]))
+
+
+@pytest.fixture(autouse=True)
+def spans() -> Iterator[None]:
+    EXPORTER.clear()
+    yield
+
+
+def finished(kind: SpanKind) -> list[ReadableSpan]:
+    return [span for span in EXPORTER.get_finished_spans() if span.kind == kind]
+
+
+def context(span: ReadableSpan) -> tuple[int, int]:
+    found = span.get_span_context()
+    assert found is not None
+    return found.trace_id, found.span_id
+
+
+def parent(span: ReadableSpan) -> tuple[int, int]:
+    assert span.parent is not None
+    return span.parent.trace_id, span.parent.span_id
+
+
+def send_all_ways(client: Client) -> None:
+    with trace.get_tracer("test").start_as_current_span("request"):
+        client.send("q", "1")
+        client.send("q", "2", partition_key="k")
+        client.send_batch("q", ["3", Event("4", key="k")])
+        client.copy_events("q", ["5", Event("6", key="k")])
+        client.send("q", '{"n": 7}', check_json=True)
+
+
+def test_a_handler_continues_the_trace_of_the_sender(client: Client, db: Connection) -> None:
+    consumer = Consumer(client.url, "q", "c")
+    handled: list[Delivery] = []
+    consumer.on()(handled.append)
+    send_all_ways(client)
+    tick(db)
+    run_until(consumer, lambda: is_acked(client))
+
+    producers, consumers = finished(SpanKind.PRODUCER), finished(SpanKind.CONSUMER)
+    (request,) = [span for span in EXPORTER.get_finished_spans() if span.name == "request"]
+    assert [span.name for span in producers] == ["send q"] * 5
+    assert {parent(span) for span in producers} == {context(request)}
+    assert [span.name for span in consumers] == ["process q"] * 7
+    assert {parent(span) for span in consumers} == {context(span) for span in producers}
+    assert [message.key for message in handled] == [None, "k", None, "k", None, "k", None]
+
+
+def test_the_context_of_the_trace_is_stored_with_the_event(client: Client, db: Connection) -> None:
+    send_all_ways(client)
+    stored = rows(db, "select ev_extra1, ev_extra2 from pgque.event order by ev_id")
+    contexts = [second or first for first, second in stored]
+    assert all(text.startswith("00-") and len(text) == 55 for text in contexts)
+    assert [first for first, second in stored if second] == ["k"] * 3
+
+
+def test_outside_of_a_trace_nothing_is_stored(client: Client, db: Connection) -> None:
+    client.send("q", "1")
+    assert rows(db, "select ev_extra1, ev_extra2 from pgque.event") == [(None, None)]
+    assert finished(SpanKind.PRODUCER) == []
+
+
+def test_the_span_of_a_handler_that_raises_has_the_error(client: Client, db: Connection) -> None:
+    consumer = Consumer(client.url, "q", "c")
+
+    @consumer.on()
+    def handle(message: Delivery) -> None:
+        raise ValueError("no such customer")
+
+    client.send("q", "1")
+    tick(db)
+    run_until(consumer, lambda: is_acked(client))
+    (span,) = finished(SpanKind.CONSUMER)
+    assert span.status.status_code == StatusCode.ERROR
+    assert span.events[0].name == "exception"
+
+
+def test_handled_messages_are_counted_by_outcome(client: Client, db: Connection) -> None:
+    client.register_consumer("q", "counted")
+    consumer = Consumer(client.url, "q", "counted")
+
+    @consumer.on()
+    def handle(message: Delivery) -> None:
+        if message.payload == "bad":
+            raise ValueError
+        if message.payload == "nacked":
+            message.nack()
+
+    client.send_batch("q", ["a", "b", "bad", "nacked"])
+    tick(db)
+    run_until(consumer, lambda: is_acked(client, consumer="counted"))
+    counted = {point.attributes["outcome"]: point.value for point in points("messages")}
+    assert counted == {"done": 2, "failed": 1, "error": 1}
+    assert sum(point.count for point in points("duration")) == 4
+
+
+def points(name: str) -> list[Any]:
+    data = READER.get_metrics_data()
+    assert data is not None
+    return [
+        point
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == f"pgque.consumer.{name}"
+        for point in metric.data.data_points
+        if (point.attributes or {}).get("consumer") == "counted"
+    ]

@@ -1,0 +1,94 @@
+"""The row in the target belongs to one attempt at a time: the one that holds the lease."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from pgque_dagster.client import DatabaseError, LeaseLost
+from pgque_dagster.client.connection import connect as connect_client
+from pgque_dagster.client.remote.completed import CompletedBatches, Span
+from pgque_dagster.client.table_rights import Connection as TargetConnection
+from tests.support.logins import as_login
+from tests.support.queues import Connection, value
+
+BATCH = Span(1, 1, 2, uuid4(), "before", "after")
+ROW = CompletedBatches("q", "c")
+
+
+def holds_the_lease() -> None:
+    return
+
+
+def lost_the_lease() -> None:
+    raise LeaseLost("another owner has the batch")
+
+
+@pytest.fixture
+def holder(target_url: str) -> Iterator[TargetConnection]:
+    """The session of an earlier attempt, in a transaction that holds the row."""
+    connection = connect_client(target_url)
+    ROW.prepare(connection)
+    connection.execute("begin")
+    assert ROW.lock(connection, BATCH, holds_the_lease) is None
+    ROW.record(connection, BATCH, None)
+    yield connection
+    connection.close()
+
+
+def is_alive(target: Connection, holder: TargetConnection) -> bool:
+    found: bool = value(
+        target,
+        "select count(*) > 0 from pg_stat_activity where pid = %s",
+        holder.info.backend_pid,
+    )
+    return found
+
+
+def test_who_holds_the_lease_ends_the_session_of_an_earlier_attempt(
+    holder: TargetConnection, target_url: str, target: Connection
+) -> None:
+    with connect_client(target_url) as connection, connection.transaction():
+        before = value(connection, "show lock_timeout")
+        assert ROW.lock(connection, BATCH, holds_the_lease) is None
+        assert value(connection, "show lock_timeout") == before
+    assert not is_alive(target, holder)
+
+
+def test_who_lost_the_lease_ends_no_session(
+    holder: TargetConnection, target_url: str, target: Connection
+) -> None:
+    with connect_client(target_url) as connection:
+        with pytest.raises(LeaseLost), connection.transaction():
+            ROW.lock(connection, BATCH, lost_the_lease)
+        assert is_alive(target, holder)
+        holder.execute("commit")
+        assert ROW.read(connection).has(BATCH)
+
+
+def test_a_session_that_must_not_be_ended_is_named(
+    holder: TargetConnection, target_url: str, target: Connection
+) -> None:
+    login = as_login(target_url)
+    target.execute("grant select, insert, update on pgque_completed_batch to login")
+    with connect_client(login) as connection:
+        with pytest.raises(DatabaseError) as caught, connection.transaction():
+            ROW.lock(connection, BATCH, holds_the_lease)
+        assert f"process {holder.info.backend_pid}" in str(caught.value)
+    assert is_alive(target, holder)
+
+
+def test_an_attempt_that_comes_after_later_batches_is_late_and_not_out_of_step(
+    target_url: str,
+) -> None:
+    """Its process was stopped before it took the lock, and others have gone on."""
+    later = Span(2, 2, 3, BATCH.lineage, "after", "last")
+    with connect_client(target_url) as connection:
+        ROW.prepare(connection)
+        for batch in (BATCH, later):
+            with connection.transaction():
+                ROW.lock(connection, batch, holds_the_lease)
+                ROW.record(connection, batch, None)
+        with pytest.raises(LeaseLost), connection.transaction():
+            ROW.lock(connection, BATCH, lost_the_lease)
+        assert ROW.read(connection).has(later)

@@ -1,0 +1,105 @@
+"""The examples of docs/movers.md run as they are written."""
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+from pgque_dagster.client import Client, Event, RemoteConsumer
+from tests.client.consumer.support import is_acked, wait_until
+from tests.support.queues import PATIENCE_SECONDS, connect, rows, tick, value
+from tests.support.triggers import attach
+
+PAGE = Path(__file__).parents[3] / "docs" / "movers.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+OTHERS = ("shipping", "billing", "mails", "unsorted")
+
+
+def run(block: str, values: dict[str, Any]) -> None:
+    """Runs a block, and stops what it runs once that has finished all batches."""
+    if ".run()" in block:
+        for name, found in list(values.items()):
+            if isinstance(found, RemoteConsumer):
+                del values[name]
+    errors: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            exec(block, values)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    if ".run()" in block:
+        wait_until(lambda: bool(errors) or is_done(values))
+        for found in list(values.values()):
+            if isinstance(found, RemoteConsumer):
+                found.stop()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+    assert errors == []
+
+
+def is_done(values: dict[str, Any]) -> bool:
+    made = [each for each in list(values.values()) if isinstance(each, RemoteConsumer)]
+    if not made or made[0].health().state != "idle":
+        return False
+    with Client(values["url"]) as client:
+        return is_acked(client, made[0].queues[0], made[0].name)
+
+
+def test_the_examples_of_the_page_run_one_after_another(database_url: str, other_url: str) -> None:
+    values: dict[str, Any] = {"__name__": "example", "url": database_url, "target_url": other_url}
+    with (
+        connect(database_url) as db,
+        connect(other_url) as target,
+        Client(database_url) as client,
+        Client(other_url) as target_client,
+    ):
+        for queue in ("orders", "changes", *OTHERS):
+            client.create_queue(queue)
+        target_client.create_queue("orders")
+        target.execute("create table reserved (id int)")
+        target.execute("create table order_copy (id int primary key, total numeric)")
+        account = "account (id int primary key, owner text)"
+        db.execute(f"create table {account}".encode())
+        target.execute("create schema bank")
+        target.execute(f"create table bank.{account}".encode())
+        attach(db, "jsontriga", table="account", queue="changes")
+        db.execute("insert into account values (1, 'Ann'), (2, 'Bob')")
+        db.execute("update account set owner = 'Ada' where id = 1")
+        client.send_batch(
+            "orders",
+            [
+                Event({"id": 1, "total": 4.5}, type="order.created", key="ann"),
+                Event({"id": 1, "total": 5}, type="order.paid"),
+                Event({"id": 2}, type="order.lost"),
+            ],
+        )
+        for queue in ("orders", "changes"):
+            tick(db, queue)
+        for block in BLOCKS:
+            run(block, values)
+        assert rows(target, "select id from reserved") == [(1,)]
+        assert rows(target, "select ev_type from pgque.event order by ev_id") == [
+            ("order.created",),
+            ("order.paid",),
+            ("order.lost",),
+        ]
+        found = rows(
+            db,
+            "select queue_name, ev_type from pgque.event e"
+            " join pgque.queue on ev_table / 4 = queue_id"
+            " where queue_name not in ('orders', 'changes') order by 1, 2",
+        )
+        assert found == [
+            ("billing", "order.created"),
+            ("billing", "order.paid"),
+            ("mails", "order.created"),
+            ("shipping", "order.paid"),
+            ("unsorted", "order.lost"),
+        ]
+        assert rows(target, "select * from bank.account order by id") == [(1, "Ada"), (2, "Bob")]
+        assert rows(target, "select id, total from order_copy order by id") == [(1, 5), (2, None)]
+        assert value(target, "select count(*) from pgque_completed_batch") == 4
