@@ -1,15 +1,22 @@
-"""Queues in Spark: batches as DataFrames, the data source `pgque`, and sinks for results."""
+"""Queues in Spark: batches as DataFrames, the data source `pgque`, and sinks for results.
 
-from .address import DatabaseAddress
-from .batch import SparkBatch
-from .cluster.executor_errors import PackageMissing, clear_executor_errors
-from .cluster.java import JavaMissing
-from .cluster.shipping import ship
-from .payload.changes import parse_changes
-from .payload.parsing import parse_payloads
-from .reading.jdbc import JdbcDriverMissing
-from .sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, once_per_batch
-from .source import register
+The names below are loaded on first use, because Arrow and the parsers take long to import.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .address import DatabaseAddress
+    from .batch import SparkBatch
+    from .cluster.executor_errors import PackageMissing, clear_executor_errors
+    from .cluster.java import JavaMissing
+    from .cluster.shipping import ship
+    from .payload.changes import parse_changes
+    from .payload.parsing import parse_payloads
+    from .reading.jdbc import JdbcDriverMissing
+    from .sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, once_per_batch
+    from .source import register
 
 __all__ = [
     "DatabaseAddress",
@@ -28,3 +35,31 @@ __all__ = [
     "register",
     "ship",
 ]
+
+_MODULES = {
+    "DatabaseAddress": "address",
+    "DeltaSink": "sinks.delta",
+    "IcebergSink": "sinks.iceberg",
+    "JavaMissing": "cluster.java",
+    "JdbcDriverMissing": "reading.jdbc",
+    "PackageMissing": "cluster.executor_errors",
+    "ParquetSink": "sinks.parquet",
+    "PostgresSink": "sinks.postgres",
+    "SparkBatch": "batch",
+    "clear_executor_errors": "cluster.executor_errors",
+    "once_per_batch": "sinks.once",
+    "parse_changes": "payload.changes",
+    "parse_payloads": "payload.parsing",
+    "register": "source",
+    "ship": "cluster.shipping",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import psycopg
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from ..client import Batch
 from ..client.batch import read_plan
@@ -25,15 +26,16 @@ from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalform
 from .payload.malformed_columns import MALFORMED, check_clash
 from .payload.row_parser import MissingColumns
 from .payload.schema import Schema, parse_schema
+from .payload.slices import PayloadSlices
 from .reading import arrow, jdbc
 from .reading.options import DEFAULT_SLICES, plan_option
 from .written import Written
 
 Reader = Literal["adbc", "jdbc"]
 
-# Up to this size, reading on the driver was faster than a Spark read when measured:
-# docs/decisions/0003-arrow-over-adbc.md.
+# Smaller batches are read faster on the driver: docs/decisions/0003-arrow-over-adbc.md.
 DRIVER_SIDE_EVENTS = 20_000
+DRIVER_SIDE_BYTES = 16 * 1024 * 1024
 
 
 class SparkBatch:
@@ -49,6 +51,9 @@ class SparkBatch:
     Raises:
         InvalidArgument: if a Connect session would show the password in the address.
     """
+
+    # Whether malformed events are left to the check before publishing. Only a step sets it.
+    settles_late = False
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class SparkBatch:
         self._attempt = Attempt(batch, url, address, Written(f"batch {batch.batch_id}"))
         self._slices = slices
         self._persisted: list[DataFrame] = []
+        self._parsed: list[PayloadSlices] = []
 
     @property
     def queue(self) -> str:
@@ -91,6 +97,12 @@ class SparkBatch:
     def event_count(self) -> int:
         """How many events the batch has."""
         return self._plan.events
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the driver reads the batch itself."""
+        plan = self._plan
+        return plan.events <= DRIVER_SIDE_EVENTS and plan.bytes <= DRIVER_SIDE_BYTES
 
     @cached_property
     def _plan(self) -> ReadPlan:
@@ -119,7 +131,7 @@ class SparkBatch:
         if reader not in get_args(Reader):
             raise InvalidArgument(f"there is no reader {reader!r}", "Readers are: adbc, jdbc.")
         wanted = arrow.check_columns(columns)
-        if self.event_count <= DRIVER_SIDE_EVENTS:
+        if self._is_small:
             schema = arrow.spark_schema(wanted)
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
         if reader == "jdbc":
@@ -160,14 +172,14 @@ class SparkBatch:
 
         Raises:
             MalformedPayload: under `fail`, or if too many events are malformed; it names the
-                first events and their reasons.
+                first events. The check before publishing may raise it instead: docs/assets.md.
             InvalidArgument: if the schema or a column cannot be used, or `max_malformed` is not a
                 number from 0 to 1.
         """
         check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
         kept = _check_kept(keep, fields.names)
-        if self.event_count <= DRIVER_SIDE_EVENTS:
+        if self._is_small:
             columns = parsing.needed_columns(kept)
             read = parsing.parse_table(self._read_here(columns), fields, keep=kept)
             rows = read.rows
@@ -176,14 +188,23 @@ class SparkBatch:
                 rows = read.fitting
             return self.spark.createDataFrame(rows, schema=parsing.table_schema(fields, kept))
         payloads = parsing.PayloadRead(fields, kept)
-        parsed = self._from_source(**payloads.options())
-        # Persisted, because the malformed events are collected here and the caller reads the rest.
-        self._persisted.append(parsed.persist())
-        if on_malformed != "keep":
-            explained = parsing.explain(parsed)
-            self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
-            parsed = parsed.where(~parsed[MALFORMED])
-        return payloads.rows(parsed)
+        payloads.check()
+        slices = PayloadSlices(self.spark, self._attempt.address, self._plan.slices, payloads)
+        if on_malformed == "keep":
+            return slices.all()
+
+        def settle() -> None:
+            with slices.malformed() as explained:
+                self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
+
+        self._parsed.append(slices)
+        # Spark Connect has no accumulators for the reports of tasks.
+        if self.settles_late and not is_remote():
+            self._batch.before_publishing(settle)
+            return slices.fitting()
+        fitting = slices.persisted()
+        settle()
+        return fitting
 
     def changes(
         self,
@@ -228,7 +249,7 @@ class SparkBatch:
         rows = changes.RowSchema(fields, key, missing_columns)
         kept = _check_kept(keep, ())
         columns = list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept)))
-        if self.event_count <= DRIVER_SIDE_EVENTS:
+        if self._is_small:
             events = self._read_here(columns)
             parsed = rows.parse_table(self.spark, events, keep=_with_id(kept))
         else:
@@ -317,9 +338,11 @@ class SparkBatch:
         self._batch.before_ack(step)
 
     def close(self) -> None:
-        """Frees the DataFrames that `payload`, `changes` and `fragments` persisted."""
+        """Frees what `payload`, `changes` and `fragments` persisted, and reports of tasks."""
         while self._persisted:
             self._persisted.pop().unpersist()
+        while self._parsed:
+            self._parsed.pop().forget()
 
     def _from_source(self, **options: str) -> DataFrame:
         source.register(self.spark)
@@ -345,8 +368,7 @@ class SparkBatch:
         max_malformed: float,
     ) -> DataFrame:
         """Sets malformed rows aside and returns the others; the rows have the reasons."""
-        if self.event_count > DRIVER_SIDE_EVENTS:
-            # Persisted, as in payload().
+        if not self._is_small:
             self._persisted.append(parsed.persist())
         if policy == "keep":
             return parsed

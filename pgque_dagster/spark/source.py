@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 from ..client import Client
 from ..client.errors import BatchLeased, InvalidArgument
 from ..client.models import Slice
-from .payload.parsing import PayloadRead
 from .reading import arrow
 from .reading.options import ReadOptions
 from .streaming.factory import stream_reader
@@ -40,9 +39,8 @@ class SlicePartition(InputPartition):
 class PgqueReader(DataSourceReader):
     """Plans on the driver and reads on the executors, so it has only picklable attributes."""
 
-    def __init__(self, options: ReadOptions, payloads: PayloadRead | None) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._payloads = payloads
 
     def partitions(self) -> list[SlicePartition]:
         """Returns one partition per slice.
@@ -64,8 +62,7 @@ class PgqueReader(DataSourceReader):
         if not isinstance(partition, SlicePartition) or partition.part is None:
             return iter(())
         url = self._options.address.resolve()
-        events = arrow.read_slice(url, partition.part, self._options.columns)
-        return events if self._payloads is None else self._payloads.batches(events)
+        return arrow.read_slice(url, partition.part, self._options.columns)
 
 
 def _check_lease(client: Client, options: ReadOptions) -> None:
@@ -89,14 +86,12 @@ class PgqueDataSource(DataSource):
         return "pgque"
 
     def schema(self) -> StructType:
-        """Returns the chosen event columns, or the columns of parsed payloads."""
-        if payloads := PayloadRead.parse(self.options):
-            return payloads.schema()
+        """Returns the chosen event columns."""
         return arrow.spark_schema(arrow.parse_columns(self.options.get("columns")))
 
     def reader(self, schema: StructType) -> PgqueReader:
         """Returns the reader."""
-        return PgqueReader(ReadOptions.parse(self.options), PayloadRead.parse(self.options))
+        return PgqueReader(ReadOptions.parse(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Returns the reader of a streaming query; it refuses wrong options once the query runs."""

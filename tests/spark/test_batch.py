@@ -1,10 +1,11 @@
 """A claimed batch as DataFrames; both ways of reading must give the same."""
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
-from pgque_dagster.spark.batch import attempt_of
+from pgque_dagster.spark.batch import DRIVER_SIDE_BYTES, attempt_of
 from tests.support.events import claim, make_queue, publish, tick
 
 
@@ -44,3 +45,23 @@ def test_a_batch_does_not_show_the_password_of_its_database(
         public = [getattr(batch, name) for name in dir(batch) if not name.startswith("_")]
 
         assert "s3cret" not in repr([attempt_of(batch), *public])
+
+
+def test_few_events_with_large_texts_are_read_by_executors(
+    database_url: str, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Client(database_url) as client:
+        make_queue(client)
+        large = "x" * (DRIVER_SIDE_BYTES // 2)
+        publish(client, [large, "small"])
+        small = SparkBatch(spark, claim(client), database_url)
+        small.events().explain()
+        assert "LocalTableScan" in capfd.readouterr().out
+        small.claim.ack()
+        publish(client, [large, large])
+
+        events = SparkBatch(spark, claim(client), database_url).events()
+
+        events.explain()
+        assert "LocalTableScan" not in capfd.readouterr().out
+        assert [len(row.ev_data) for row in events.collect()] == [len(large)] * 2

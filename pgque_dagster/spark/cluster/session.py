@@ -1,13 +1,20 @@
 """Opens the Spark session of a resource, with the driver's Python on the executors."""
 
+import logging
 import os
 import sys
 from typing import Any
 
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from .java import check_java
+
+logger = logging.getLogger("pgque.spark")
+
+# The session that was opened last in this process, which a later run gets, too.
+_opened: SparkSession | None = None
 
 
 def open_session(resource: Any) -> SparkSession:
@@ -19,10 +26,28 @@ def open_session(resource: Any) -> SparkSession:
     Raises:
         JavaMissing: if Spark cannot start because Java is missing or too old.
     """
+    global _opened
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if _opened is not None and is_remote():
+        _close_if_lost(_opened)
     try:
         session: SparkSession = resource.spark_session
     except PySparkRuntimeError:
-        check_java()
+        if not is_remote():
+            check_java()
         raise
+    _opened = session
     return session
+
+
+def _close_if_lost(session: SparkSession) -> None:
+    """Closes a session that the Connect server does not have any more.
+
+    The server forgets all sessions when it is started again, and those that were idle for an hour.
+    PySpark would return such a session again until it is closed.
+    """
+    try:
+        session.conf.get("spark.sql.session.timeZone")
+    except PySparkException as error:
+        logger.warning("Opening a new Spark Connect session, since the last one ended: %s", error)
+        session.stop()

@@ -8,18 +8,14 @@ import contextvars
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
 from pyspark.sql import SparkSession
-from pyspark.sql.utils import is_remote
 
 from ...client import PgqueError
-
-_CANCEL_SECONDS = 1.0
+from .job_tag import JobTag
 
 
 class ComputeTimedOut(PgqueError):
@@ -36,10 +32,9 @@ class TimeLimit:
     """
 
     def __init__(self, spark: SparkSession, limit: timedelta | None, name: str) -> None:
-        self._spark = spark
         self._limit = limit
         self._name = name
-        self._tag = f"pgque-{uuid.uuid4().hex}"
+        self._tag = JobTag(spark)
         self._until = 0.0
         self._left = threading.Event()
         self._body: threading.Thread | None = None
@@ -48,15 +43,15 @@ class TimeLimit:
         """Starts the clock."""
         if self._limit is not None:
             self._until = time.monotonic() + self._limit.total_seconds()
-            self._add_tag()
-            threading.Thread(target=self._cancel_when_over, name=self._tag, daemon=True).start()
+            self._tag.add()
+            threading.Thread(target=self._cancel_when_over, daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Stops the clock."""
         self._left.set()
         if self._limit is not None:
-            self._remove_tag()
+            self._tag.remove()
 
     @property
     def is_over(self) -> bool:
@@ -97,30 +92,9 @@ class TimeLimit:
         finally:
             wanted.put(False)
 
-    def _add_tag(self) -> None:
-        """Tags the Spark jobs that the calling thread starts from now on."""
-        if is_remote():
-            self._spark.addTag(self._tag)
-        else:
-            self._spark.sparkContext.addJobTag(self._tag)
-
-    def _remove_tag(self) -> None:
-        if is_remote():
-            self._spark.removeTag(self._tag)
-        else:
-            self._spark.sparkContext.removeJobTag(self._tag)
-
     def _cancel_when_over(self) -> None:
         self._left.wait(self._until - time.monotonic())
-        # Repeatedly, because the body may start another job after one is cancelled.
-        # Errors are ignored, because the session may end before an abandoned body does.
-        with suppress(Exception):
-            while not (self._left.is_set() and self._is_body_done()):
-                if is_remote():
-                    self._spark.interruptTag(self._tag)
-                else:
-                    self._spark.sparkContext.cancelJobsWithTag(self._tag)
-                time.sleep(_CANCEL_SECONDS)
+        self._tag.cancel_until(lambda: self._left.is_set() and self._is_body_done())
 
     def _is_body_done(self) -> bool:
         return self._body is None or not self._body.is_alive()
@@ -133,7 +107,7 @@ class TimeLimit:
     ) -> None:
         try:
             # Tags belong to a thread.
-            self._add_tag()
+            self._tag.add()
             results = body()
             while wanted.get():
                 for value in results:

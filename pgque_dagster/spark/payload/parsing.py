@@ -4,7 +4,7 @@ docs/payloads.md says what fits. `json_parser` reads the payloads, on the driver
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,7 +30,7 @@ from .malformed_columns import (
 )
 from .schema import Schema, parse_schema
 
-# The event's id, in a read of the data source: a field may be named ev_id.
+# The event's id, on executors: a field may be named ev_id.
 ID = "_pgque_id"
 
 
@@ -86,7 +86,7 @@ def parse_payloads(
 
 @dataclass(frozen=True)
 class PayloadRead:
-    """How a read of the data source parses payloads, on the executor that reads them.
+    """How executors parse the payloads of the events that they read.
 
     Attributes:
         fields: the fields to read; those that are not nullable must be present, at any depth.
@@ -96,50 +96,32 @@ class PayloadRead:
     fields: t.StructType
     keep: tuple[str, ...]
 
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "PayloadRead | None":
-        """Reads the data source's options; returns None if payloads are not parsed."""
-        fields = options.get("payload_fields")
-        if not fields:
-            return None
-        keep = options.get("payload_keep")
-        return cls(
-            t.StructType.fromJson(json.loads(fields)), tuple(keep.split(",") if keep else ())
-        )
-
-    def options(self) -> dict[str, str]:
-        """Returns the data source's options.
+    def check(self) -> None:
+        """Checks the fields on the driver.
 
         Raises:
-            InvalidArgument: if the fields cannot be read.
+            InvalidArgument: if they cannot be read.
         """
         PayloadParser(self.fields)
-        return {
-            "columns": ",".join(needed_columns(self.keep)),
-            "payload_fields": self.fields.json(),
-            "payload_keep": ",".join(self.keep),
-        }
 
     def schema(self) -> t.StructType:
-        """Returns the kept columns, `ID`, the fields by number, `MALFORMED`, `REASON` and `TEXT`.
+        """Returns the kept columns, and the fields by number.
 
         The fields have numbers because a field may have the name of another column, or may differ
         from another field only in case.
         """
         types = [field.dataType for field in _nullable(self.fields)]
         return t.StructType(
-            [
-                *arrow.spark_schema(self.keep),
-                t.StructField(ID, t.LongType()),
-                *map(t.StructField, self._numbered(), types),
-                t.StructField(MALFORMED, t.BooleanType()),
-                t.StructField(REASON, t.StringType()),
-                t.StructField(TEXT, t.StringType()),
-            ]
+            [*arrow.spark_schema(self.keep), *map(t.StructField, self._numbered(), types)]
         )
 
     def batches(self, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Parses events of `needed_columns`; `REASON` and `TEXT` are null for those that fit."""
+        """Parses events of `needed_columns`.
+
+        Yields:
+            Record batches with the columns of `schema`, and `ID`, `MALFORMED`, `REASON` and `TEXT`.
+            The last two are null for events that fit.
+        """
         parser = PayloadParser(self.fields)
         for batch in events:
             texts = batch.column("ev_data")
@@ -147,8 +129,8 @@ class PayloadRead:
             is_malformed = parsed.reasons.is_valid()
             columns = {
                 **{name: batch.column(name) for name in self.keep},
-                ID: batch.column("ev_id"),
                 **dict(zip(self._numbered(), parsed.columns, strict=True)),
+                ID: batch.column("ev_id"),
                 MALFORMED: is_malformed,
                 REASON: with_prefix(parsed.reasons),
                 TEXT: pc.if_else(is_malformed, texts, None),
@@ -167,12 +149,6 @@ class PayloadRead:
 def needed_columns(keep: Sequence[str]) -> list[str]:
     """Returns the columns that parsing needs, and the columns to keep."""
     return list(dict.fromkeys(("ev_id", "ev_data", *keep)))
-
-
-def explain(parsed: DataFrame) -> DataFrame:
-    """Returns ev_id, `REASON` and `TEXT` of the malformed events of a read with `PayloadRead`."""
-    malformed = parsed.where(parsed[MALFORMED])
-    return malformed.select(f.col(ID).alias("ev_id"), REASON, TEXT)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import adbc_driver_manager
 import psycopg
 import pyarrow as pa
-from adbc_driver_postgresql import StatementOptions, dbapi
 from pyspark.sql import types as t
 
 from ...client.connection import connect
@@ -88,6 +86,10 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
         StaleReadPlan: if the table was truncated or rewritten after planning.
         ConnectionFailed: if the database cannot be reached from here, or the connection broke.
     """
+    # ADBC loads pandas, which takes as long as all of this package.
+    import adbc_driver_manager
+    from adbc_driver_postgresql import StatementOptions, dbapi
+
     wanted = [c for c in columns if c not in _OFTEN_NULL or c in part.set_columns]
     # At least one column, to know the number of rows.
     query = f"select {', '.join(dict.fromkeys(wanted or ('ev_id',)))} from {part.rows}"

@@ -10,9 +10,16 @@ from ...client.errors import InvalidArgument
 from ...client.models import ReadPlan, Slice
 from ..address import DatabaseAddress
 from . import arrow
-from .option_values import INTEGER, positive
+from .option_values import INTEGER, positive, refuse_unknown
 
 DEFAULT_SLICES = 4
+ADDRESS_OPTIONS = ("url", "url_env", "url_file")
+# The last two are for SparkBatch.
+_OPTIONS = (
+    *ADDRESS_OPTIONS,
+    *("batch_id", "owner", "queue", "from_tick", "to_tick", "consumer", "slices", "columns"),
+    *("reader", "plan"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,9 @@ class ReadOptions:
         """Parses Spark's options.
 
         Raises:
-            InvalidArgument: if an option is missing or malformed.
+            InvalidArgument: if an option is missing or malformed, or does not exist.
         """
+        refuse_unknown(options, _OPTIONS, "reading from format('pgque')")
         if options.get("reader", "adbc") != "adbc":
             raise InvalidArgument(
                 f"format('pgque') has no reader {options['reader']!r}",

@@ -5,10 +5,8 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import adbc_driver_manager
 import pyarrow as pa
 import pyarrow.compute as pc
-from adbc_driver_postgresql import dbapi
 from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
 
@@ -107,6 +105,9 @@ def read_whole_table(
 
 
 def _schema(url: str, name: str, types: dict[str, str]) -> pa.Schema:
+    # ADBC loads pandas, which is not needed before something is read.
+    from adbc_driver_postgresql import dbapi
+
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute(f"select * from {name} limit 0")
         found = cursor.fetch_arrow_table().schema
@@ -143,6 +144,9 @@ def _reader(parts: list[_Part]) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 
 
 def _read(part: _Part) -> Iterator[pa.RecordBatch]:
+    import adbc_driver_manager
+    from adbc_driver_postgresql import dbapi
+
     try:
         with dbapi.connect(part.address.resolve()) as connection, connection.cursor() as cursor:
             cursor.execute("set transaction isolation level repeatable read, read only")

@@ -1,9 +1,34 @@
-"""Sinks for the results of batches. Another attempt at a batch does not count it twice."""
+"""Sinks for the results of batches. Another attempt at a batch does not count it twice.
 
-from .delta import DeltaSink
-from .iceberg import IcebergSink
-from .once import once_per_batch
-from .parquet import ParquetSink
-from .postgres import PostgresSink
+The names below are loaded on first use: see `pgque_dagster.spark`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .delta import DeltaSink
+    from .iceberg import IcebergSink
+    from .once import once_per_batch
+    from .parquet import ParquetSink
+    from .postgres import PostgresSink
 
 __all__ = ["DeltaSink", "IcebergSink", "ParquetSink", "PostgresSink", "once_per_batch"]
+
+_MODULES = {
+    "DeltaSink": "delta",
+    "IcebergSink": "iceberg",
+    "ParquetSink": "parquet",
+    "PostgresSink": "postgres",
+    "once_per_batch": "once",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -6,7 +6,7 @@ here; the files of tasks that Spark did not accept are published by nobody.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
 from ...client.errors import InvalidArgument
 from ..cluster.executor_errors import clear_executor_errors
@@ -87,6 +87,7 @@ def write_files(
     storage: Storage,
     folder: str,
     *,
+    constants: Mapping[str, int] = {},
     target_file_bytes: int = TARGET_FILE_BYTES,
 ) -> list[DataFile]:
     """Writes the rows of a DataFrame; each task writes one file or more, or none if it has no rows.
@@ -95,17 +96,20 @@ def write_files(
         frame: the rows.
         storage: the location. Executors need the same access to it as the driver.
         folder: a folder in it that no other attempt uses.
+        constants: columns that the files have besides those of the DataFrame, each with the value
+            of all rows. Tasks add them, so that Spark does not send them to Python.
         target_file_bytes: a task begins another file when one has this size.
 
     Raises:
         InvalidArgument: if the files cannot hold a column, or two columns differ only in case.
         StorageFailed: if a file cannot be written.
     """
-    check_columns(frame.schema)
-    metadata = {_SPARK_SCHEMA: frame.schema.json(), _SPARK_VERSION: frame.sparkSession.version}
+    schema = with_constants(frame.schema, constants)
+    check_columns(schema)
+    metadata = {_SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = _TaskFiles(storage, folder, metadata, target_file_bytes)
+        writer = _TaskFiles(storage, folder, constants, metadata, target_file_bytes)
         files = writer.write(batches)
         yield pa.RecordBatch.from_pydict(
             {
@@ -120,6 +124,17 @@ def write_files(
     with clear_executor_errors():
         written = frame.mapInArrow(write, _RESULT).collect()
     return [DataFile(row.path, row.rows, row.size, bytes(row.footer)) for row in written]
+
+
+def with_constants(schema: StructType, constants: Iterable[str]) -> StructType:
+    """Returns the columns of the files that `write_files` writes.
+
+    Args:
+        schema: of the DataFrame.
+        constants: the names of columns that the tasks add.
+    """
+    added = (StructField(name, LongType(), nullable=False) for name in constants)
+    return StructType([*schema.fields, *added])
 
 
 def check_columns(
@@ -139,6 +154,12 @@ def check_columns(
         raise InvalidArgument("the DataFrame has no columns", "Select the columns to store.")
     seen: dict[str, str] = {}
     for name in schema.names:
+        if "." in name or "`" in name:
+            raise InvalidArgument(
+                f"column {name} has a dot or a backtick in its name, with which Spark does not "
+                "find it",
+                f"Give it another name: withColumnRenamed({name!r}, …).",
+            )
         if (first := seen.setdefault(name.lower(), name)) is not name:
             raise InvalidArgument(
                 f"the columns {first} and {name} have one name to readers, which ignore case",
@@ -194,17 +215,23 @@ class _TaskFiles:
     """The files of one task."""
 
     def __init__(
-        self, storage: Storage, folder: str, metadata: dict[str, str], target_bytes: int
+        self,
+        storage: Storage,
+        folder: str,
+        constants: Mapping[str, int],
+        metadata: dict[str, str],
+        target_bytes: int,
     ) -> None:
         self._storage = storage
         self._folder = folder
+        self._constants = constants
         self._metadata = metadata
         self._target_bytes = target_bytes
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
         """Writes the rows of the task."""
         written: list[DataFile] = []
-        groups = _row_groups(batches)
+        groups = map(self._stored, _row_groups(batches))
         try:
             group = next(groups, None)
             while group is not None:
@@ -217,6 +244,12 @@ class _TaskFiles:
             raise
         return written
 
+    def _stored(self, rows: pa.Table) -> pa.Table:
+        for name, value in self._constants.items():
+            column = pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows)
+            rows = rows.append_column(name, column)
+        return rows.cast(stored_schema(rows.schema))
+
     def _write_file(
         self, group: pa.Table, groups: Iterator[pa.Table]
     ) -> tuple[DataFile, pa.Table | None]:
@@ -225,7 +258,13 @@ class _TaskFiles:
         following: pa.Table | None = group
         with ExitStack() as stack:
             output = stack.enter_context(self._storage.create(path))
-            writer = pq.ParquetWriter(output, group.schema, store_schema=False)
+            writer = pq.ParquetWriter(
+                output,
+                group.schema,
+                store_schema=False,
+                # As Spark stores them, and as Iceberg demands.
+                store_decimal_as_integer=True,
+            )
             stack.callback(_abandon, writer)
             while following is not None and output.size < self._target_bytes:
                 # One row group, because its size is limited by bytes already.
@@ -250,15 +289,10 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         united.append(batch)
         size += batch.nbytes
         if size >= _ROW_GROUP_BYTES:
-            yield _table(united)
+            yield pa.Table.from_batches(united)
             united, size = [], 0
     if united:
-        yield _table(united)
-
-
-def _table(batches: list[pa.RecordBatch]) -> pa.Table:
-    table = pa.Table.from_batches(batches)
-    return table.cast(stored_schema(table.schema))
+        yield pa.Table.from_batches(united)
 
 
 def _abandon(writer: Any) -> None:

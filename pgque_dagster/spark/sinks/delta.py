@@ -1,32 +1,35 @@
 """Stores batches in a Delta table. It needs no jar."""
 
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ...client import BatchNotOpen, InvalidArgument, LeaseLost
 from ..batch import SparkBatch
+from ..cluster.lost_lease import cancelled_without_lease
 from .data_files import TARGET_FILE_BYTES, write_files
 from .delta_merge import check_keys
 from .delta_output import DeltaOutput, Target
 from .delta_schema import delta_fields
 from .file_reader import ListedFile, read_table_files
+from .modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
     LINEAGE,
     BatchIdentity,
-    SchemaEvolution,
     StoredBatch,
+    refuse_window,
     with_batch_id,
     written_for,
 )
@@ -34,9 +37,11 @@ from .tables import (
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-DeltaMode = Literal["append", "upsert", "replace"]
-
 _FOLDER = "data"
+# The files of attempts, and those that Delta's library writes when it unites or merges files.
+_WRITTEN = re.compile(
+    rf"{_FOLDER}/\d+-\d+-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\.parquet|[^/]+\.parquet"
+)
 
 
 class DeltaSink:
@@ -73,8 +78,8 @@ class DeltaSink:
         target_file_bytes: a task begins another file when one has this size.
 
     Raises:
-        InvalidArgument: if the mode needs a key and there is none, or the reverse, or nothing here
-            can open the URL.
+        InvalidArgument: if the mode needs a key and there is none, or the reverse, or if nothing
+            here can open the URL or the path.
     """
 
     def __init__(
@@ -87,18 +92,18 @@ class DeltaSink:
         storage_options: Mapping[str, str] | None = None,
         target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
-        if mode not in ("append", "upsert", "replace"):
-            raise InvalidArgument(f"no mode {mode!r}", "Modes are append, upsert and replace.")
-        if bool(key) != (mode != "append"):
-            raise InvalidArgument(
-                f"mode {mode} {'needs a' if mode != 'append' else 'has no'} key",
-                "A key is for upsert and replace: the columns by which rows are replaced.",
-            )
+        check_mode(mode, key)
         if schema_evolution not in ("fail", "add_columns"):
             raise InvalidArgument(
                 f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
             )
         self._storage = Storage.of(location, storage_options)
+        if not self._storage.is_url and set(self._storage.location) & {"%", "\\"}:
+            raise InvalidArgument(
+                f"the path {self._storage.location} has % or \\ in it, and Delta's library looks "
+                "for it elsewhere",
+                "Use a path without these characters.",
+            )
         self._target = Target(self._storage, mode, tuple(key), schema_evolution)
         self._target_file_bytes = target_file_bytes
 
@@ -121,16 +126,25 @@ class DeltaSink:
             StorageFailed: if the files or the table cannot be written. The batch stays open.
         """
         claim = batch.claim
+        if self._target.mode != "append":
+            refuse_window(claim, f"mode {self._target.mode} of {self._target.name}")
         identity = BatchIdentity.of(claim)
-        rows = with_batch_id(frame, batch.batch_id)
+        schema = with_batch_id(frame.schema)
         attempt = Attempt(claim.lease.epoch, uuid.uuid4().hex)
-        output = DeltaOutput(self._target, claim, identity, attempt, delta_fields(rows.schema))
+        output = DeltaOutput(self._target, claim, identity, attempt, delta_fields(schema))
         self._check_key(frame)
-        self._prepare(output, identity, rows.schema)
+        self._prepare(output, identity, schema)
         folder = f"{_FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
-        with written_for(self._target.name, identity):
+        with (
+            cancelled_without_lease(batch.spark, claim),
+            written_for(self._target.name, identity),
+        ):
             output.files = write_files(
-                rows, self._storage, folder, target_file_bytes=self._target_file_bytes
+                frame,
+                self._storage,
+                folder,
+                constants={BATCH_ID: batch.batch_id},
+                target_file_bytes=self._target_file_bytes,
             )
         merged = self._target.mode != "append"
         try:
@@ -194,6 +208,10 @@ class DeltaSink:
     ) -> list[str]:
         """Deletes files that the table does not refer to, such as those of killed attempts.
 
+        Those are the files that were removed from the table, and files with the names that attempts
+        and Delta's library give. Other files remain, because the table may be in the folder of
+        another one: as `sales/revenue` is in that of `sales`.
+
         Args:
             retention: how old they must be: longer than any attempt and any reader takes.
             dry_run: whether to list the files only.
@@ -203,18 +221,29 @@ class DeltaSink:
 
         Raises:
             InvalidArgument: if the retention is under a day.
+            StorageFailed: if files cannot be removed.
         """
         if retention < timedelta(days=1):
             raise InvalidArgument(
                 f"a retention of {retention} may delete files of attempts that are under way",
                 "Give at least a day.",
             )
-        return self._target.load().vacuum(
-            retention_hours=int(retention.total_seconds() // 3600),
-            dry_run=dry_run,
-            enforce_retention_duration=False,
-            full=True,
-        )
+        table = self._target.load()
+
+        def unused(*, full: bool) -> list[str]:
+            return table.vacuum(
+                retention_hours=int(retention.total_seconds() // 3600),
+                dry_run=True,
+                enforce_retention_duration=False,
+                full=full,
+            )
+
+        # A full vacuum deletes whatever is in the folder, also other tables.
+        left = [path for path in unused(full=True) if _WRITTEN.fullmatch(path)]
+        paths = sorted({*unused(full=False), *left})
+        if not dry_run:
+            self._storage.remove(paths)
+        return paths
 
     def _prepare(self, output: DeltaOutput, batch: BatchIdentity, schema: StructType) -> None:
         """Creates the table if there is none, and checks before Spark starts that it fits."""
@@ -225,7 +254,7 @@ class DeltaSink:
                 table = self._target.load()
             except TableNotFoundError:
                 table = self._create(batch, delta_fields(schema))
-            output.check(table)
+            output.begin(table)
 
     def _create(self, batch: BatchIdentity, fields: list[dict[str, Any]]) -> "DeltaTable":
         from deltalake import DeltaTable, Schema
@@ -255,6 +284,17 @@ class DeltaSink:
                 f"the DataFrame has no column {', '.join(missing)}, which is part of the key of "
                 f"{self._target.name}",
                 f"It has: {', '.join(frame.columns)}.",
+            )
+        nested = [
+            name
+            for name in self._target.key
+            if isinstance(frame.schema[name].dataType, ArrayType | MapType | StructType)
+        ]
+        if nested:
+            raise InvalidArgument(
+                f"the key of {self._target.name} has the column {', '.join(nested)}, whose values "
+                "have parts",
+                "Use columns of plain types, such as one of the parts.",
             )
 
     def _remove(self, output: DeltaOutput) -> None:

@@ -24,16 +24,23 @@ from ...client import Batch, InvalidArgument, PgqueError
 from .data_files import DataFile
 from .delta_merge import merge
 from .delta_schema import added_fields, delta_statistics, required_columns
+from .modes import BATCH_ID, SchemaEvolution
 from .publication import Attempt
 from .statistics import check_required
-from .storage import Storage, StorageFailed, needing_extra
-from .tables import BATCH_ID, LINEAGE, BatchIdentity, SchemaEvolution, check_lineage_of
+from .storage import Storage, StorageFailed, needing_extra, way_out
+from .tables import (
+    LINEAGE,
+    BatchIdentity,
+    check_lineage_of,
+    check_same,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _RECORD = "pgque"
 _MAPPING = "delta.columnMapping.mode"
+_APPEND_ONLY = "delta.appendOnly"
 # Features of tables that rows from here neither use nor break. The others, such as generated
 # columns, are kept by their own engines only.
 _KEPT_FEATURES = frozenset(
@@ -90,9 +97,9 @@ class Target:
                 "Run the batch again: the next attempt creates the table.",
             ) from None
         except (DeltaError, OSError) as error:
+            told = self.storage.without_secrets(error)
             raise StorageFailed(
-                f"{self.name} did not take {batch}: {self.storage.without_secrets(error)}",
-                "Once the cause is gone, the next attempt at the batch can succeed.",
+                f"{self.name} did not take {batch}: {told}", way_out(told)
             ) from None
 
 
@@ -118,6 +125,7 @@ class DeltaOutput:
         self.attempt = attempt
         self.files: list[DataFile] = []
         self.version = -1
+        self._table_id: object = None
         self._target = target
         self._claim = claim
         self._batch = batch
@@ -158,6 +166,15 @@ class DeltaOutput:
                 self.version = state.version() + 1
             return done
 
+    def begin(self, table: "DeltaTable") -> None:
+        """Checks before anything is written that the table fits; it must not be replaced later.
+
+        Raises:
+            InvalidArgument: if the table cannot take the rows, or is of another lineage.
+        """
+        self._table_id = table.metadata().id
+        self.check(table)
+
     def check(self, table: "DeltaTable") -> list[dict[str, Any]]:
         """Returns the columns that the table lacks.
 
@@ -178,7 +195,8 @@ class DeltaOutput:
         if columns := table.metadata().partition_columns:
             raise InvalidArgument(
                 f"{name} is partitioned by {', '.join(columns)}, and this sink does not partition",
-                "Store into a table without partitions.",
+                "Store into a table without partitions: readers skip files by their statistics. To "
+                "fill this one, copy the rows into it by an engine that writes partitions.",
             )
         features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
         stored = self._stored_fields(table)
@@ -186,6 +204,8 @@ class DeltaOutput:
             *sorted(features),
             *(key for key in configuration if key.startswith("delta.constraints.")),
             *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),
+            # A second attempt at a batch replaces the files of the first one.
+            *(key for key in (_APPEND_ONLY,) if configuration.get(key, "false") != "false"),
             *(key for field in stored for key in field["metadata"] if key.startswith("delta.")),
         ]
         if rules:
@@ -199,6 +219,9 @@ class DeltaOutput:
     def _commit(self, table: "DeltaTable") -> bool:
         from deltalake import CommitProperties, Field
 
+        # The commit itself cannot demand it: the number of the version is all that it compares.
+        for each in (table, self._target.load()):
+            check_same(self._target.name, self._batch, self._table_id, each.metadata().id)
         added = self.check(table)
         alone = CommitProperties(max_commit_retries=0)
         if added:

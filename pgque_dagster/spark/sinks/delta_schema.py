@@ -1,15 +1,19 @@
 """How columns and statistics of files look in a Delta table."""
 
 import json
+import re
+import uuid
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from ...client import InvalidArgument
 from .data_files import DataFile, check_columns
+from .modes import SchemaEvolution
 from .statistics import column_statistics
-from .tables import SchemaEvolution, check_names
+from .tables import check_names
 
 # The simple types of Spark that are types of Delta; the JSON of both names them equally.
 _HELD = frozenset(
@@ -86,14 +90,24 @@ def required_columns(stored: Sequence[dict[str, Any]]) -> list[str]:
 def delta_statistics(file: DataFile) -> str:
     """Returns the statistics of a file as JSON for Delta: readers skip files by them."""
     columns = column_statistics(file.metadata)
-    return json.dumps(
+    mark = uuid.uuid4().hex
+
+    def marked(value: Decimal) -> str:
+        return f"{mark}{value:f}"
+
+    written = json.dumps(
         {
             "numRecords": file.rows,
             "minValues": {n: c["min"] for n, c in columns.items() if c["min"] is not None},
             "maxValues": {n: c["max"] for n, c in columns.items() if c["max"] is not None},
             "nullCount": {n: c["nulls"] for n, c in columns.items() if c["nulls"] is not None},
-        }
+        },
+        default=marked,
+        # Delta's library reads escapes of the last characters as others.
+        ensure_ascii=False,
     )
+    # Numbers with all digits, which json does not write.
+    return re.sub(rf'"{mark}([^"]+)"', r"\1", written)
 
 
 def _nullable(kind: Any) -> Any:

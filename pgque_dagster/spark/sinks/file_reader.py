@@ -1,9 +1,16 @@
-"""Reads Parquet files of an object store by Arrow in Spark's tasks, without a jar."""
+"""Reads the Parquet files of a table.
+
+Spark reads those in a directory itself. Those of an object store are read by Arrow in Spark's
+tasks, without a jar.
+"""
 
 import io
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +23,14 @@ from .storage import Storage, needing_extra
 # As Spark packs files: so many bytes for a task, and opening a file costs as much as so many.
 _TASK_BYTES = 128 * 2**20
 _OPEN_BYTES = 4 * 2**20
+# By default, Spark lists more than 32 paths by a job with a task for each, which takes longer than
+# reading the small files of many batches. The driver lists thousands in a second.
+_LISTING = {
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
+}
+# Of the session's settings, while they are changed.
+_LOCK = Lock()
 
 
 @dataclass(frozen=True)
@@ -49,7 +64,8 @@ def read_files(
     if not files:
         return nothing
     parts = _packed(files)
-    target: pa.Schema = nothing.toArrow().schema
+    # Without rows by its plan, so that Spark runs no job.
+    target: pa.Schema = nothing.limit(0).toArrow().schema
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = storage.store()
@@ -111,8 +127,31 @@ def read_table_files(
     """
     if storage.is_url or not files:
         return read_files(spark, storage, files, schema)
-    paths = [f"{storage.location}/{file.path}" for file in files]
-    return spark.read.schema(schema).parquet(*paths)
+    # Spark takes these characters for a pattern.
+    paths = [re.sub(r"([][{}*?])", r"\\\1", f"{storage.location}/{file.path}") for file in files]
+    with listed_by_driver(spark):
+        return spark.read.schema(schema).parquet(*paths)
+
+
+@contextmanager
+def listed_by_driver(spark: SparkSession) -> Iterator[None]:
+    """Lets Spark's driver list the files of a DataFrame that the block creates, without a job.
+
+    Args:
+        spark: the session. Its settings are as before after the block.
+    """
+    with _LOCK:
+        before = {key: spark.conf.get(key, None) for key in _LISTING}
+        for key, value in _LISTING.items():
+            spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key, given in before.items():
+                if given is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, given)
 
 
 def _packed(files: Sequence[ListedFile]) -> list[list[ListedFile]]:

@@ -49,6 +49,10 @@ _PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
 _WRITING = re.compile(r"\.writing-(\d+)\.\w+")
 _TAKEN = "_taken"
+_REFUSED = re.compile(
+    "No space left on device|Disk quota exceeded|Read-only file system|Permission denied"
+    "|Input/output error|Mkdirs failed to create [^ ]*"
+)
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -95,7 +99,11 @@ class Folders:
             shutil.rmtree(new)
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
-        """Stores a batch in place of what earlier attempts stored; returns the rows' directory."""
+        """Stores a batch in place of what earlier attempts stored; returns the rows' directory.
+
+        Raises:
+            OSError: if the file system does not take it.
+        """
         epoch = claim.lease.epoch
         folder = self._location / f"batch_id={claim.batch_id}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,10 +116,13 @@ class Folders:
             publish(claim, output)
         except (LeaseLost, BatchNotOpen, InvalidArgument):
             raise
-        except Exception:
+        except Exception as error:
             # If a later attempt swept the files, this raises the error that says so.
             with suppress(ConnectionFailed):
                 claim.renew()
+            # Spark's own error about it is a page long.
+            if refused := _REFUSED.search(str(error)):
+                raise OSError(refused[0]) from None
             raise
         finally:
             shutil.rmtree(output.writing, ignore_errors=True)

@@ -6,24 +6,27 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...client import BatchNotOpen, InvalidArgument, LeaseLost
+from ...client import BatchNotOpen, Client, InvalidArgument, LeaseLost
 from ..batch import SparkBatch, attempt_of
+from ..cluster.lost_lease import cancelled_without_lease
 from .data_files import TARGET_FILE_BYTES, write_files
 from .file_reader import ListedFile, read_table_files
 from .iceberg_catalog import file_options, open_catalog
 from .iceberg_output import IcebergOutput, Target
-from .iceberg_schema import iceberg_columns
+from .iceberg_schema import changed_columns, iceberg_columns
+from .iceberg_sweep import FOLDER, of_dead_attempts, old_files, unreferenced
+from .modes import BATCH_ID, SchemaEvolution
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
     LINEAGE,
     BatchIdentity,
-    SchemaEvolution,
     StoredBatch,
     with_batch_id,
     written_for,
@@ -31,8 +34,7 @@ from .tables import (
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-
-_FOLDER = "data"
+    from pyiceberg.table import Table
 
 
 class IcebergSink:
@@ -53,7 +55,8 @@ class IcebergSink:
     Args:
         table: its name with its namespace, such as `sales.revenue`.
         warehouse: where new tables are created: a directory that driver and executors share, or a
-            URL such as `s3://bucket/warehouse`.
+            URL such as `s3://bucket/warehouse`. Each new table gets a folder of its own, such as
+            `sales/revenue-4f0c…`, so databases may share a warehouse.
         catalog: properties of another catalog, as pyiceberg takes them, such as
             `{"type": "rest", "uri": "https://…"}`.
         catalog_schema: the schema of the catalog in the queue's own database.
@@ -65,7 +68,8 @@ class IcebergSink:
         target_file_bytes: a task begins another file when one has this size.
 
     Raises:
-        InvalidArgument: if the table's name has no namespace, or nothing here can open the URL.
+        InvalidArgument: if the table's name has no namespace, or if nothing here can open the URL
+            or the path.
     """
 
     def __init__(
@@ -89,10 +93,21 @@ class IcebergSink:
                 f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
             )
         self._warehouse = Storage.of(warehouse, storage_options)
+        if set(f"{self._warehouse.location}/{table}") & set("%#?"):
+            raise InvalidArgument(
+                f"the warehouse {self._warehouse.location} or the name of table {table} has one of "
+                "% # ? in it, so readers would look for the files elsewhere",
+                "Use a path without these characters.",
+            )
         self._target = Target(table, schema_evolution, self._warehouse)
         self._catalog = dict(catalog or {})
         self._catalog_schema = catalog_schema
         self._target_file_bytes = target_file_bytes
+
+    @property
+    def table(self) -> str:
+        """The table's name with its namespace."""
+        return self._target.table
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> StoredBatch:
         """Stores a batch, and replaces what earlier attempts at it stored.
@@ -115,8 +130,7 @@ class IcebergSink:
         """
         claim = batch.claim
         identity = BatchIdentity.of(claim)
-        rows = with_batch_id(frame, batch.batch_id)
-        columns = iceberg_columns(batch.spark, rows.schema)
+        columns = iceberg_columns(batch.spark, with_batch_id(frame.schema))
         attempt = Attempt(claim.lease.epoch, uuid.uuid4().hex)
         with ExitStack() as stack:
             with self._target.errors(identity):
@@ -124,11 +138,18 @@ class IcebergSink:
             output = IcebergOutput(self._target, catalog, claim, identity, attempt, columns)
             with self._target.errors(identity):
                 location = self._prepare(catalog, output, identity, columns)
-            storage = Storage.of(location, file_options(self._warehouse))
-            folder = f"{_FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
-            with written_for(self._target.name, identity):
+            storage = self._storage_of(location)
+            folder = f"{FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
+            with (
+                cancelled_without_lease(batch.spark, claim),
+                written_for(self._target.name, identity),
+            ):
                 output.files = write_files(
-                    rows, storage, folder, target_file_bytes=self._target_file_bytes
+                    frame,
+                    storage,
+                    folder,
+                    constants={BATCH_ID: batch.batch_id},
+                    target_file_bytes=self._target_file_bytes,
                 )
             try:
                 publish(claim, output)
@@ -147,24 +168,26 @@ class IcebergSink:
             url: the queue's database, which has the catalog.
 
         Raises:
-            InvalidArgument: if there is no table.
+            InvalidArgument: if there is no table, or it needs another reader.
         """
-        with needing_extra("iceberg"):
-            from pyiceberg.exceptions import NoSuchTableError
-        try:
-            with self._open(url) as catalog:
-                table = catalog.load_table(self._target.table)
-                found = [task.file for task in table.scan().plan_files()]
-        except NoSuchTableError:
-            raise InvalidArgument(
-                f"there is no {self._target.name}", "The first batch that is stored creates it."
-            ) from None
-        storage = Storage.of(table.location(), file_options(self._warehouse))
+        with self._open(url) as catalog:
+            table = self._load(catalog)
+            tasks = list(table.scan().plan_files())
+        found = [task.file for task in tasks]
+        storage = self._storage_of(table.location())
         root = table.location().rstrip("/") + "/"
         foreign = [file.file_path for file in found if not file.file_path.startswith(root)]
         if foreign:
+            reason = f"files outside its location, such as {foreign[0]}"
+        elif any(task.delete_files for task in tasks):
+            reason = "files that list deleted rows"
+        elif changed := changed_columns(table):
+            reason = f"columns that were renamed, or dropped and added again: {', '.join(changed)}"
+        else:
+            reason = ""
+        if reason:
             raise InvalidArgument(
-                f"{self._target.name} has files outside its location, such as {foreign[0]}",
+                f"{self._target.name} has {reason}",
                 "Read it by pyiceberg, or by Spark with the jar of Iceberg.",
             )
         files = [
@@ -182,9 +205,63 @@ class IcebergSink:
             retention: how long a snapshot stays readable.
         """
         with self._open(url) as catalog:
-            table = catalog.load_table(self._target.table)
+            table = self._load(catalog)
             expired = table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - retention)
             expired.commit()
+
+    def sweep(
+        self, url: str, *, older_than: timedelta = timedelta(days=7), dry_run: bool = False
+    ) -> list[str]:
+        """Removes data files that attempts left, such as those of killed ones.
+
+        A file is removed if no snapshot that the table has refers to it, its batch is finished or
+        was claimed again, and it is older. Snapshots stay as they are.
+
+        Args:
+            url: the queue's database, which has the leases and the catalog.
+            older_than: how long ago a file was written, at least. It must be longer than an attempt
+                takes, with all pauses.
+            dry_run: whether to list the files only.
+
+        Returns:
+            The paths of the files, relative to the table's location.
+
+        Raises:
+            InvalidArgument: if there is no table, if it is of another lineage, whose leases this
+                database does not have, or if `older_than` is under a day.
+            StorageFailed: if files cannot be listed or removed.
+        """
+        if older_than < timedelta(days=1):
+            raise InvalidArgument(
+                f"a retention of {older_than} may remove files of attempts that are under way",
+                "Give at least a day.",
+            )
+        with self._open(url) as catalog, Client(url) as client:
+            table = self._load(catalog)
+            own, found = str(client.lineage()), table.properties.get(LINEAGE)
+            if found != own:
+                raise InvalidArgument(
+                    f"{self._target.name} is of lineage {found or 'unknown'}, and database "
+                    f"{client.database} of lineage {own} does not know whose leases are live",
+                    "Sweep it from the database that stores batches in it.",
+                )
+            storage = self._storage_of(table.location())
+            dead = of_dead_attempts(client, old_files(storage, older_than))
+            # Loaded again: what was published since the files were listed is referenced.
+            unused = unreferenced(table.refresh(), dead)
+        if not dry_run:
+            storage.remove(unused)
+        return unused
+
+    def _load(self, catalog: "Catalog") -> "Table":
+        with needing_extra("iceberg"):
+            from pyiceberg.exceptions import NoSuchTableError
+        try:
+            return catalog.load_table(self._target.table)
+        except NoSuchTableError:
+            raise InvalidArgument(
+                f"there is no {self._target.name}", "The first batch that is stored creates it."
+            ) from None
 
     def _open(self, url: str) -> "AbstractContextManager[Catalog]":
         return open_catalog(url, self._catalog_schema, self._catalog, self._warehouse)
@@ -197,19 +274,20 @@ class IcebergSink:
         columns: pa.Schema,
     ) -> str:
         """Creates the table if there is none, checks that it fits, and returns its location."""
-        from pyiceberg.exceptions import (
-            NamespaceAlreadyExistsError,
-            NoSuchTableError,
-            TableAlreadyExistsError,
-        )
+        from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
         name = self._target.table
         try:
             table = catalog.load_table(name)
         except NoSuchTableError:
             # Another attempt may create them at the same time.
-            with suppress(NamespaceAlreadyExistsError):
-                catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+            namespace = name.rpartition(".")[0]
+            try:
+                catalog.create_namespace(namespace)
+            except Exception:
+                # pyiceberg's catalog in a database raises the database's error.
+                if not catalog.namespace_exists(namespace):
+                    raise
             with suppress(TableAlreadyExistsError):
                 catalog.create_table(
                     name,
@@ -218,9 +296,17 @@ class IcebergSink:
                     properties={LINEAGE: batch.lineage, "commit.manifest-merge.enabled": "true"},
                 )
             table = catalog.load_table(name)
-        output.check(table)
+        output.begin(table)
         return str(table.location())
 
     def _location(self, name: str) -> str:
-        place = self._warehouse.inside(name.replace(".", "/"))
-        return place.location if place.is_url else Path(place.location).as_uri()
+        """A new folder: another catalog may have a table of this name in the same warehouse."""
+        place = self._warehouse.inside(f"{name.replace('.', '/')}-{uuid.uuid4().hex}")
+        # Not Path.as_uri(): pyiceberg does not decode what that encodes.
+        return place.location if place.is_url else f"file://{place.location}"
+
+    def _storage_of(self, location: str) -> Storage:
+        """The storage of a table, which is a path as it stands after `file:`."""
+        if location.startswith("file:"):
+            location = urlsplit(location).path
+        return Storage.of(location, file_options(self._warehouse))

@@ -44,7 +44,7 @@ def open_catalog(
         from pyiceberg.catalog import load_catalog
     of_files = _file_properties(storage)
     if properties:
-        catalog = load_catalog(properties.get("name", CATALOG), **{**of_files, **properties})
+        catalog = load_catalog(**{"name": CATALOG, **of_files, **properties})
     else:
         _create_schema(url, schema)
         catalog = load_catalog(

@@ -16,10 +16,16 @@ import pyarrow as pa
 from ...client import Batch, InvalidArgument, PgqueError
 from .data_files import DataFile
 from .iceberg_schema import check_fit
+from .modes import BATCH_ID, SchemaEvolution
 from .publication import Attempt
 from .statistics import check_required
-from .storage import Storage, StorageFailed, needing_extra
-from .tables import BATCH_ID, LINEAGE, BatchIdentity, SchemaEvolution, check_lineage_of
+from .storage import Storage, StorageFailed, needing_extra, way_out
+from .tables import (
+    LINEAGE,
+    BatchIdentity,
+    check_lineage_of,
+    check_same,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -70,9 +76,9 @@ class Target:
             library = type(error).__module__.partition(".")[0]
             if library not in _LIBRARIES and not isinstance(error, OSError):
                 raise
+            told = self.storage.without_secrets(error)
             raise StorageFailed(
-                f"{self.name} did not take {batch}: {self.storage.without_secrets(error)}",
-                "Once the cause is gone, the next attempt at the batch can succeed.",
+                f"{self.name} did not take {batch}: {told}", way_out(told)
             ) from None
 
 
@@ -100,6 +106,7 @@ class IcebergOutput:
         self.attempt = attempt
         self.files: list[DataFile] = []
         self.version = -1
+        self._table_id: object = None
         self._target = target
         self._catalog = catalog
         self._claim = claim
@@ -110,7 +117,10 @@ class IcebergOutput:
     def read(self) -> "Table":
         """Loads the newest state of the table."""
         with self._target.errors(self._batch):
-            return self._catalog.load_table(self._target.table)
+            table = self._catalog.load_table(self._target.table)
+        # A commit demands this id as well, so the table cannot be replaced before it unnoticed.
+        check_same(self._target.name, self._batch, self._table_id, table.metadata.table_uuid)
+        return table
 
     def published(self, state: "Table") -> Attempt | None:
         """Returns the attempt at this batch whose snapshot is the newest one of the batch."""
@@ -134,6 +144,15 @@ class IcebergOutput:
                 return False
         return True
 
+    def begin(self, table: "Table") -> None:
+        """Checks before anything is written that the table fits; it must not be replaced later.
+
+        Raises:
+            InvalidArgument: if the table cannot take the rows, or is of another lineage.
+        """
+        self._table_id = table.metadata.table_uuid
+        self.check(table)
+
     def check(self, table: "Table") -> bool:
         """Says whether the table lacks columns.
 
@@ -153,7 +172,8 @@ class IcebergOutput:
             columns = ", ".join(field.name for field in table.spec().fields)
             raise InvalidArgument(
                 f"{name} is partitioned by {columns}, and this sink does not partition",
-                "Store into a table without partitions.",
+                "Store into a table without partitions: readers skip files by their statistics. To "
+                "fill this one, copy the rows into it by an engine that writes partitions.",
             )
         required = [field.name for field in table.schema().fields if field.required]
         check_required(name, required, self.files)

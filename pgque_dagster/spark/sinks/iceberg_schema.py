@@ -1,6 +1,7 @@
 """How columns look in an Iceberg table, and which DataFrames fit it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -8,7 +9,12 @@ from pyspark.sql.types import StructType
 
 from ...client import InvalidArgument
 from .data_files import check_columns, stored_schema
-from .tables import SchemaEvolution, check_names
+from .modes import SchemaEvolution
+from .tables import check_names
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
 
 # The simple types of Spark that are types of Iceberg.
 _HELD = frozenset(
@@ -37,7 +43,8 @@ def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
         InvalidArgument: if Iceberg has no such type.
     """
     check_columns(schema, _HELD, "Iceberg")
-    return stored_schema(spark.createDataFrame([], schema).toArrow().schema)
+    # Without rows by its plan, so that Spark runs no job.
+    return stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
 
 
 def check_fit(
@@ -72,6 +79,20 @@ def check_fit(
                 f"Cast {name} in Spark, or store into another table.",
             )
     return bool(check_names(table, stored.names, required, given.names, evolution))
+
+
+def changed_columns(table: "Table") -> list[str]:
+    """Returns the columns that older files have under another name, or another column's name."""
+    now = _ids(table.schema())
+    names = {number: name for name, number in now.items()}
+    ever = [pair for schema in table.schemas().values() for pair in _ids(schema).items()]
+    renamed = {names[number] for name, number in ever if names.get(number, name) != name}
+    reused = {name for name, number in ever if now.get(name, number) != number}
+    return sorted(renamed | reused)
+
+
+def _ids(schema: "Schema") -> dict[str, int]:
+    return {name: schema.find_field(name).field_id for name in schema.column_names}
 
 
 def _kind(kind: pa.DataType) -> str:

@@ -5,13 +5,11 @@ finds a row skips the effect. If an attempt finds a row twice, or finds a row th
 it has two effects of one name and would lose the second one: this is an error.
 """
 
-from contextlib import AbstractContextManager, suppress
-
 import psycopg
 from psycopg import sql
 
+from ...client.table_rights import Connection, create_missing_table, needing
 from ..written import Written
-from .rights import Connection, needing
 
 NAME = "pgque_sink_ledger"
 _COLUMNS = (
@@ -51,7 +49,7 @@ class Ledger:
             PermissionDenied: if the ledger is missing and the role may not create it, or if the
                 role may not write to it.
         """
-        self._create(connection)
+        create_missing_table(connection, self._schema, NAME, _COLUMNS, "select, insert", "ledger")
         query = sql.SQL("select {} from {} where sink = {} and batch = {}").format(
             _ROW, self._table, self._sink, batch
         )
@@ -83,34 +81,4 @@ class Ledger:
     def _insert(self, batch: str) -> sql.Composed:
         return sql.SQL("insert into {} (sink, batch) values ({}, {}) returning {}").format(
             self._table, self._sink, batch, _ROW
-        )
-
-    def _create(self, connection: Connection) -> None:
-        name = self._table.as_string(connection)
-        if connection.execute("select to_regclass(%s)", (name,)).fetchone() != (None,):
-            return
-        statement = sql.SQL("create table {} " + _COLUMNS).format(self._table)
-        # Another driver may create it first.
-        with (
-            suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation),
-            self._needing_create(connection),
-        ):
-            connection.execute(statement)
-
-    def _needing_create(self, connection: Connection) -> AbstractContextManager[None]:
-        """Names the statements that an administrator runs if the role may not create the table."""
-        schema = self._schema
-        if schema is None:
-            ((schema,),) = connection.execute("select current_schema()::text").fetchall()
-        table, user = (
-            sql.Identifier(*names).as_string(connection)
-            for names in ((schema, NAME), (connection.info.user,))
-        )
-        return needing(
-            connection,
-            "create",
-            f"schema {sql.Identifier(schema).as_string(connection)}",
-            f"where the ledger {NAME} is missing",
-            besides=f" or: create table {table} {_COLUMNS}; "
-            f"grant select, insert on {table} to {user};",
         )

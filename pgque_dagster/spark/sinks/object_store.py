@@ -39,6 +39,8 @@ BATCH_ID = "batch_id"
 _MANIFESTS = "_pgque/batches"
 _NUMBER = re.compile(rf"(?:.*/)?{_MANIFESTS}/(\d+)/(\d+)\.json")
 _WRITTEN = re.compile(r"epoch-(\d+)\.(\w+)")
+# Files of this table and of the tables of replays in it, but not of other tables inside it.
+_OWN = re.compile(r"((?!batch_id=)[^/=]+=[^/]*/)?batch_id=\d+/epoch-\d+\.\w+/[^/]+")
 # Manifests are small, so reading them is waiting.
 _READERS = 16
 
@@ -195,7 +197,7 @@ class ObjectStore:
     def sweep(self, older_than: timedelta) -> int:
         """Removes files that no manifest lists and that are older; returns how many."""
         begun_before = datetime.now(UTC) - older_than
-        found = [path for path, at in self._list() if _WRITTEN.search(path) and at < begun_before]
+        found = [path for path, at in self._list() if _OWN.fullmatch(path) and at < begun_before]
         # Read afterwards: what is published since the files were listed is referenced.
         listed = {path for _, path in self.files()}
         unused = [path for path in found if path not in listed]
@@ -212,7 +214,7 @@ class ObjectStore:
         return [path.rstrip("/").rpartition("/")[2] for path in found]
 
     def _list(self, folder: str | None = None) -> Iterator[tuple[str, datetime]]:
-        return list_files(self._storage, self._store, folder)
+        return self._storage.list(folder, self._store)
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class ManifestOutput:
     def read(self) -> "State":
         """Returns the highest number, and the attempt of its manifest."""
         folder = f"{_MANIFESTS}/{self._claim.batch_id}"
-        paths = (path for path, _ in list_files(self._storage, self._store, folder))
+        paths = (path for path, _ in self._storage.list(folder, self._store))
         numbers = [int(found[2]) for path in paths if (found := _NUMBER.fullmatch(path))]
         if not numbers:
             return State(0, None)
@@ -288,7 +290,7 @@ class ManifestOutput:
 
     def _check_files(self) -> None:
         """Refuses to list files that were swept while the attempt was stopped."""
-        there = {path for path, _ in list_files(self._storage, self._store, self.folder)}
+        there = {path for path, _ in self._storage.list(self.folder, self._store)}
         if missing := [file.path for file in self.files if file.path not in there]:
             # If a later attempt swept them, this raises the error that says so.
             self._claim.renew()
@@ -310,13 +312,6 @@ class State:
 
     number: int
     attempt: Attempt | None
-
-
-def list_files(storage: Storage, store: Any, folder: str | None) -> Iterator[tuple[str, datetime]]:
-    """Yields the path and the time of each file in a folder, in any depth."""
-    with _obstore(storage, "cannot be read") as obstore:
-        for found in obstore.list(store, folder, chunk_size=1000):
-            yield from ((each["path"], each["last_modified"]) for each in found)
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 
 from ...client.connection import connect
 from ...client.errors import InvalidArgument
+from ...client.table_rights import Connection
 from ..written import Written
 from .ledger import NAME as LEDGER
 from .ledger import AlreadyApplied, Ledger
-from .rights import Connection
 
 _QUERY_ID = "sql.streaming.queryId"
 # Spark runs the jobs of a streaming query under the id of its run.

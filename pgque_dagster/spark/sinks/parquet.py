@@ -10,13 +10,16 @@ from pyspark.sql import functions as f
 
 from ...client import InvalidArgument
 from ..batch import SparkBatch, attempt_of
+from ..cluster.lost_lease import cancelled_without_lease
+from .file_reader import listed_by_driver
 from .folders import Folders
 from .lineage import check_lineage
 from .object_store import ObjectStore
 from .storage import Storage
+from .tables import BatchIdentity, written_for
 
 # Spark takes a path with these characters for a pattern.
-_PATTERN = frozenset("[]{}")
+_PATTERN = frozenset("[]{}*?\\")
 
 
 class ParquetSink:
@@ -80,13 +83,19 @@ class ParquetSink:
                 name of a directory, or cannot be held.
             LeaseLost: if another owner took the batch over; this attempt stores nothing.
             BatchNotOpen: if the batch was acked meanwhile.
-            StorageFailed: if the object store cannot be read or written.
+            StorageFailed: if the files cannot be read or written. The batch stays open.
         """
         self._check(frame)
+        claim = batch.claim
         attempt_of(batch).written.add(self._location)
-        store = self._store()
-        check_lineage(self._location, store, batch.claim.session)
-        return store.publish(batch.claim, frame)
+        with (
+            written_for(f"Parquet table {self._location}", BatchIdentity.of(claim)),
+            self._storage.errors("cannot be written"),
+            cancelled_without_lease(batch.spark, claim),
+        ):
+            store = self._store()
+            check_lineage(self._location, store, claim.session)
+            return store.publish(claim, frame)
 
     def read(
         self,
@@ -106,7 +115,8 @@ class ParquetSink:
             return ObjectStore(self._storage).read(
                 spark, lambda batch_id: _is_wanted(batch_id, since, batches)
             )
-        table = spark.read.parquet(self._location)
+        with listed_by_driver(spark):
+            table = spark.read.parquet(self._location)
         if since is not None:
             table = table.where(f.col("batch_id") >= since)
         if batches is not None:
@@ -150,7 +160,7 @@ class ParquetSink:
         if not self._storage.is_url and _PATTERN.intersection(self._location):
             raise InvalidArgument(
                 f"Spark takes the path {self._location} for a pattern",
-                "Write to a directory without [ ] { } in its name.",
+                "Write to a directory without [ ] { } * ? \\ in its name.",
             )
         # Directories named key=value are columns to readers, and hide those in the files.
         keys = {"batch_id", *re.findall(r"/([^/=]+)=[^/]*/?$", self._location)}

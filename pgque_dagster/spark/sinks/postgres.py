@@ -7,15 +7,17 @@ from pyspark.sql import DataFrame
 
 from ...client.connection import connect
 from ...client.errors import InvalidArgument, TransactionOutdated, translated
+from ...client.table_rights import Connection, needing
 from ..address import DatabaseAddress
 from ..batch import SparkBatch, attempt_of
+from ..cluster.lost_lease import cancelled_without_lease
 from ..written import Written
 from .columns import fit, takes_null_keys
 from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
 from .once import query_id, written_of
-from .rights import Connection, needing
 from .stage import Stage
+from .tables import refuse_window
 
 _ANOTHER_NAME = (
     "Unite the DataFrames and write them once, or give this write its own name: "
@@ -102,22 +104,33 @@ class PostgresSink:
             TransactionOutdated: if the merge into another database conflicted with another
                 transaction; nothing was stored, so run the batch again.
         """
-        attempt = attempt_of(batch)
+        attempt, claim = attempt_of(batch), batch.claim
+        refuse_window(claim, "a table of PostgreSQL")
         if self._address is not None:
-            self._write_once(
-                self._address, attempt.identity, frame, attempt.written, attempt.claim.lease.epoch
-            )
+            with cancelled_without_lease(batch.spark, claim):
+                self._write_once(
+                    self._address,
+                    attempt.identity,
+                    frame,
+                    attempt.written,
+                    claim.lease.epoch,
+                    claim.run_checks,
+                )
             return
         with connect(attempt.url) as connection:
             schema, table = self._resolve(connection)
         with attempt.written.adding(self._sink(schema, table), hint=_ANOTHER_NAME):
             with connect(attempt.url) as connection:
                 stage = self._stage(
-                    connection, attempt.identity, frame, schema, table, attempt.claim.lease.epoch
+                    connection, attempt.identity, frame, schema, table, claim.lease.epoch
                 )
-            with stage.dropped_on_failure(attempt.url):
+            with (
+                stage.dropped_on_failure(attempt.url),
+                cancelled_without_lease(batch.spark, claim),
+            ):
                 stage.fill(attempt.address, frame)
                 stage.check(attempt.url)
+                claim.run_checks()
 
         def merge(connection: Connection) -> None:
             # A savepoint: rolling it back releases the locks on the stage, so that it can be
@@ -152,7 +165,13 @@ class PostgresSink:
         return write
 
     def _write_once(
-        self, address: DatabaseAddress, batch: str, frame: DataFrame, written: Written, epoch: int
+        self,
+        address: DatabaseAddress,
+        batch: str,
+        frame: DataFrame,
+        written: Written,
+        epoch: int,
+        run_checks: Callable[[], object] = lambda: None,
     ) -> None:
         url = address.resolve()
         with connect(url) as connection:
@@ -165,6 +184,7 @@ class PostgresSink:
             with stage.dropped_on_failure(url):
                 stage.fill(address, frame)
                 stage.check(url)
+                run_checks()
                 with connect(url) as connection, translated(), connection.transaction():
                     ledger.record(connection, batch)
                     stage.merge(connection)

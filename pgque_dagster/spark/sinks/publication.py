@@ -17,6 +17,10 @@ its claim. So if S takes step 3 after L published, the state that S read is not 
 the step fails. If S takes step 3 before L published, then L reads what S published, or L's own
 step 3 fails and is repeated: in both cases L replaces it.
 
+A window of time (`client/window.py`) is a batch without a lease. Step 2 refuses nobody then, but
+each attempt has a higher epoch than those before it. After the step of S failed, S reads what L
+published, and is refused because of its lower epoch.
+
 So nothing depends on a process noticing in time that it is stale, and files that were never
 published are never read. An attempt that dies before step 3 has published nothing; the next attempt
 at the batch publishes its own output.
@@ -69,10 +73,13 @@ def publish(claim: Batch, output: Output[State]) -> None:
     """Publishes the output of an attempt, in place of what earlier attempts at the batch published.
 
     Raises:
+        MalformedPayload: if the batch has more malformed events than may be set aside. Nothing is
+            published.
         LeaseLost: if another owner took the batch over. Nothing is published.
         BatchNotOpen: if the batch was acked meanwhile. Nothing is published.
         InvalidArgument: if something is published under the epoch of this claim or a higher one.
     """
+    claim.run_checks()
     while True:
         state = output.read()
         earlier = output.published(state)
@@ -104,6 +111,6 @@ def check_claim(claim: Batch, earlier: Attempt | None) -> None:
             f"epoch {earlier.epoch} of batch {claim.batch_id} is published, and its newest claim "
             f"has epoch {claim.lease.epoch}",
             "Either this claim wrote the batch before: unite the DataFrames, and write them once. "
-            "Or the database went back in time, and this is another batch: write to another "
-            "location.",
+            "Or it is a window that a later run stored. Or the database went back in time, and "
+            "this is another batch: write to another location.",
         )

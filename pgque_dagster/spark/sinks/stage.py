@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame
 
 from ...client.connection import connect
 from ...client.errors import InvalidArgument, PgqueError, StagingLost, TransactionOutdated
+from ...client.table_rights import Connection, needing
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
 from ..writing.copying import copy_batches
 from .merge import Merge
-from .rights import Connection, needing
 
 _PREFIX = "pgque_stage"
 # The stages of other attempts at a batch belong to dead ones. No stage is in use longer than a day.

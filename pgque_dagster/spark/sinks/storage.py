@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -38,6 +38,11 @@ _RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _BUFFER_BYTES = 2**20
 _SHORTEST_SECRET = 6
 _LONGEST_TEXT = 500
+# What stores say of credentials and rights.
+_REFUSED = re.compile(
+    r"\b40[13]\b|Access ?Denied|ACCESS_DENIED|SignatureDoesNotMatch|InvalidAccessKeyId|Forbidden"
+    r"|Unauthorized|necessary privileges"
+)
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -84,6 +89,14 @@ class Storage:
         text = str(location).rstrip("/") or "/"
         found = _URL.match(text)
         scheme = found[1].lower() if found else "file"
+        is_cut = found is not None and bool(set(text) & {"?", "#"})
+        has_login = "@" in urlsplit(text).netloc and not scheme.startswith("ab")
+        if is_cut or (found and scheme in _SCHEMES and has_login):
+            raise InvalidArgument(
+                f"{_shown(text)} has more than a bucket and a path",
+                "Put credentials into the environment or into storage_options. A ? or # cannot be "
+                "part of a URL's path.",
+            )
         if found and scheme == "file":
             text = unquote(urlsplit(text).path)
         elif not found:
@@ -92,11 +105,6 @@ class Storage:
             raise InvalidArgument(
                 f"{_shown(text)} cannot be written: there is no access to {scheme}: URLs",
                 "Use s3:, gs: or abfss:. Mount other file systems, and use the path.",
-            )
-        elif urlsplit(text).query or ("@" in urlsplit(text).netloc and not scheme.startswith("ab")):
-            raise InvalidArgument(
-                f"{_shown(text)} has more than a bucket and a path",
-                "Put credentials into the environment or into storage_options.",
             )
         if options and scheme == "file":
             raise InvalidArgument(
@@ -174,6 +182,35 @@ class Storage:
             path.unlink(missing_ok=True)
             raise
 
+    def list(
+        self, folder: str | None = None, store: Any | None = None
+    ) -> Iterator[tuple[str, datetime]]:
+        """Yields the path, relative to the location, and the time of each file in any depth.
+
+        Args:
+            folder: only files in this folder.
+            store: the opened store of a URL, if the caller has it.
+
+        Raises:
+            StorageFailed: if they cannot be listed.
+        """
+        with self.errors("cannot be read"):
+            if not self.is_url:
+                yield from self._local_files(Path(self.location, folder or ""))
+                return
+            with needing_extra("object-store"):
+                import obstore
+            for found in obstore.list(store or self.store(), folder, chunk_size=1000):
+                yield from ((each["path"], each["last_modified"]) for each in found)
+
+    def _local_files(self, folder: Path) -> Iterator[tuple[str, datetime]]:
+        for path in folder.rglob("*"):
+            # Somebody may remove files meanwhile.
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                    yield str(path.relative_to(self.location)), at
+
     def remove(self, paths: Iterable[str]) -> None:
         """Removes files, as far as they exist.
 
@@ -223,10 +260,8 @@ class Storage:
         except Exception as error:
             if not _is_of_storage(error):
                 raise
-            raise StorageFailed(
-                f"{_shown(self.location)} {what}: {self.without_secrets(error)}",
-                "Once this is repaired, the next attempt at the batch can succeed.",
-            ) from None
+            told = self.without_secrets(error)
+            raise StorageFailed(f"{_shown(self.location)} {what}: {told}", way_out(told)) from None
 
     def without_secrets(self, error: BaseException) -> str:
         """Returns the text of an error in one line, without values of options."""
@@ -290,8 +325,25 @@ def _flushed(target: Any) -> Iterator[CountedFile]:
             file.detach()
 
 
+def way_out(told: str) -> str:
+    """Returns what to do about an error of a store.
+
+    Args:
+        told: its text.
+    """
+    repaired = "Once this is repaired, the next attempt at the batch can succeed."
+    if _REFUSED.search(told):
+        return (
+            "Check the credentials in the environment or in storage_options, and whether they may "
+            f"list, read, write and delete there. {repaired}"
+        )
+    return repaired
+
+
 def _is_of_storage(error: Exception) -> bool:
-    return isinstance(error, OSError) or type(error).__module__.startswith("obstore")
+    # A connection that ends is that to Spark's JVM: obstore has errors of its own.
+    is_of_files = isinstance(error, OSError) and not isinstance(error, ConnectionError)
+    return is_of_files or type(error).__module__.startswith("obstore")
 
 
 def _shown(location: str) -> str:

@@ -3,18 +3,16 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from ...client import Batch, InvalidArgument, calls
+from ...client.window import Window
+from .data_files import with_constants
+from .modes import BATCH_ID, SchemaEvolution
 from .storage import StorageFailed
 
-BATCH_ID = "batch_id"
 LINEAGE = "pgque.lineage"
-
-SchemaEvolution = Literal["fail", "add_columns"]
 
 
 @dataclass(frozen=True)
@@ -59,19 +57,35 @@ def written_for(table: str, batch: BatchIdentity) -> Iterator[None]:
         raise StorageFailed(told, error.hint) from None
 
 
-def with_batch_id(frame: DataFrame, batch_id: int) -> DataFrame:
-    """Adds the column `batch_id`, by which the rows of a batch are found in the table.
+def refuse_window(claim: Batch, target: str) -> None:
+    """Refuses to store a window where an earlier output of it cannot be told apart.
+
+    Raises:
+        InvalidArgument: if the claim is a window.
+    """
+    if isinstance(claim, Window):
+        raise InvalidArgument(
+            f"{target} cannot replace the rows of a window when it is materialized again",
+            "Store windows as Parquet, in a Delta table by append, or in an Iceberg table.",
+        )
+
+
+def with_batch_id(schema: StructType) -> StructType:
+    """Returns the columns of a table: `batch_id` tells which rows are of which batch.
+
+    Args:
+        schema: of the DataFrame.
 
     Raises:
         InvalidArgument: if the DataFrame has a column of this name, in any case.
     """
-    for name in frame.columns:
+    for name in schema.names:
         if name.lower() == BATCH_ID:
             raise InvalidArgument(
                 f"the column {name} is the sink's own, with the batch of each row",
                 "Give it another name: withColumnRenamed().",
             )
-    return frame.withColumn(BATCH_ID, f.lit(batch_id).cast("bigint"))
+    return with_constants(schema, [BATCH_ID])
 
 
 def check_names(
@@ -149,3 +163,22 @@ def check_lineage_of(table: str, found: str | None, claim: Batch, own: str, adop
         "of the batches that the database delivers again (docs/restore.md says how to find them), "
         f"then {adopt}",
     )
+
+
+def check_same(table: str, batch: BatchIdentity, begun: object, found: object) -> None:
+    """Refuses a table that was created after the attempt began: its files may be gone.
+
+    Args:
+        table: its name for errors.
+        batch: the batch to store.
+        begun: the id of the table that the attempt began with.
+        found: the id of the table that is there now.
+
+    Raises:
+        StorageFailed: if they differ.
+    """
+    if begun != found:
+        raise StorageFailed(
+            f"{table} was deleted and created again while {batch} was written",
+            "Run the batch again: the next attempt stores it in the new table.",
+        )

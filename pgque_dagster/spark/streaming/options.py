@@ -7,10 +7,14 @@ from datetime import timedelta
 from ...client.errors import InvalidArgument
 from ..address import DatabaseAddress
 from ..reading import arrow
-from ..reading.option_values import INTEGER, positive
-from ..reading.options import DEFAULT_SLICES
+from ..reading.option_values import INTEGER, positive, refuse_unknown
+from ..reading.options import ADDRESS_OPTIONS, DEFAULT_SLICES
 
 _DEFAULT_LEASE_SECONDS = 60
+_OPTIONS = (
+    *ADDRESS_OPTIONS,
+    *("queue", "consumer", "slices", "columns", "max_events", "lease_seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,9 @@ class StreamOptions:
         """Parses Spark's options.
 
         Raises:
-            InvalidArgument: if an option is missing or malformed.
+            InvalidArgument: if an option is missing or malformed, or does not exist.
         """
+        refuse_unknown(options, _OPTIONS, "readStream of format('pgque')")
         address = DatabaseAddress.parse(options)
         missing = [] if address else ["url"]
         missing += [name for name in ("queue", "consumer") if not options.get(name)]

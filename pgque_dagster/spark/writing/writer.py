@@ -20,8 +20,12 @@ from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument
 from ...client.rights import translated_with_role
 from ..address import DatabaseAddress
+from ..reading.option_values import refuse_unknown
+from ..reading.options import ADDRESS_OPTIONS
 from .copying import copy_batches
 from .event_columns import EventColumns
+
+_OPTIONS = (*ADDRESS_OPTIONS, "queue", "type", "payload")
 
 # If the connection breaks during the commit, its outcome is unknown, so publishing is repeated.
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
@@ -57,8 +61,9 @@ class WriteOptions:
         """Parses Spark's options.
 
         Raises:
-            InvalidArgument: if an option is missing.
+            InvalidArgument: if an option is missing or does not exist.
         """
+        refuse_unknown(options, _OPTIONS, "writing to format('pgque')")
         address = DatabaseAddress.parse(options)
         missing = [] if address else ["url"]
         if not options.get("queue"):

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
-from pgque_dagster.client.calls.encoding import Payload
+from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.payload.malformed import OnMalformed
 from tests.support.events import claim, publish, tick

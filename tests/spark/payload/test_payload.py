@@ -1,6 +1,5 @@
 """Typed payloads: what fits becomes columns, and each that does not fit keeps its reason."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -15,10 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, MalformedPayload
-from pgque_dagster.client.calls.encoding import Payload
+from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch, parse_payloads
 from pgque_dagster.spark.payload.schema import parse_schema
 from tests.support.events import claim, publish, tick
+from tests.support.jobs import jobs_of
 
 ORDER = "id bigint not null, total double"
 
@@ -139,19 +139,6 @@ def test_malformed_payloads_of_a_small_batch_are_known_without_a_spark_job(
     assert jobs_of(spark, "malformed") == []
     assert [row.id for row in good.collect()] == [1]
     assert acked(client, claimed) == {"{": "malformed payload: no JSON"}
-
-
-def jobs_of(spark: SparkSession, group: str) -> list[int]:
-    """The jobs that Spark has run for a group."""
-    tracker = spark.sparkContext.statusTracker()
-    # Spark tells of jobs in their order, and later than it runs them: this one is the last.
-    spark.sparkContext.setJobGroup("last", "")
-    assert spark.sparkContext.parallelize([1]).count() == 1
-    deadline = time.monotonic() + 60
-    while not tracker.getJobIdsForGroup("last"):
-        assert time.monotonic() < deadline, "Spark does not tell of its jobs"
-        time.sleep(0.05)
-    return list(tracker.getJobIdsForGroup(group))
 
 
 def test_what_is_not_null_inside_structs_lists_and_maps_must_be_there(

@@ -206,6 +206,9 @@ def test_a_payload_of_100_mb_is_read(
             "needs a batch_id",
         ),
         ({"url": "x", "batch_id": "1", "slices": "0"}, "slices of format"),
+        ({"url": "x", "batch_id": "1", "slice": "8"}, "no option 'slice'. Did you mean slices"),
+        ({"url": "x", "batchid": "1"}, "no option 'batchid'. Did you mean batch_id"),
+        ({"url": "x", "batch_id": "1", "zzz": "1"}, "no option 'zzz'. Its options are batch_id, "),
         ({"url": "x", "batch_id": "1", "columns": "ev_id, password"}, "no column 'password'"),
     ],
 )

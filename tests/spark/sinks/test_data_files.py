@@ -9,7 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark.sinks.data_files import write_files
+from pgque_dagster.spark.sinks.file_reader import ListedFile, read_table_files
 from pgque_dagster.spark.sinks.storage import Storage, StorageFailed
+from tests.support.jobs import jobs_of
 from tests.support.s3 import S3
 
 VALUES = {
@@ -135,6 +137,52 @@ def test_files_say_how_many_rows_and_bytes_they_have(spark: SparkSession, tmp_pa
         statistics = file.metadata.row_group(0).column(0).statistics
         assert statistics.min == stored.row_group(0).column(0).statistics.min
     assert sorted(pq.read_table(tmp_path / "files")["id"].to_pylist()) == list(range(ROWS))
+
+
+def test_decimals_are_numbers_in_files_as_in_those_of_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    digits = (9, 10, 18, 19)
+    frame = spark.sql(
+        "select " + ", ".join(f"cast(-1.25 as decimal({each}, 2)) as d{each}" for each in digits)
+    )
+
+    by_spark(frame, tmp_path)
+    by_tasks(frame, tmp_path)
+
+    own, ours = (
+        pq.ParquetFile(next((tmp_path / name).glob("*.parquet"))).schema for name in ("own", "ours")
+    )
+    kinds = [[file.column(place).physical_type for place in range(4)] for file in (own, ours)]
+    assert kinds[1] == kinds[0] == ["INT32", "INT64", "INT64", "FIXED_LEN_BYTE_ARRAY"]
+
+
+def test_a_column_with_one_value_is_in_all_rows_of_the_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.range(3).repartition(2)
+
+    write_files(frame, Storage.of(tmp_path), "files", constants={"batch_id": 2**40})
+
+    stored = spark.read.parquet(str(tmp_path / "files"))
+    assert stored.columns == ["id", "batch_id"]
+    assert sorted(stored.collect()) == [(n, 2**40) for n in range(3)]
+
+
+def test_a_table_of_many_files_is_listed_without_a_job(spark: SparkSession, tmp_path: Path) -> None:
+    storage = Storage.of(tmp_path)
+    frame = spark.range(0, 40, 1, 40)
+    files = write_files(frame, storage, "files")
+    listed = [ListedFile(file.path, file.size, {}) for file in files]
+    threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    before = spark.conf.get(threshold)
+    spark.sparkContext.setJobGroup("listing", "what reading files runs")
+
+    table = read_table_files(spark, storage, listed, frame.schema)
+
+    assert jobs_of(spark, "listing") == []
+    assert table.count() == len(files) == 40
+    assert spark.conf.get(threshold) == before
 
 
 def test_no_rows_are_no_files(spark: SparkSession, tmp_path: Path) -> None:

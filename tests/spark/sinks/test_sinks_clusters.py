@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pgque_dagster.client import Client
 from tests.conftest import Server
@@ -14,9 +15,10 @@ from tests.support.databases import empty_database
 from tests.support.events import publish
 from tests.support.queues import connect, rows
 from tests.support.s3 import S3
-from tests.support.stored_tables import rows_by_manifests
+from tests.support.stored_tables import iceberg_catalog, rows_by_manifests
 
 EVENTS = 5_000
+LAKE = ("delta", "delta_s3", "iceberg", "iceberg_s3")
 # A row that came twice would be there twice: there is no key that refuses it.
 TAKEN = "create table taken (ev_id bigint)"
 
@@ -24,6 +26,21 @@ TAKEN = "create table taken (ev_id bigint)"
 def taken(url: str) -> list[int]:
     with connect(url) as db:
         return [number for (number,) in rows(db, "select ev_id from taken order by 1")]
+
+
+def numbers(client: Client, s3: S3, folder: Path, table: str) -> list[int]:
+    """The rows of a Delta or Iceberg table, as somebody reads them who has only their libraries."""
+    if table == "delta":
+        rows = DeltaTable(folder / "delta").to_pyarrow_table()
+    elif table == "delta_s3":
+        options = {**s3.options, "aws_allow_http": "true"}
+        location = s3.url(f"{folder.name}-delta")
+        rows = DeltaTable(location, storage_options=options).to_pyarrow_table()
+    else:
+        name = "a.disk" if table == "iceberg" else "a.s3"
+        catalog = iceberg_catalog(client.url, **s3.iceberg_properties)
+        rows = catalog.load_table(name).scan().to_arrow()
+    return sorted(rows["ev_id"].to_pylist())
 
 
 @pytest.fixture
@@ -47,12 +64,13 @@ def check_sinks(
     report = run_driver(master, story, client.url, folder, **conf)
 
     disturbed = sorted(path.name.partition("-")[2] for path in folder.glob("disturbed-*"))
-    assert disturbed == ["elsewhere", "files", "here", "objects"]
+    assert disturbed == sorted(("elsewhere", "files", "here", "objects", *LAKE))
     assert taken(client.url) == ids
     assert taken(elsewhere) == ids
     assert report["files"] == ids
     assert report["objects"] == ids
     assert [number for (number,) in rows_by_manifests(s3, folder.name)] == ids
+    assert {table: numbers(client, s3, folder, table) for table in LAKE} == dict.fromkeys(LAKE, ids)
     assert client.next_batch("orders", "revenue") is None
 
 

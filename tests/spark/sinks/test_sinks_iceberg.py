@@ -4,20 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, PermissionDenied
+from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
 from pgque_dagster.spark import IcebergSink, SparkBatch
 from pgque_dagster.spark.sinks.iceberg_output import IcebergOutput
 from pgque_dagster.spark.sinks.storage import StorageFailed
 from pgque_dagster.spark.sinks.tables import BatchIdentity
 from tests.support.attempts import again, next_batch, once_before_the_swap, results_of_swaps
-from tests.support.events import claim, publish
-from tests.support.logins import as_login
+from tests.support.events import claim
 from tests.support.s3 import S3
 from tests.support.stored_tables import iceberg_catalog
 
@@ -264,46 +262,6 @@ def test_a_table_that_is_deleted_meanwhile_is_an_error_and_the_next_attempt_succ
     assert len(rows(client)) == 1
 
 
-def test_a_catalog_that_is_away_between_write_and_commit_leaves_nothing_half_published(
-    client: Client, spark: SparkSession, sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    acked = next_batch(client, spark, [{"number": 1, "name": "x"}])
-    sink().write(acked, acked.payload(SCHEMA))
-    acked.claim.ack()
-    batch = next_batch(client, spark, [{"number": 2, "name": "x"}])
-
-    def away(name: str) -> Callable[[], None]:
-        return lambda: execute(client, f"alter schema {name}")
-
-    once_before_the_swap(
-        monkeypatch, IcebergOutput, away("iceberg_catalog rename to iceberg_catalog_away")
-    )
-    with pytest.raises(StorageFailed, match=rf"{TABLE} did not take batch {batch.batch_id}"):
-        sink().write(batch, batch.payload(SCHEMA))
-    away("iceberg_catalog_away rename to iceberg_catalog")()
-
-    assert [row[0] for row in rows(client)] == [1]
-    later = again(client, spark, batch)
-    sink().write(later, later.payload(SCHEMA))
-    assert [row[0] for row in rows(client)] == [1, 2]
-
-
-def test_a_role_that_may_not_create_the_catalog_is_told_what_to_grant(
-    client: Client, spark: SparkSession, sink: Sink
-) -> None:
-    publish(client, [{"number": 1, "name": "x"}])
-    url = as_login(client.url, "pgque_reader")
-    with Client(url) as reader:
-        batch = SparkBatch(spark, claim(reader), url)
-
-        with pytest.raises(PermissionDenied, match="iceberg_catalog") as told:
-            sink().write(batch, batch.payload(SCHEMA))
-
-        execute(client, str(told.value).partition("As an administrator: ")[2])
-        sink().write(batch, batch.payload(SCHEMA))
-    assert len(rows(client)) == 1
-
-
 def test_a_table_in_an_object_store(client: Client, spark: SparkSession, s3: S3) -> None:
     sink = IcebergSink(TABLE, warehouse=s3.url("iceberg"), storage_options=s3.options)
     first = next_batch(client, spark, [{"number": n, "name": "x"} for n in range(9)])
@@ -312,13 +270,7 @@ def test_a_table_in_an_object_store(client: Client, spark: SparkSession, s3: S3)
 
     sink.write(second, second.payload(SCHEMA).where("number < 5"))
 
-    of_files = {
-        "s3.endpoint": s3.endpoint,
-        "s3.access-key-id": "a-key",
-        "s3.secret-access-key": s3.secret,
-        "s3.region": "us-east-1",
-    }
-    assert [row[0] for row in rows(client, **of_files)] == list(range(5))
+    assert [row[0] for row in rows(client, **s3.iceberg_properties)] == list(range(5))
     names = s3.names("iceberg/")
     assert names
     for name in names:
@@ -355,8 +307,3 @@ def compact(client: Client) -> None:
     """Writes all rows into one file, as programs do that maintain tables."""
     stored = table(client)
     stored.overwrite(stored.scan().to_arrow())
-
-
-def execute(client: Client, statement: str) -> None:
-    with psycopg.connect(client.url, autocommit=True) as connection:
-        connection.execute(statement.encode())

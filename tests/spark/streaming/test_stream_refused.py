@@ -16,6 +16,11 @@ from tests.support.streams import PATIENCE_SECONDS, Sink, Stream
     [
         ({"max_events": "0"}, {}, "option max_events of format('pgque') is '0'. It is a whole"),
         ({"lease_seconds": "soon"}, {}, "option lease_seconds of format('pgque') is 'soon'"),
+        (
+            {"max_event": "5"},
+            {},
+            "readStream of format('pgque') has no option 'max_event'. Did you mean max_events",
+        ),
         ({"consumer": ""}, {"availableNow": True}, "format('pgque') lacks the option consumer"),
     ],
 )

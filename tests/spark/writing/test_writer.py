@@ -245,6 +245,8 @@ def test_a_queue_must_exist_and_is_only_added_to(client: Client, spark: SparkSes
         write(frame, client, queue="nowhere")
     with pytest.raises(PySparkException, match="lacks the option queue"):
         write(frame, client, queue="")
+    with pytest.raises(PySparkException, match="no option 'typ'"):
+        write(frame, client, typ="order")
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         write(frame, client, mode="overwrite")
 

@@ -1,0 +1,123 @@
+"""A lease that is lost while Spark stores the batch: the job is cancelled."""
+
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pgque_dagster.client import BatchNotOpen, Client, LeaseLost
+from pgque_dagster.spark import PostgresSink, SparkBatch
+from tests.support.events import claim, publish
+from tests.support.queues import connect, rows
+from tests.support.s3 import S3
+from tests.support.stored_tables import TABLES
+
+# Renewals get through on a loaded machine.
+LEASE = timedelta(seconds=3)
+PATIENCE_SECONDS = 120
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_the_job_is_cancelled_once_another_attempt_has_the_batch(
+    client: Client,
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    location = str(tmp_path / "table")
+    if TABLES[kind].is_on_s3:
+        s3: S3 = request.getfixturevalue("s3")
+        location = s3.url(uuid.uuid4().hex)
+        for name, value in s3.options.items():
+            monkeypatch.setenv(name.upper(), value)
+
+    def store(batch: SparkBatch, frame: DataFrame) -> None:
+        TABLES[kind].write(batch, frame, location)
+
+    publish(client, [{"number": 1}])
+    loses_its_lease_while_it_stores(client, spark, tmp_path, store, lambda: claim(client))
+
+    later = SparkBatch(spark, claim(client), client.url)
+    store(later, later.payload("number bigint").withColumn("writer", f.lit(2)))
+    assert TABLES[kind].rows(location) == [(1, 2)]
+
+
+def test_the_job_is_cancelled_once_the_batch_is_acked(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    def store(batch: SparkBatch, frame: DataFrame) -> None:
+        TABLES["delta"].write(batch, frame, str(tmp_path / "table"))
+
+    publish(client, [{"number": 1}])
+    loses_its_lease_while_it_stores(
+        client, spark, tmp_path, store, lambda: claim(client).ack(), BatchNotOpen
+    )
+
+    assert TABLES["delta"].rows(str(tmp_path / "table")) == []
+
+
+def test_the_job_that_fills_a_table_of_postgresql_is_cancelled(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    with connect(client.url) as db:
+        db.execute("create table taken (number bigint, writer bigint)")
+
+    publish(client, [{"number": 1}])
+    loses_its_lease_while_it_stores(
+        client, spark, tmp_path, PostgresSink("taken").write, lambda: claim(client)
+    )
+
+    with connect(client.url) as db:
+        assert rows(db, "select * from taken") == []
+
+
+def loses_its_lease_while_it_stores(
+    client: Client,
+    spark: SparkSession,
+    folder: Path,
+    store: Callable[[SparkBatch, DataFrame], object],
+    take_over: Callable[[], object],
+    error: type[Exception] = LeaseLost,
+) -> None:
+    """Takes a batch over while a task of its attempt works, which would go on for a long time."""
+    begun, ended = folder / "begun", folder / "ended"
+    claimed = client.claim("orders", "revenue", owner="a test", ttl=LEASE)
+    assert claimed is not None
+
+    def taking_over() -> None:
+        wait_for(begun)
+        take_over()
+
+    taker = Thread(target=taking_over)
+    taker.start()
+    with claimed.keep_alive(), pytest.raises(error):
+        store(SparkBatch(spark, claimed, client.url), slow(spark, begun, ended))
+    taker.join()
+
+    assert not ended.exists()
+
+
+def slow(spark: SparkSession, begun: Path, ended: Path) -> DataFrame:
+    def number(of_row: int) -> int:
+        begun.touch()
+        time.sleep(PATIENCE_SECONDS)
+        ended.touch()
+        return of_row
+
+    reached = f.udf(number, "bigint").asNondeterministic()
+    return spark.range(1).select(reached("id").alias("number"), f.lit(1).alias("writer"))
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,169 @@
+"""A store that does not take a batch: a clear error, and the next attempt succeeds."""
+
+import os
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgque_dagster.client import Client
+from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
+from pgque_dagster.spark.sinks.storage import StorageFailed
+from tests.support.attempts import again, next_batch
+from tests.support.s3 import S3, s3_server
+
+SCHEMA = "number bigint, name string"
+TABLE = "sales.revenue"
+
+Write = Callable[[SparkBatch, DataFrame], object]
+
+
+@pytest.fixture(scope="module")
+def strict_s3() -> Iterator[S3]:
+    """A server that checks signatures and rights, for somebody who may do everything."""
+    with s3_server() as server:
+        administrator = server.login("*")
+        server.check_access()
+        yield administrator
+
+
+def parquet(location: str, options: dict[str, str] | None = None) -> Write:
+    return ParquetSink(location, storage_options=options).write
+
+
+def delta(location: str, options: dict[str, str] | None = None) -> Write:
+    return DeltaSink(location, storage_options=options).write
+
+
+def iceberg(location: str, options: dict[str, str] | None = None) -> Write:
+    return IcebergSink(TABLE, warehouse=location, storage_options=options).write
+
+
+KINDS = pytest.mark.parametrize("kind", [parquet, delta, iceberg])
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("login", "is_new"),
+    [
+        ("a wrong secret", True),
+        ("an unknown key", False),
+        ("may only read", True),
+        ("may only read", False),
+    ],
+)
+def test_a_bucket_that_refuses_is_an_error_without_secrets(
+    client: Client,
+    spark: SparkSession,
+    strict_s3: S3,
+    kind: Callable[..., Write],
+    login: str,
+    is_new: bool,
+) -> None:
+    location = strict_s3.url(uuid.uuid4().hex)
+    folder = location.removeprefix(strict_s3.url(""))
+    refused = {
+        "a wrong secret": S3(strict_s3.endpoint, "a-wrong-one-9xPqT4", strict_s3.key),
+        "an unknown key": S3(strict_s3.endpoint, "of-nobody-5tRb", "AKIAUNKNOWNUNKNOWN00"),
+        "may only read": strict_s3.login("s3:Get*", "s3:List*"),
+    }[login]
+    if not is_new:
+        acked = next_batch(client, spark, [{"number": 0, "name": "acked"}])
+        kind(location, strict_s3.options)(acked, acked.payload(SCHEMA))
+        acked.claim.ack()
+    before = strict_s3.names(folder)
+    batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
+
+    with pytest.raises(StorageFailed) as told:
+        kind(location, refused.options)(batch, batch.payload(SCHEMA))
+
+    check_told(told.value, batch, location)
+    assert "Check the credentials" in str(told.value)
+    assert refused.secret not in str(told.value)
+    assert strict_s3.names(folder) == before
+    later = again(client, spark, batch)
+    kind(location, strict_s3.options)(later, later.payload(SCHEMA))
+    later.claim.ack()
+
+
+@KINDS
+@AS_ROOT
+def test_a_directory_that_cannot_be_written_is_an_error_and_the_next_attempt_succeeds(
+    client: Client, spark: SparkSession, tmp_path: Path, kind: Callable[..., Write]
+) -> None:
+    with small_disk(tmp_path) as disk:
+        location = str(disk / "table")
+        acked = next_batch(client, spark, [{"number": 0, "name": "acked"}])
+        kind(location)(acked, acked.payload(SCHEMA))
+        acked.claim.ack()
+        batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
+
+        remount(disk, "ro")
+        with pytest.raises(StorageFailed, match=r"[Rr]ead-only file system") as told:
+            kind(location)(batch, batch.payload(SCHEMA))
+        remount(disk, "rw")
+
+        check_told(told.value, batch, location)
+        later = again(client, spark, batch)
+        kind(location)(later, later.payload(SCHEMA))
+        assert numbers(client, spark, kind, location) == [0, 1]
+
+
+@KINDS
+@AS_ROOT
+def test_a_full_disk_is_an_error_and_the_next_attempt_succeeds(
+    client: Client, spark: SparkSession, tmp_path: Path, kind: Callable[..., Write]
+) -> None:
+    with small_disk(tmp_path) as disk:
+        location = str(disk / "table")
+        batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
+        large = spark.range(400_000).selectExpr("id as number", "uuid() as name").coalesce(1)
+
+        with pytest.raises(StorageFailed, match="No space left") as told:
+            kind(location)(batch, large)
+
+        check_told(told.value, batch, location)
+        assert list(disk.rglob("*.parquet")) == []
+        remount(disk, "size=64m")
+        later = again(client, spark, batch)
+        kind(location)(later, later.payload(SCHEMA))
+        assert numbers(client, spark, kind, location) == [1]
+
+
+def check_told(error: Exception, batch: SparkBatch, location: str) -> None:
+    """The error names table and batch in one line, and what to do."""
+    told = str(error)
+    assert location in told or f"Iceberg table {TABLE}" in told
+    assert f"batch {batch.batch_id} of orders/revenue" in told
+    assert "next attempt" in told
+    assert "\n" not in told and len(told) < 1_000
+
+
+def numbers(
+    client: Client, spark: SparkSession, kind: Callable[..., Write], location: str
+) -> list[int]:
+    if kind is iceberg:
+        table = IcebergSink(TABLE, warehouse=location).read(spark, client.url)
+    else:
+        table = (ParquetSink if kind is parquet else DeltaSink)(location).read(spark)
+    return sorted(row.number for row in table.collect())
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def remount(disk: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
