@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         pgque_asset,
         pgque_multi_asset,
         pgque_replay_asset,
+        pgque_window_asset,
     )
     from .checks import (
         Alert,
@@ -26,14 +27,24 @@ if TYPE_CHECKING:
         build_pgque_alerts,
         build_queue_health_checks,
     )
-    from .components import BatchConsumerComponent, PgqueComponent, QueueComponent
+    from .components import (
+        BatchConsumerComponent,
+        PgqueComponent,
+        QueueComponent,
+        WindowComponent,
+    )
     from .embedded import EmbeddedPostgres
-    from .jobs import build_delta_maintenance_job, build_pgque_jobs
+    from .jobs import (
+        build_delta_maintenance_job,
+        build_iceberg_maintenance_job,
+        build_pgque_jobs,
+    )
     from .keys import dead_letters_key, queue_key
     from .lineage import build_queue_assets, lag_freshness_policy
     from .resource import PgqueResource
     from .sensors import (
         build_pgque_observation_sensor,
+        build_pgque_schedule,
         build_pgque_sensor,
         build_pgque_ticker_sensor,
     )
@@ -54,13 +65,16 @@ __all__ = [
     "PostgresBatchIOManager",
     "QueueComponent",
     "SparkBatch",
+    "WindowComponent",
     "__version__",
     "build_consumer_lag_checks",
     "build_dead_letter_checks",
     "build_delta_maintenance_job",
+    "build_iceberg_maintenance_job",
     "build_pgque_alerts",
     "build_pgque_jobs",
     "build_pgque_observation_sensor",
+    "build_pgque_schedule",
     "build_pgque_sensor",
     "build_pgque_ticker_sensor",
     "build_queue_assets",
@@ -70,6 +84,7 @@ __all__ = [
     "pgque_asset",
     "pgque_multi_asset",
     "pgque_replay_asset",
+    "pgque_window_asset",
     "queue_key",
 ]
 
@@ -85,12 +100,15 @@ _MODULES = {
     "PostgresBatchIOManager": "assets",
     "QueueComponent": "components",
     "SparkBatch": "spark",
+    "WindowComponent": "components",
     "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
     "build_delta_maintenance_job": "jobs",
+    "build_iceberg_maintenance_job": "jobs",
     "build_pgque_alerts": "checks",
     "build_pgque_jobs": "jobs",
     "build_pgque_observation_sensor": "sensors",
+    "build_pgque_schedule": "sensors",
     "build_pgque_sensor": "sensors",
     "build_pgque_ticker_sensor": "sensors",
     "build_queue_assets": "lineage",
@@ -100,6 +118,7 @@ _MODULES = {
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
     "pgque_replay_asset": "assets",
+    "pgque_window_asset": "assets",
     "queue_key": "keys",
 }
 

@@ -5,16 +5,23 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from .keys import CONSUMER, QUEUE
+from .keys import CONSUMER, PARTITIONS, QUEUE, START_AT
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """A consumer and the assets that a run of one of its batches materializes."""
+    """A consumer and the assets that a run of one of its batches materializes.
+
+    Attributes:
+        start_at: where it starts when it is registered; None for the default of `register`.
+        partitions: the number of its slots; None without slots.
+    """
 
     queue: str
     name: str
     asset_keys: tuple[dg.AssetKey, ...]
+    start_at: str | None = None
+    partitions: int | None = None
 
     @classmethod
     def of(cls, asset: dg.AssetsDefinition) -> "Consumer":
@@ -31,10 +38,23 @@ class Consumer:
             )
         metadata = specs[0].metadata
         keys = tuple(sorted((spec.key for spec in specs), key=lambda key: tuple(key.path)))
-        return cls(metadata[QUEUE], metadata[CONSUMER], keys)
+        partitions = metadata.get(PARTITIONS)
+        return cls(
+            metadata[QUEUE],
+            metadata[CONSUMER],
+            keys,
+            metadata.get(START_AT),
+            None if partitions is None else int(partitions),
+        )
 
     def __str__(self) -> str:
         return f"{self.queue}/{self.name}"
+
+
+def names_of(registered: str) -> tuple[str, ...]:
+    """Returns a registered name, and the consumer's name if it is a subconsumer or a slot."""
+    mains = (registered.rpartition(sign)[0] for sign in "#.")
+    return (registered, *filter(None, mains))
 
 
 def is_consuming(asset: dg.AssetsDefinition) -> bool:
@@ -59,6 +79,17 @@ def consuming_among(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetsDefi
     return list({id(asset): asset for asset in assets if is_consuming(asset)}.values())
 
 
+def parallel_problem(consumers: Iterable[Consumer], parallel_runs: int) -> str | None:
+    """Returns what is wrong with several batches at a time, if one of the consumers has slots."""
+    parted = [f"{each} has partitions={each.partitions}" for each in consumers if each.partitions]
+    if parallel_runs == 1 or not parted:
+        return None
+    return (
+        f"parallel_runs is {parallel_runs}: leave it out, because {', '.join(parted)}, which get "
+        "runs side by side already"
+    )
+
+
 def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
     """Raises if two assets of the code location have the same consumer and would share its batches.
 
@@ -75,7 +106,7 @@ def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
 
 
 def consumers_of_location(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
 ) -> list[Consumer] | None:
     """Returns the consumers of all assets of the run's code location; None without a location."""
     try:

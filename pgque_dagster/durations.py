@@ -1,10 +1,10 @@
-"""Parses the durations of commands and YAML: `90s`, `15m`, `12h`, `30d`."""
+"""Parses the durations of commands and YAML: `90s`, `15m`, `12h`, `30d`, `30 days`."""
 
 import re
 from datetime import timedelta
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-PATTERN = r"^\d{1,9}[smhd]$"
+PATTERN = r"^\d{1,9}([smhd]| (second|minute|hour|day)s?)$"
 
 
 def parse_duration(text: str) -> timedelta:
@@ -15,4 +15,5 @@ def parse_duration(text: str) -> timedelta:
     """
     if not re.search(PATTERN, text):
         raise ValueError(f"{text!r} is not a duration; write 90s, 15m, 12h or 30d")
-    return timedelta(**{UNITS[text[-1]]: int(text[:-1])})
+    count = re.match(r"\d+", text)[0]  # type: ignore[index]
+    return timedelta(**{UNITS[text[len(count) :].strip()[0]]: int(count)})

@@ -5,16 +5,25 @@ import dagster as dg
 QUEUE = "pgque/queue"
 CONSUMER = "pgque/consumer"
 SUBCONSUMER = "pgque/subconsumer"
+# The slot of a partitioned consumer and the number of its slots, such as 3/8.
+SLOT = "pgque/slot"
+PARTITIONS = "pgque/partitions"
+START_AT = "pgque/start_at"
 BATCH_ID = "pgque/batch_id"
 ATTEMPT = "pgque/attempt"
 EPOCH = "pgque/epoch"
 # By the database's clock.
 REQUESTED_AT = "pgque/requested_at"
 LINEAGE = "pgque/lineage"
+# The tick up to which a run consumes batch after batch.
+DRAIN_TO = "pgque/drain_to"
 # What a downstream asset wants of an input: batches from this one on, or those of the upstream run.
 SINCE = "pgque/since"
 BATCHES = "pgque/batches"
 WORKER = "pgque/worker"
+# Whether a run shall be executed by a warm process; by default, if it is one of a batch.
+WARM = "pgque/warm"
+WARM_PROCESS = "pgque/warm_process"
 REPLAY = "pgque/replay"
 # Dagster's own key: the table that stores an asset.
 TABLE = "dagster/table_name"

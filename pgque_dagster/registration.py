@@ -16,11 +16,15 @@ from .client import (
     Client,
     ConsumerNotFound,
     InvalidArgument,
+    Limits,
     PermissionDenied,
+    Position,
     QueueNotFound,
     calls,
 )
+from .client.calls.states import consumer_states
 from .client.calls.ticks import is_new, register_at
+from .client.partitions import subscribe_slots
 from .client.rights import grant
 
 _NEW = timedelta(hours=1)
@@ -52,15 +56,28 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
         raise _denied(client, what, action, advice, command) from error
 
 
-def register(client: Client, queue: str, consumer: str) -> str:
-    """Registers a consumer. Returns where it starts: "the last tick" or "the first tick".
+def register(
+    client: Client,
+    queue: str,
+    consumer: str,
+    start_at: Position | None = None,
+    partitions: int | None = None,
+) -> str:
+    """Registers a consumer. Returns where it starts, such as "the last tick".
 
-    On a new queue it starts at the first tick, so that declared consumers also get events that were
-    sent right after the queue was created.
+    Without `start_at` it starts at the last tick; on a new queue at the first tick, so that
+    declared consumers also get events that were sent right after the queue was created. With
+    `partitions` it gets that number of slots.
 
     Raises:
         QueueNotFound: if there is no such queue.
+        InvalidArgument: if the position is no longer retained.
     """
+    if partitions is not None:
+        return _register_slots(client, queue, consumer, start_at, partitions)
+    if start_at is not None:
+        client.register_consumer(queue, consumer, start_at=start_at)
+        return f"start_at {start_at}"
     with client.transaction():
         # One transaction, because a consumer that already exists is not moved to the first tick.
         if client.register_consumer(queue, consumer) and client.run(is_new(queue, _NEW)):
@@ -70,16 +87,43 @@ def register(client: Client, queue: str, consumer: str) -> str:
     return "the last tick"
 
 
-def ensure_consumer(client: Client, queue: str, consumer: str) -> None:
+def _register_slots(
+    client: Client, queue: str, consumer: str, start_at: Position | None, partitions: int
+) -> str:
+    if start_at is None and client.run(is_new(queue, _NEW)):
+        with suppress(InvalidArgument), client.transaction():
+            client.run(subscribe_slots(queue, consumer, partitions, _FIRST_TICK))
+            return "the first tick"
+    client.run(subscribe_slots(queue, consumer, partitions, start_at))
+    return "the last tick" if start_at is None else f"start_at {start_at}"
+
+
+def ensure_consumer(
+    client: Client,
+    queue: str,
+    consumer: str,
+    start_at: Position | None = None,
+    partitions: int | None = None,
+) -> None:
     """Registers a consumer as `register` does, if it is missing.
 
     Raises:
         QueueNotFound: if there is no such queue.
+        InvalidArgument: if it is missing and its position is no longer retained; or if it has
+            another number of slots.
     """
+    if partitions is not None:
+        (state, *_) = client.run(consumer_states([(queue, consumer)], Limits()))
+        if state.role == "partitioned":
+            # Checks the number.
+            client.run(subscribe_slots(queue, consumer, partitions))
+        else:
+            register(client, queue, consumer, start_at, partitions)
+        return
     try:
         client.lease_info(queue, consumer)
     except ConsumerNotFound:
-        register(client, queue, consumer)
+        register(client, queue, consumer, start_at)
 
 
 def ensure_scheduled(client: Client) -> None:

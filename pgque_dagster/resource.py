@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -15,9 +15,12 @@ from pydantic import ConfigDict, Field
 from . import installer
 from .client import Client, HealthCheck
 from .client.pool import ClientPool
+from .client.positions import write_position
 from .deployment import deployment_name
-from .embedded import EmbeddedPostgres
 from .registration import ensure_consumer, ensure_queue, ensure_scheduled
+
+if TYPE_CHECKING:
+    from .embedded import EmbeddedPostgres
 
 InstallPolicy = Literal["never", "if_missing", "upgrade"]
 TickingPolicy = Literal["pg_cron", "external", "sensor"]
@@ -85,6 +88,11 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="Consumers to register if they are missing, by queue: at the last tick, or at "
         "the first one of a queue younger than an hour.",
     )
+    start_at: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="Where some of these consumers start instead, by queue and consumer: earliest, "
+        "latest, the number of a tick, or a time with a zone.",
+    )
     deployment: str | None = Field(
         default=None,
         description="Name of this deployment of Dagster. A consumer belongs to the deployment that "
@@ -109,7 +117,10 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """
         url = self.url or _embedded_server(os.environ.get("PGQUE_HOME"), Path.cwd()).url
         declared = repr(
-            (url, self.install, self.ticking, self.queues, self.queue_options, self.consumers)
+            (
+                *(url, self.install, self.ticking, self.queues, self.queue_options),
+                *(self.consumers, self.start_at),
+            )
         )
         with _preparing:
             if time.monotonic() >= _prepared.get(declared, 0.0):
@@ -136,6 +147,33 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             return self.deployment
         return None if self.url is None else deployment_name(instance)
 
+    def check_start(
+        self, queue: str, consumer: str, start_at: str | None, partitions: int | None = None
+    ) -> None:
+        """Refuses `start_at` and `partitions` of an asset that this resource would ignore.
+
+        Raises:
+            DagsterInvalidDefinitionError: if the resource registers the consumer elsewhere, or
+                without slots.
+        """
+        if consumer not in self.consumers.get(queue, ()):
+            return
+        if partitions is not None:
+            raise dg.DagsterInvalidDefinitionError(
+                f"consumer {queue}/{consumer}: its asset has partitions, but the resource pgque "
+                "registers it without slots: leave it out of `consumers` of the resource"
+            )
+        declared = self.start_at.get(queue, {}).get(consumer)
+        if start_at is None:
+            return
+        if declared is None or write_position(declared) != start_at:
+            raise dg.DagsterInvalidDefinitionError(
+                f"consumer {queue}/{consumer}: its asset has start_at {start_at}, but the resource "
+                f"pgque registers it at {declared or 'the last tick'}: leave it out of `consumers` "
+                f'of the resource, or set start_at={{"{queue}": {{"{consumer}": "{start_at}"}}}} '
+                "there"
+            )
+
     def health(self) -> list[HealthCheck]:
         """Returns the health checks of the database and of each queue, with what to do.
 
@@ -156,7 +194,8 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
             for queue, consumers in self.consumers.items():
                 for consumer in consumers:
-                    ensure_consumer(client, queue, consumer)
+                    start_at = self.start_at.get(queue, {}).get(consumer)
+                    ensure_consumer(client, queue, consumer, start_at)
             if self.ticking == "pg_cron":
                 ensure_scheduled(client)
 
@@ -168,6 +207,9 @@ def _pool(url: str, size: int, process: int) -> ClientPool:
 
 
 @cache
-def _embedded_server(home: str | None, folder: Path) -> EmbeddedPostgres:
+def _embedded_server(home: str | None, folder: Path) -> "EmbeddedPostgres":
     """Starts the folder's server and holds it until this process ends; the last holder stops it."""
+    # Late, because those with a server of their own do not need it.
+    from .embedded import EmbeddedPostgres
+
     return EmbeddedPostgres().start()

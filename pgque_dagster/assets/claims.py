@@ -1,27 +1,32 @@
 """Claims the batches of a run: the batch in its tags, then the next ones of the consumer."""
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from uuid import uuid4
 
 import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
-from ..client.batch import read_plan
-from ..client.calls.states import ConsumerState, consumer_states
+from ..client.calls.states import ConsumerState, consumer_states, has_events
 from ..client.cooperative import claim_shared
-from ..keys import BATCH_ID, LINEAGE, SUBCONSUMER
+from ..client.partitions import claim_slot
+from ..keys import BATCH_ID, DRAIN_TO, LINEAGE, SLOT, SUBCONSUMER
+from ..ranges import DEFAULT_MAX_EVENTS
 from .consumption import Consumption
 
 # Limits for batches that the run opens itself: those of a run by hand, and those after the first.
-_AT_ONCE = Limits(max_count=1_000_000)
+_AT_ONCE = Limits(max_count=DEFAULT_MAX_EVENTS)
 
 
 def next_batches(
     context: dg.AssetExecutionContext, client: Client, consumption: Consumption
 ) -> Iterator[Batch]:
     """Claims the batch in the run's tags, or the next one, and then up to `max_batches` in all.
+
+    A run with a tick to drain to goes on until that tick instead.
 
     Logs the reason if there is no first batch.
 
@@ -42,10 +47,12 @@ def next_batches(
     claims = _Claims(
         client,
         consumption,
-        f"dagster run {context.run.run_id}",
+        step_owner(context),
         context.run.tags.get(SUBCONSUMER),
+        context.run.tags.get(SLOT),
     )
-    for number in range(consumption.max_batches):
+    drain_to = context.run.tags.get(DRAIN_TO)
+    for number in itertools.count() if drain_to else range(consumption.max_batches):
         if number and limit is not None and time.monotonic() - started >= limit:
             context.log.info(f"Stopped after {number} batches: max_seconds={limit} has passed.")
             return
@@ -60,6 +67,17 @@ def next_batches(
                 context.log.info(f"Skipped: {consumption} has no batch yet.")
             return
         yield batch
+        if drain_to and batch.lease.tick_id >= int(drain_to):
+            return
+
+
+def step_owner(context: dg.AssetExecutionContext) -> str:
+    """Returns the name under which this execution of a step claims batches.
+
+    Each execution has its own: Dagster may start a step of a run again, by a RetryPolicy or because
+    it lost sight of the step's pod, while the first process works on.
+    """
+    return f"step {uuid4().hex[:8]} of dagster run {context.run.run_id}"
 
 
 @dataclass(frozen=True)
@@ -71,23 +89,27 @@ class _Claims:
         consumption: which consumer, and its lease TTL.
         owner: the owner to record in the lease.
         subconsumer: the subconsumer in the run's tags, if the consumer is a cooperative one.
+        slot: the slot in the run's tags, if the consumer is a partitioned one.
     """
 
     client: Client
     consumption: Consumption
     owner: str
     subconsumer: str | None
+    slot: str | None
 
     def open_one(self, batch_id: int) -> Batch | None:
         """Claims the open batch with this id, and no other."""
         if self.subconsumer is not None:
             return self._claim_subconsumer(self.subconsumer, batch_id)
+        if self.slot is not None:
+            return self._claim_slot(self.slot, batch_id)
         return self._claim_consumer(batch_id)
 
     def next(self) -> Batch | None:
         """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
         while batch := self._next():
-            if read_plan(batch, 1).events:
+            if self.client.run(has_events(batch.batch_id)):
                 return batch
             batch.ack()
         return None
@@ -95,10 +117,14 @@ class _Claims:
     def _next(self) -> Batch | None:
         if self.subconsumer is not None:
             return self._claim_subconsumer(self.subconsumer)
+        if self.slot is not None:
+            return self._claim_slot(self.slot)
         names = [(self.consumption.queue, self.consumption.consumer)]
         main, *members = self.client.run(consumer_states(names, Limits()))
         if main.role == "coop_main":
             return self._claim_any_subconsumer(members)
+        if main.role == "partitioned":
+            return self._claim_any_slot(members)
         return self._claim_consumer()
 
     def _claim_any_subconsumer(self, members: Sequence[ConsumerState]) -> Batch | None:
@@ -113,6 +139,21 @@ class _Claims:
             f"each of the {len(members)} subconsumers of {self.consumption} has a run in progress",
             "Materialize the asset again after one of these runs has ended.",
         )
+
+    def _claim_any_slot(self, slots: Sequence[ConsumerState]) -> Batch | None:
+        """Claims a batch of a slot without a live lease, first of those with an open batch."""
+        free = [each for each in slots if not each.is_live]
+        for each in sorted(free, key=lambda each: each.batch_id is None):
+            assert each.slot is not None
+            with suppress(BatchLeased):
+                if batch := self._claim_slot(each.slot):
+                    return batch
+        if not free:
+            raise BatchLeased(
+                f"each of the {len(slots)} slots of {self.consumption} has a run in progress",
+                "Materialize the asset again after one of these runs has ended.",
+            )
+        return None
 
     def _claim_consumer(self, batch_id: int | None = None) -> Batch | None:
         return self.client.claim(
@@ -130,6 +171,18 @@ class _Claims:
             self.consumption.queue,
             self.consumption.consumer,
             subconsumer,
+            owner=self.owner,
+            ttl=self.consumption.lease_ttl,
+            limits=_AT_ONCE,
+            batch_id=batch_id,
+        )
+
+    def _claim_slot(self, slot: str, batch_id: int | None = None) -> Batch | None:
+        return claim_slot(
+            self.client,
+            self.consumption.queue,
+            self.consumption.consumer,
+            slot,
             owner=self.owner,
             ttl=self.consumption.lease_ttl,
             limits=_AT_ONCE,

@@ -2,14 +2,18 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import dagster as dg
+from pyspark.sql import DataFrame
 
 from ..resource import PgqueResource
-from ..spark import SparkBatch
 from ..step_errors import log_error_line
+from .event_log import refuse_unrecorded
 from .outputs import AssetRecord, StepResult
+
+if TYPE_CHECKING:
+    from ..spark import SparkBatch
 
 ComputeFunction = Callable[..., Any]
 
@@ -25,6 +29,25 @@ def is_annotated_result(compute_fn: ComputeFunction) -> bool:
     if isinstance(returned, str):
         return returned.rpartition(".")[2] == "MaterializeResult"
     return returned is dg.MaterializeResult
+
+
+def returns_frames(compute_fn: ComputeFunction) -> bool:
+    """Whether the function is annotated to return DataFrames only, for IO managers to store."""
+    try:
+        returned = inspect.signature(compute_fn, eval_str=True).return_annotation
+    except NameError:
+        # A name that only type checkers import.
+        returned = inspect.signature(compute_fn).return_annotation
+    return _is_frame(returned)
+
+
+def _is_frame(returned: Any) -> bool:
+    if isinstance(returned, str):
+        return returned.rpartition(".")[2] == "DataFrame"
+    if get_origin(returned) in (tuple, dg.Output):
+        parts = [part for part in get_args(returned) if part is not Ellipsis]
+        return bool(parts) and all(map(_is_frame, parts))
+    return isinstance(returned, type) and issubclass(returned, DataFrame)
 
 
 def make_step(
@@ -52,7 +75,7 @@ def make_step(
     if inspect.iscoroutinefunction(compute_fn) or inspect.isasyncgenfunction(compute_fn):
         raise dg.DagsterInvalidDefinitionError(
             f"{compute_fn.__name__} is async: nothing would wait for it before the ack. Make it a "
-            "plain function"
+            "plain function, and call asyncio.run() in it for what is async"
         )
     wanted = inspect.signature(compute_fn).parameters
     if "batch" not in wanted:
@@ -71,12 +94,13 @@ def make_step(
     def run(
         context: dg.AssetExecutionContext, pgque: PgqueResource, pyspark: Any, **others: Any
     ) -> Any:
-        def call(batch: SparkBatch) -> Any:
+        def call(batch: "SparkBatch") -> Any:
             offered = {"context": context, "pgque": pgque, "pyspark": pyspark, "batch": batch}
             mine = {key: value for key, value in others.items() if key in wanted}
             return compute_fn(**mine, **{key: offered[key] for key in offered if key in wanted})
 
         with log_error_line(context.log):
+            refuse_unrecorded(context)
             yield from work(context, pgque, pyspark, call, **{key: others[key] for key in own})
 
     parameters = {

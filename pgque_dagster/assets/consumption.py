@@ -5,7 +5,9 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ..ranges import LONGEST_LEASE, count_problem, duration_problem
+from ..client import InvalidArgument, Position
+from ..client.positions import write_position
+from ..ranges import LONGEST_LEASE, MOST_PARTITIONS, count_problem, duration_problem
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class Consumption:
     returns_nothing: bool = False
     wants_values: bool = False
     batch_safe: bool = False
+    start_at: str | None = None
+    returns_frames: bool = False
+    partitions: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
@@ -34,6 +39,10 @@ class Consumption:
             count_problem("slices", self.slices),
             duration_problem("lease_ttl", self.lease_ttl, positive=True, at_most=LONGEST_LEASE),
         ]
+        if self.partitions is not None:
+            problems.append(count_problem("partitions", self.partitions, at_most=MOST_PARTITIONS))
+            if "#" in self.consumer:
+                problems.append("the name of a consumer with partitions must not contain #")
         if self.timeout is not None:
             problems.append(duration_problem("timeout", self.timeout, positive=True))
         for problem in filter(None, problems):
@@ -46,3 +55,15 @@ class Consumption:
 
     def _refuse(self, what: str) -> None:
         raise dg.DagsterInvalidDefinitionError(f"consumer {self}: {what}")
+
+
+def read_start(start_at: Position | None) -> str | None:
+    """Returns where a consumer starts, as text.
+
+    Raises:
+        DagsterInvalidDefinitionError: if it is no position.
+    """
+    try:
+        return None if start_at is None else write_position(start_at)
+    except InvalidArgument as error:
+        raise dg.DagsterInvalidDefinitionError(f"start_at: {error}") from error

@@ -7,17 +7,27 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import dagster as dg
 
-from ..keys import CONSUMER, QUEUE, dead_letters_key, queue_key
+from ..client import Position
+from ..keys import CONSUMER, PARTITIONS, QUEUE, START_AT, queue_key
 from ..resource import PgqueResource
-from ..spark import SparkBatch
-from .compute_function import ComputeFunction, is_annotated_none, is_annotated_result, make_step
-from .consumption import Consumption
+from .compute_function import (
+    ComputeFunction,
+    is_annotated_none,
+    is_annotated_result,
+    make_step,
+    returns_frames,
+)
+from .consumption import Consumption, read_start
 from .outputs import AssetRecord, StepResult
+from .refused_options import OF_BATCHES, refuse_options, refuse_partitioned
 from .step import consume
+
+if TYPE_CHECKING:
+    from ..spark import SparkBatch
 
 _IO_MANAGER = "io_manager"
 
@@ -26,6 +36,8 @@ def pgque_asset(
     *,
     queue: str,
     consumer: str | None = None,
+    start_at: Position | None = None,
+    partitions: int | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
     max_batches: int = 1,
@@ -64,6 +76,13 @@ def pgque_asset(
     Args:
         queue: the queue's name.
         consumer: the consumer's name; by default the asset's name. Each asset needs its own.
+        start_at: where the consumer starts when it is registered: `earliest`, the oldest tick that
+            is retained; `latest`, the last tick; the number of a tick; or a time with a zone, from
+            which on it gets all events that were committed. By default at the last tick, or at the
+            first one of a queue younger than an hour. A registered consumer is not moved.
+        partitions: divides the events by their key (ev_extra1) among this number of slots, from 1
+            to 256. The events of a key are computed in order, and one run at a time works on a
+            slot. By default all events are in one sequence of batches.
         lease_ttl: how long the lease of a run that died lasts. Until then no other run may claim
             the batch. A live run renews its lease.
         slices: the maximum number of partitions in which a large batch is read.
@@ -83,7 +102,7 @@ def pgque_asset(
             the output of one run by that of the next.
         name: the asset's name; by default the function's name.
         key_prefix: prefix of the asset's key.
-        deps: upstream assets besides the queue and its dead letters.
+        deps: upstream assets besides the queue.
         description: of the asset; by default the function's docstring.
         kinds: shown with the asset; by default pyspark.
         group_name: the asset's group.
@@ -97,7 +116,7 @@ def pgque_asset(
         io_manager_key: the key of the IO manager.
         op_tags: of the step.
         pool: a pool that limits how many steps run at the same time.
-        asset_options: any other option of `@dg.asset`.
+        asset_options: any other option of `@dg.asset` that can mean something for batches.
 
     Returns:
         The decorator. The asset needs the resources `pgque` (PgqueResource) and `pyspark`
@@ -105,7 +124,8 @@ def pgque_asset(
 
     Raises:
         DagsterInvalidDefinitionError: if the function has no parameter `batch`, is `async`, or
-            returns nothing although an IO manager is named, or if an option is out of range.
+            returns nothing although an IO manager is named; if an option is out of range, or can
+            mean nothing here, such as `partitions_def` and `backfill_policy`.
 
     Example:
         .. code-block:: python
@@ -117,6 +137,7 @@ def pgque_asset(
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
         options = dict(asset_options)
+        refuse_options(compute_fn.__name__, options, OF_BATCHES)
         if "key" not in options:
             options |= {"name": name or compute_fn.__name__, "key_prefix": key_prefix}
         elif name is not None or key_prefix is not None:
@@ -141,6 +162,9 @@ def pgque_asset(
             timeout,
             returns_nothing=returns_nothing or is_annotated_none(compute_fn),
             batch_safe=batch_safe,
+            start_at=read_start(start_at),
+            returns_frames=returns_frames(compute_fn),
+            partitions=partitions,
         )
         if consumption.returns_nothing and manager is not None:
             _refuse_manager(compute_fn, manager)
@@ -152,7 +176,7 @@ def pgque_asset(
         else:
             required.add(manager or _IO_MANAGER)
         asset: dg.AssetsDefinition = dg.asset(
-            deps=[queue_key(queue), dead_letters_key(queue), *deps],
+            deps=[queue_key(queue), *deps],
             description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None and "compute_kind" not in options else kinds,
             group_name=group_name,
@@ -180,6 +204,8 @@ def pgque_multi_asset(
     consumer: str | None = None,
     specs: Sequence[dg.AssetSpec] | None = None,
     outs: Mapping[str, dg.AssetOut] | None = None,
+    start_at: Position | None = None,
+    partitions: int | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
     max_batches: int = 1,
@@ -205,6 +231,8 @@ def pgque_multi_asset(
             MaterializeResult for each, or None for all with `returns_nothing`.
         outs: the assets, if IO managers store them. The function returns a tuple of values, or
             yields an Output for each.
+        start_at: as for `pgque_asset`.
+        partitions: as for `pgque_asset`.
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
         max_batches: as for `pgque_asset`.
@@ -213,7 +241,7 @@ def pgque_multi_asset(
         returns_nothing: as for `pgque_asset`; for `specs` only.
         batch_safe: as for `pgque_asset`; for `outs` only.
         name: the step's name; by default the function's name.
-        deps: upstream assets of all of them, besides the queue and its dead letters.
+        deps: upstream assets of all of them, besides the queue.
         description: of the step; by default the function's docstring.
         check_specs: checks whose results the function yields or returns.
         asset_options: any other option of `@dg.multi_asset`, except `can_subset`.
@@ -234,6 +262,8 @@ def pgque_multi_asset(
         )
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
+        refuse_options(compute_fn.__name__, asset_options, OF_BATCHES)
+        refuse_partitioned(compute_fn.__name__, specs, outs)
         consumption = Consumption(
             queue,
             consumer or name or compute_fn.__name__,
@@ -244,12 +274,15 @@ def pgque_multi_asset(
             timeout,
             returns_nothing=returns_nothing or is_annotated_none(compute_fn),
             batch_safe=batch_safe,
+            start_at=read_start(start_at),
+            returns_frames=returns_frames(compute_fn),
+            partitions=partitions,
         )
         if consumption.returns_nothing and outs:
             _refuse_manager(compute_fn, "its outs")
         options = dict(asset_options)
         required = set(options.pop("required_resource_keys", None) or ())
-        upstream = [queue_key(queue), dead_letters_key(queue), *deps]
+        upstream = [queue_key(queue), *deps]
         if outs:
             options |= {"outs": {key: _optional(out) for key, out in outs.items()}}
             options |= {"deps": upstream}
@@ -291,7 +324,12 @@ def _optional(out: dg.AssetOut) -> dg.AssetOut:
 
 def _consumer_metadata(consumption: Consumption) -> dict[str, str]:
     """Returns the metadata from which sensors read the asset's queue and consumer."""
-    return {QUEUE: consumption.queue, CONSUMER: consumption.consumer}
+    given = {START_AT: consumption.start_at, PARTITIONS: consumption.partitions}
+    return {
+        QUEUE: consumption.queue,
+        CONSUMER: consumption.consumer,
+        **{key: str(value) for key, value in given.items() if value is not None},
+    }
 
 
 def _work(consumption: Consumption) -> Callable[..., Iterator[StepResult | AssetRecord]]:
@@ -299,7 +337,7 @@ def _work(consumption: Consumption) -> Callable[..., Iterator[StepResult | Asset
         context: dg.AssetExecutionContext,
         pgque: PgqueResource,
         pyspark: Any,
-        call: Callable[[SparkBatch], Any],
+        call: "Callable[[SparkBatch], Any]",
     ) -> Iterator[StepResult | AssetRecord]:
         return consume(context, pgque, pyspark, consumption, call)
 

@@ -11,8 +11,10 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from ..client import InvalidArgument
+from ..client.window import window_id
 from ..keys import BATCH_ID, BATCHES, SINCE
 from ..spark.cluster.session import open_session
+from .window_step import window_of
 
 _OF_RUN = "run"
 _PAGE = 100
@@ -46,7 +48,21 @@ class Wanted:
                 f'Set {SINCE} to the id of a batch, or {BATCHES} to "{_OF_RUN}" for those that the '
                 "upstream run stored. Without both, all batches are read.",
             )
-        return cls(since, frozenset(_of_upstream_run(context)) if batches else None)
+        if batches:
+            return cls(since, frozenset(_of_upstream_run(context)))
+        return cls(since, _of_partitions(context))
+
+
+def _of_partitions(context: dg.InputContext) -> frozenset[int] | None:
+    """Returns the windows of the upstream partitions; None without partitions, and for all."""
+    if not context.has_asset_partitions:
+        return None
+    partitions, keys = context.asset_partitions_def, context.asset_partition_keys
+    if not isinstance(partitions, dg.TimeWindowPartitionsDefinition):
+        return None
+    if len(keys) == partitions.get_num_partitions():
+        return None
+    return frozenset(window_id(window_of(partitions, key)[0]) for key in keys)
 
 
 def session_of(pyspark: Any, context: dg.InputContext) -> SparkSession:

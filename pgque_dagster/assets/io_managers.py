@@ -5,7 +5,7 @@ They only call the sinks. `spark/sinks/` says how storing works and what a crash
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dagster as dg
 from pydantic import Field
@@ -15,13 +15,16 @@ from pyspark.sql import functions as f
 from ..client import InvalidArgument
 from ..keys import BATCHES, REPLAY, ROWS, SINCE, TABLE
 from ..resource import PgqueResource
-from ..spark import ParquetSink, PostgresSink, clear_executor_errors
-from ..spark.reading.table import read_whole_table
+from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.sinks.merge import Mode
 from ..step_errors import logs_errors_first
 from .current_batch import current_batch
 from .inputs import Wanted, session_of
+from .metadata import set_aside
 from .step import executors_address
+
+if TYPE_CHECKING:
+    from ..spark import ParquetSink
 
 
 class ParquetBatchIOManager(dg.ConfigurableIOManager):
@@ -44,6 +47,7 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
     """
 
     batch_safe: ClassVar[bool] = True
+    checks_batch: ClassVar[bool] = True
     pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
     """The resource that the assets use, for steps that load an asset in a process of their own."""
 
@@ -53,6 +57,7 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
     )
     storage_options: dict[str, str] = Field(
         default_factory=dict,
+        repr=False,
         description="How to access the object store, such as aws_access_key_id, best as EnvVar. "
         "What is not given comes from the environment of each process.",
     )
@@ -72,7 +77,9 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
             if (context.definition_metadata or {}).get(REPLAY):
                 directory = f"{directory}/replay={batch.consumer}"
             path = self._sink(directory).write(batch, frame)
-        context.add_output_metadata({"path": dg.MetadataValue.path(path), ROWS: rows()})
+        context.add_output_metadata(
+            {"path": dg.MetadataValue.path(path), ROWS: rows(), **set_aside(batch.claim)}
+        )
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the batches stored so far, or those that the input wants, as one DataFrame.
@@ -85,7 +92,10 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
             session_of(self.pyspark, context), since=wanted.since, batches=wanted.batches
         )
 
-    def _sink(self, directory: str) -> ParquetSink:
+    def _sink(self, directory: str) -> "ParquetSink":
+        # Late, so that a code location loads without Arrow.
+        from ..spark import ParquetSink
+
         return ParquetSink(directory, storage_options=self.storage_options)
 
     def _directory(self, key: dg.AssetKey) -> str:
@@ -115,6 +125,7 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
     """
 
     batch_safe: ClassVar[bool] = True
+    checks_batch: ClassVar[bool] = True
     pgque: dg.ResourceDependency[PgqueResource]
     pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
     """The resource that the assets use, for steps that load an asset in a process of their own."""
@@ -141,6 +152,9 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
             InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
                 does not fit the table.
         """
+        # Late, so that a code location loads without Arrow.
+        from ..spark import PostgresSink
+
         batch = current_batch(context)
         frame, rows = _counted(_data_frame(context, obj))
         table = _table(context.asset_key, context.definition_metadata)
@@ -153,7 +167,7 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
                 # So that several assets of a batch can have one table.
                 name=context.asset_key.to_user_string(),
             ).write(batch, frame)
-        context.add_output_metadata({TABLE: table, ROWS: rows()})
+        context.add_output_metadata({TABLE: table, ROWS: rows(), **set_aside(batch.claim)})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the whole table as it is now, read by tasks in one snapshot.
@@ -162,6 +176,8 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
             InvalidArgument: if there is no Spark session, the input wants only some batches, or a
                 decimal cannot hold a numeric.
         """
+        from ..spark.reading.table import read_whole_table
+
         if Wanted.by(context) != Wanted():
             raise InvalidArgument(
                 f"the table of {context.asset_key.to_user_string()} has no batches to choose from",

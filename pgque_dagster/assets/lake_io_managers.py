@@ -4,22 +4,26 @@ They only call the sinks, which say what a crash can leave behind.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, model_validator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from ..client import InvalidArgument
 from ..keys import REPLAY, ROWS, TABLE
 from ..resource import PgqueResource
-from ..spark import DeltaSink, IcebergSink, SparkBatch, clear_executor_errors
-from ..spark.sinks.delta import DeltaMode
-from ..spark.sinks.tables import BATCH_ID, SchemaEvolution, StoredBatch
+from ..spark.cluster.executor_errors import clear_executor_errors
+from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
 from ..step_errors import logs_errors_first
 from .current_batch import current_batch
 from .inputs import Wanted, session_of
+from .metadata import set_aside
+
+if TYPE_CHECKING:
+    from ..spark import DeltaSink, IcebergSink, SparkBatch
+    from ..spark.sinks.tables import StoredBatch
 
 # The version of the table that has the batch.
 TABLE_VERSION = "pgque/table_version"
@@ -42,6 +46,7 @@ class DeltaBatchIOManager(dg.ConfigurableIOManager):
     """
 
     batch_safe: ClassVar[bool] = True
+    checks_batch: ClassVar[bool] = True
     pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
     """The resource that the assets use, for steps that load an asset in a process of their own."""
 
@@ -58,7 +63,12 @@ class DeltaBatchIOManager(dg.ConfigurableIOManager):
         default_factory=list, description="Columns of the key, for upsert and replace."
     )
     schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
-    storage_options: dict[str, str] = Field(default_factory=dict, description=_OPTIONS)
+    storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> Self:
+        check_mode(self.mode, self.key)
+        return self
 
     @logs_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
@@ -73,14 +83,23 @@ class DeltaBatchIOManager(dg.ConfigurableIOManager):
         location = self._location(context.asset_key)
         with clear_executor_errors():
             stored = self._sink(location).write(batch, frame)
-        context.add_output_metadata({"path": dg.MetadataValue.path(location), **_facts(stored)})
+        context.add_output_metadata(
+            {
+                "path": dg.MetadataValue.path(location),
+                **_facts(stored),
+                **set_aside(batch.claim),
+            }
+        )
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest version, or the batches of it that the input wants."""
         spark = session_of(self.pyspark, context)
         return _wanted(context, self._sink(self._location(context.asset_key)).read(spark))
 
-    def _sink(self, location: str) -> DeltaSink:
+    def _sink(self, location: str) -> "DeltaSink":
+        # Late, so that a code location loads without Arrow.
+        from ..spark import DeltaSink
+
         return DeltaSink(
             location,
             mode=self.mode,
@@ -115,6 +134,7 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
     """
 
     batch_safe: ClassVar[bool] = True
+    checks_batch: ClassVar[bool] = True
     pgque: dg.ResourceDependency[PgqueResource]
     pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
     """The resource that the assets use, for steps that load an asset in a process of their own."""
@@ -133,7 +153,7 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
         default="iceberg_catalog", description="The schema of the catalog in the queue's database."
     )
     schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
-    storage_options: dict[str, str] = Field(default_factory=dict, description=_OPTIONS)
+    storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
 
     @logs_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
@@ -148,7 +168,7 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
         table = self._table(context.asset_key, context.definition_metadata)
         with clear_executor_errors():
             stored = self._sink(table).write(batch, frame)
-        context.add_output_metadata({TABLE: table, **_facts(stored)})
+        context.add_output_metadata({TABLE: table, **_facts(stored), **set_aside(batch.claim)})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest snapshot, or the batches of it that the input wants."""
@@ -157,7 +177,10 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
         spark = session_of(self.pyspark, context)
         return _wanted(context, self._sink(table).read(spark, self.pgque.database_url()))
 
-    def _sink(self, table: str) -> IcebergSink:
+    def _sink(self, table: str) -> "IcebergSink":
+        # Late, so that a code location loads without Arrow.
+        from ..spark import IcebergSink
+
         return IcebergSink(
             table,
             warehouse=self.warehouse,
@@ -172,7 +195,7 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
         return str(getattr(named, "value", named) or ".".join((self.namespace, *key.path)))
 
 
-def _rows(context: dg.OutputContext, value: object, batch: SparkBatch) -> DataFrame:
+def _rows(context: dg.OutputContext, value: object, batch: "SparkBatch") -> DataFrame:
     if not isinstance(value, DataFrame):
         raise InvalidArgument(
             f"{context.asset_key.to_user_string()} returned {type(value).__name__}",
@@ -183,7 +206,7 @@ def _rows(context: dg.OutputContext, value: object, batch: SparkBatch) -> DataFr
     return value
 
 
-def _facts(stored: StoredBatch) -> dict[str, Any]:
+def _facts(stored: "StoredBatch") -> dict[str, Any]:
     # As text, because Dagster's pages round large numbers, and the ids of snapshots are large.
     return {TABLE_VERSION: str(stored.version), ROWS: stored.rows}
 

@@ -1,60 +1,17 @@
 """The metadata of a batch on its asset. Times and sizes are numbers, so that the UI plots them."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pyspark.sql import DataFrame
 
 from ..client import AckResult, Batch, Client
-from ..client.batch import read_plan
-from ..client.models import ReadPlan
-from ..keys import BATCH_ID, CONSUMER, QUEUE
-from ..spark import SparkBatch
-from ..spark.batch import Reader
+from ..client.window import Window
+from ..keys import BATCH_ID, CONSUMER, QUEUE, SLOT
 
-
-class TimedBatch(SparkBatch):
-    """A SparkBatch that measures how long the driver spends reading events."""
-
-    read_seconds = 0.0
-
-    def events(self, columns: Sequence[str] | None = None, *, reader: Reader = "adbc") -> DataFrame:
-        """Returns the batch's events, as `SparkBatch.events` does."""
-        started = time.monotonic()
-        try:
-            return super().events(columns, reader=reader)
-        finally:
-            self.read_seconds += time.monotonic() - started
-
-
-@dataclass(frozen=True)
-class Extent:
-    """The oldest and newest event time of a batch, None without events, and its payload bytes."""
-
-    oldest: datetime | None
-    newest: datetime | None
-    payload_bytes: int
-
-    @classmethod
-    def read(cls, client: Client, plan: ReadPlan) -> "Extent":
-        """Computes the extent on the server, in one pass over the events."""
-        parts = []
-        with client.transaction() as connection:
-            for part in plan.slices:
-                query = (
-                    "select min(ev_time), max(ev_time), coalesce(sum(octet_length(ev_data)), 0)"
-                    f" from {part.rows}"
-                )
-                parts += connection.execute(query.encode()).fetchall()
-        return cls(
-            min((oldest for oldest, _, _ in parts if oldest), default=None),
-            max((newest for _, newest, _ in parts if newest), default=None),
-            int(sum(size for _, _, size in parts)),
-        )
+if TYPE_CHECKING:
+    from .timed_batch import TimedBatch
 
 
 class Report:
@@ -69,12 +26,10 @@ class Report:
         spark_batch: the same batch as DataFrames.
     """
 
-    def __init__(self, client: Client, batch: Batch, spark_batch: TimedBatch) -> None:
+    def __init__(self, client: Client, batch: Batch, spark_batch: "TimedBatch") -> None:
         self._batch = batch
         self._spark_batch = spark_batch
-        plan = read_plan(batch, 1)
-        self._events = plan.events
-        self._extent = Extent.read(client, plan)
+        self._plan = spark_batch.plan
         self._lag = batch.info().lag
         # Another attempt may compute other data from the same batch.
         version = (client.lineage(), batch.batch_id, batch.lease.epoch)
@@ -86,26 +41,26 @@ class Report:
         """Returns the metadata of an output that is about to be stored."""
         self._made = time.monotonic()
         read = self._spark_batch.read_seconds
-        lease, requested = self._batch.lease, self._batch.requested
+        lease = self._batch.lease
         times = {
-            "pgque/oldest_event": self._extent.oldest,
-            "pgque/newest_event": self._extent.newest,
+            "pgque/oldest_event": self._plan.oldest,
+            "pgque/newest_event": self._plan.newest,
         }
         return {
             QUEUE: self._batch.queue,
             CONSUMER: self._batch.consumer,
+            **({} if self._batch.slot is None else {SLOT: self._batch.slot}),
             BATCH_ID: self._batch.batch_id,
             "pgque/prev_tick_id": lease.prev_tick_id,
             "pgque/tick_id": lease.tick_id,
             "pgque/epoch": lease.epoch,
-            "pgque/events": self._events,
+            "pgque/events": self._plan.events,
             **{key: dg.MetadataValue.timestamp(at) for key, at in times.items() if at is not None},
             "pgque/lag_seconds": self._lag.total_seconds(),
-            "pgque/bytes": self._extent.payload_bytes,
+            "pgque/bytes": self._plan.payload_bytes,
             "pgque/read_seconds": read,
             "pgque/process_seconds": self._made - self._started - read,
-            "pgque/nacked": requested.nacked,
-            "pgque/dead_lettered": requested.dead_lettered,
+            **set_aside(self._batch),
         }
 
     def ack(self) -> tuple[AckResult, dict[str, Any]]:
@@ -119,6 +74,17 @@ class Report:
             "pgque/retries_scheduled": result.nacked,
             "pgque/dead_letters_written": result.dead_lettered,
         }
+
+
+def set_aside(claim: Batch) -> dict[str, Any]:
+    """Returns how many events were set aside so far, as metadata.
+
+    IO managers add it after they have stored, because malformed events may be found while storing.
+    """
+    requested = claim.requested
+    if isinstance(claim, Window):
+        return {"pgque/left_out": requested.nacked + requested.dead_lettered}
+    return {"pgque/nacked": requested.nacked, "pgque/dead_lettered": requested.dead_lettered}
 
 
 def column_schema(value: Any) -> dict[str, Any]:

@@ -7,12 +7,14 @@ batch, and this module passes those of later batches to the IO manager and recor
 import inspect
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 import dagster as dg
 
 from ..client import InvalidArgument
 from .ack_gate import STORES_ITSELF, AckGate
+from .consumption import Consumption
 from .metadata import column_schema
 
 Result = dg.MaterializeResult[Any] | dg.Output[Any]
@@ -22,12 +24,14 @@ StepResult = dg.AssetCheckResult | Result | AssetRecord
 
 _RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
 _RESULTS = (dg.MaterializeResult, dg.Output)
-_REFUSED = (dg.DynamicOutput, dg.ObserveResult)
+_REFUSED = (dg.DynamicOutput, dg.ObserveResult, CoroutineType, AsyncGeneratorType)
 _LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
 
 # The `value` of a MaterializeResult that was created without one.
 _NO_VALUE = dg.MaterializeResult[Any]().value
 _DATA_VERSION = "dagster/data_version"
+# Dagster 1.12 has no such parameter.
+_TELLS_PARTITIONS = "asset_partitions_def" in inspect.signature(dg.build_output_context).parameters
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Outputs:
         returns_nothing: whether the function stores its results itself and returns nothing.
         wants_values: whether each output must have a value for its IO manager.
         batch_safe: whether somebody said that the IO managers keep batches apart.
+        partition: the partition that `store` stores; None if the asset has none.
     """
 
     context: dg.AssetExecutionContext
@@ -49,6 +54,7 @@ class Outputs:
     returns_nothing: bool
     wants_values: bool
     batch_safe: bool
+    partition: str | None = None
 
     def events(self, returned: Any) -> Iterator[StepResult]:
         """Turns what a compute function returned or yielded into Dagster events.
@@ -207,16 +213,22 @@ class Outputs:
             yield event
             return
         if isinstance(event, _RESULTS):
-            name = self._name(event)
-            key = self.keys[name]
-            own = {**metadata, **column_schema(event.value), **(event.metadata or {})}
-            if event.value is not _NO_VALUE:
-                own |= yield from self._store(name, key, event.value, own)
+            own = yield from self.store(event, metadata)
             tags = {**(event.tags or {}), _DATA_VERSION: (event.data_version or version).value}
-            yield dg.AssetMaterialization(key, metadata=own, tags=tags)
+            yield dg.AssetMaterialization(self.keys[self._name(event)], metadata=own, tags=tags)
         for check in _checks(event):
             if isinstance(check, dg.AssetCheckResult):
                 yield self._evaluation(check)
+
+    def store(
+        self, event: Result, metadata: Mapping[str, Any]
+    ) -> Generator[AssetRecord, None, dict[str, Any]]:
+        """Stores a result that Dagster does not store; returns the metadata of its asset."""
+        name = self._name(event)
+        own = {**metadata, **column_schema(event.value), **(event.metadata or {})}
+        if event.value is not _NO_VALUE:
+            own |= yield from self._store(name, self.keys[name], event.value, own)
+        return own
 
     def _name(self, event: Result) -> str:
         if isinstance(event, dg.Output):
@@ -249,7 +261,10 @@ class Outputs:
             # Dagster passes each entry as a MetadataValue.
             output_metadata={**dg.AssetMaterialization(key, metadata=metadata).metadata},
             dagster_type=definition.dagster_type,
+            **self._partition(),
         )
+        if self.partition is not None and not output.has_asset_partitions:
+            self._check_knows_batches(manager, definition.io_manager_key)
         handled = manager.handle_output(output, value)
         added: dict[str, Any] = {}
         # A generator must be iterated, because it stores nothing before.
@@ -266,6 +281,23 @@ class Outputs:
                 )
         yield from output.get_logged_events()
         return {**added, **output.get_logged_metadata()}
+
+    def _partition(self) -> dict[str, Any]:
+        """Returns the arguments that tell an IO manager the partition."""
+        if self.partition is None:
+            return {}
+        definition = {"asset_partitions_def": self.context.assets_def.partitions_def}
+        return {"partition_key": self.partition, **(definition if _TELLS_PARTITIONS else {})}
+
+    def _check_knows_batches(self, manager: Any, key: str) -> None:
+        """Refuses an IO manager that needs the partition, which this Dagster does not tell it."""
+        if not getattr(manager, "batch_safe", False):
+            raise InvalidArgument(
+                f"this version of Dagster cannot tell the IO manager {key} "
+                f"({type(manager).__name__}) which of the run's partitions it stores",
+                "Use a newer Dagster, have a backfill start one run for each partition, or use the "
+                "IO manager for Parquet, Delta or Iceberg.",
+            )
 
     def _check_manager(self, name: str) -> None:
         key = self.context.op_def.output_def_named(name).io_manager_key
@@ -305,6 +337,18 @@ class Outputs:
             description=check.description,
             blocking=spec.blocking,
         )
+
+
+def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumption) -> bool:
+    """Whether all outputs are DataFrames for IO managers that check the batch before publishing.
+
+    Such an IO manager has the attribute `checks_batch`: it calls `run_checks` of the batch's claim.
+    """
+    if not consumption.returns_frames:
+        return False
+    outputs = map(context.op_def.output_def_named, context.assets_def.keys_by_output_name)
+    managers = (getattr(context.resources, each.io_manager_key, None) for each in outputs)
+    return all(getattr(manager, "checks_batch", False) for manager in managers)
 
 
 def _has_results(values: Sequence[Any]) -> bool:

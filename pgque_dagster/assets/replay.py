@@ -7,23 +7,28 @@ stored apart from the original output, which does not change.
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
 from ..client import Batch, Client, InvalidArgument
-from ..client.batch import read_plan
 from ..client.calls.plans import tick_range_plan
-from ..client.calls.ticks import Tick, claim_ticks, next_tick, register_at
+from ..client.calls.states import has_events
+from ..client.calls.ticks import Tick, claim_ticks, next_tick, register_at, window_ticks
 from ..keys import QUEUE, REPLAY, TABLE, queue_key
+from ..ranges import DEFAULT_MAX_EVENTS
 from ..resource import PgqueResource
-from ..spark import SparkBatch
-from .compute_function import ComputeFunction, is_annotated_none, make_step
+from .claims import step_owner
+from .compute_function import ComputeFunction, is_annotated_none, make_step, returns_frames
 from .consumption import Consumption
 from .outputs import AssetRecord, StepResult
+from .refused_options import OF_REPLAYS, refuse_options
 from .step import Step, executors_address
+
+if TYPE_CHECKING:
+    from ..spark import SparkBatch
 
 # PostgreSQL truncates longer names, so the names of two tables could become equal.
 _MAX_NAME_BYTES = 63
@@ -33,15 +38,24 @@ REPLAY_CONSUMER = "replay-"
 
 
 class ReplayRange(dg.Config):
-    """Which events to replay. The metadata of the batches' materializations name the ticks."""
+    """Which events to replay: from tick to tick, or from time to time."""
 
-    from_tick: int = Field(
+    from_tick: int | None = Field(
+        default=None,
         description="The tick after which to start: pgque/prev_tick_id of the first batch to "
-        "replay."
+        "replay.",
     )
-    to_tick: int = Field(description="The last tick: pgque/tick_id of the last batch to replay.")
+    to_tick: int | None = Field(
+        default=None, description="The last tick: pgque/tick_id of the last batch to replay."
+    )
+    from_time: str | None = Field(
+        default=None,
+        description="Instead of ticks: the time from which on to replay, with a zone, such as "
+        "2030-12-24T18:00+00:00.",
+    )
+    to_time: str | None = Field(default=None, description="The time before which to end.")
     max_events: int = Field(
-        default=1_000_000,
+        default=DEFAULT_MAX_EVENTS,
         ge=1,
         description="The approximate maximum number of events in a batch of the replay.",
     )
@@ -66,9 +80,9 @@ def pgque_replay_asset(
 ) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
     """Defines an asset that computes past events again, with the function of a `@pgque_asset`.
 
-    Each of its runs is one replay. The run's config names a range of ticks. The run reads their
-    events in batches, and stores, records and acks each before the next. No sensor starts such
-    runs; materialize the asset by hand.
+    Each of its runs is one replay. The run's config names a range of ticks, or of times. The run
+    reads its events in batches, and stores, records and acks each before the next. No sensor starts
+    such runs; materialize the asset by hand.
 
     The asset needs an IO manager, because a function that stores its results itself would add them
     to those of the first time. A function annotated with `-> None` is refused. A function that
@@ -110,6 +124,7 @@ def pgque_replay_asset(
     own_metadata = {**_replay_table_metadata(of), **(metadata or {})}
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
+        refuse_options(compute_fn.__name__, asset_options, OF_REPLAYS)
         if is_annotated_none(compute_fn):
             raise dg.DagsterInvalidDefinitionError(
                 f"{compute_fn.__name__} is declared to return nothing (-> None), so it cannot be "
@@ -125,19 +140,21 @@ def pgque_replay_asset(
             timeout=timeout,
             wants_values=True,
             batch_safe=batch_safe,
+            returns_frames=returns_frames(compute_fn),
         )
 
         def work(
             context: dg.AssetExecutionContext,
             pgque: PgqueResource,
             pyspark: Any,
-            call: Callable[[SparkBatch], Any],
+            call: "Callable[[SparkBatch], Any]",
             config: ReplayRange,
         ) -> Iterator[StepResult | AssetRecord]:
             with pgque.client() as client:
                 consumer = _start_or_resume(context, client, queue, config)
                 mine = replace(consumption, consumer=consumer)
-                batches = _batches(context, client, mine, config)
+                to_tick = _last_tick(client, queue, config)
+                batches = _batches(context, client, mine, to_tick, config.max_events)
                 address = executors_address(pgque, client.url)
                 yield from Step(context, client, address, mine, pyspark, call).run(batches)
 
@@ -193,14 +210,15 @@ def _start_or_resume(
         if name in registered:
             context.log.info(f"Resuming the replay from the position of {queue}/{name}.")
             return name
-    if wanted.from_tick >= wanted.to_tick:
+    from_tick, to_tick = _ticks(client, queue, wanted)
+    if from_tick >= to_tick:
         raise InvalidArgument(
-            f"no events lie between tick {wanted.from_tick} and tick {wanted.to_tick}",
+            f"no events lie between tick {from_tick} and tick {to_tick}",
             "Set from_tick to the tick before the first event to replay, and to_tick to a later "
             "tick.",
         )
-    plan = client.run(tick_range_plan(queue, wanted.from_tick, wanted.to_tick, 1))
-    client.run(register_at(queue, names[0], wanted.from_tick))
+    plan = client.run(tick_range_plan(queue, from_tick, to_tick, 1))
+    client.run(register_at(queue, names[0], from_tick))
     context.log.info(
         f"Replaying {plan.events} events of queue {queue} as consumer {names[0]}. If the run "
         f"fails, re-execute it to resume the replay, or run `pgque unregister {queue} {names[0]}` "
@@ -209,11 +227,54 @@ def _start_or_resume(
     return names[0]
 
 
+def _ticks(client: Client, queue: str, wanted: ReplayRange) -> tuple[int, int]:
+    """Returns the ticks of a range.
+
+    Raises:
+        InvalidArgument: if the range is neither of ticks nor of times, or its window is not over
+            or no longer retained.
+    """
+    ticks = (wanted.from_tick, wanted.to_tick)
+    times = (wanted.from_time, wanted.to_time)
+    from_tick, to_tick = ticks
+    if from_tick is not None and to_tick is not None and times == (None, None):
+        return from_tick, to_tick
+    if None in times or ticks != (None, None):
+        raise InvalidArgument(
+            "the replay has no range",
+            "Set either from_tick and to_tick, or from_time and to_time.",
+        )
+    start, end = (_time(text or "") for text in times)
+    window = client.run(window_ticks(queue, start, end))
+    return window.prev_tick_id, window.tick_id
+
+
+def _last_tick(client: Client, queue: str, wanted: ReplayRange) -> int:
+    """Returns the last tick of a range, of which a resumed replay may have finished the first."""
+    if wanted.to_time is None:
+        return _ticks(client, queue, wanted)[1]
+    end = _time(wanted.to_time)
+    return client.run(window_ticks(queue, end - timedelta(microseconds=1), end)).tick_id
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise InvalidArgument(
+            f"{text!r} is no time with a zone", "Write it as 2030-12-24T18:00+00:00."
+        )
+    return found
+
+
 def _batches(
     context: dg.AssetExecutionContext,
     client: Client,
     consumption: Consumption,
-    wanted: ReplayRange,
+    to_tick: int,
+    max_events: int,
 ) -> Iterator[Batch]:
     """Claims the range in batches, and unregisters the consumer when all are acked.
 
@@ -221,7 +282,7 @@ def _batches(
         Batches with events. The caller acks each batch before it requests the next.
     """
     queue, consumer = consumption.queue, consumption.consumer
-    owner, ttl = f"dagster run {context.run.run_id}", consumption.lease_ttl
+    owner, ttl = step_owner(context), consumption.lease_ttl
     while True:
         (state,) = (each for each in client.consumers(queue) if each.name == consumer)
         position = state.last_tick_id
@@ -229,14 +290,14 @@ def _batches(
         ticks: tuple[Tick | None, Tick | None] = (None, None)
         # The open batch of a failed attempt keeps its ticks, whatever max_events is now.
         if state.batch_id is None:
-            if position >= wanted.to_tick:
+            if position >= to_tick:
                 break
-            end = client.run(next_tick(queue, consumer, position, wanted.max_events))
-            last = min(end.id if end else wanted.to_tick, wanted.to_tick)
+            end = client.run(next_tick(queue, consumer, position, max_events))
+            last = min(end.id if end else to_tick, to_tick)
             ticks = (Tick(position, None), Tick(last, None))
         claim = client.run(claim_ticks(queue, consumer, owner, ttl, *ticks))
         batch = Batch(client, queue, consumer, claim.lease, ttl)
-        if read_plan(batch, 1).events:
+        if client.run(has_events(batch.batch_id)):
             yield batch
         else:
             batch.ack()

@@ -8,7 +8,7 @@ function or the IO manager raises, the ack is never reached.
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -22,19 +22,26 @@ from ..client import (
     QueueNotFound,
     calls,
 )
+from ..client.partitions import slot_name
 from ..consumers import refuse_rivals
-from ..keys import BATCH_ID, dead_letters_key
+from ..keys import BATCH_ID, SLOT, dead_letters_key
+from ..queue_report import CodeLocation, Metadata, report_queues
 from ..registration import ensure_consumer
 from ..resource import PgqueResource
-from ..spark import DatabaseAddress, SparkBatch, clear_executor_errors
+from ..spark.address import DatabaseAddress
+from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.cluster.session import open_session
 from ..spark.cluster.time_limit import TimeLimit
 from .ack_gate import AckGate
 from .claims import next_batches
 from .consumption import Consumption
 from .current_batch import working_on
-from .metadata import Report, TimedBatch
-from .outputs import AssetRecord, Outputs, StepResult
+from .metadata import Report
+from .outputs import AssetRecord, Outputs, StepResult, outputs_are_checked
+
+if TYPE_CHECKING:
+    from ..spark import SparkBatch
+    from .timed_batch import TimedBatch
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Step:
     address: DatabaseAddress
     consumption: Consumption
     pyspark: Any
-    call: Callable[[SparkBatch], Any]
+    call: "Callable[[SparkBatch], Any]"
 
     def run(self, batches: Iterable[Batch]) -> Iterator[StepResult | AssetRecord]:
         """Consumes batches one after another, until one is not acked."""
@@ -80,6 +87,9 @@ class Step:
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
+                # Late, so that a code location loads without Arrow.
+                from .timed_batch import TimedBatch
+
                 session = open_session(self.pyspark)
                 spark_batch = TimedBatch(
                     session,
@@ -88,6 +98,7 @@ class Step:
                     slices=self.consumption.slices,
                     address=self.address,
                 )
+                spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
                 acked = yield from self._work(batch, spark_batch, keeper, is_first=is_first)
         except BaseException:
             with suppress(PgqueError):
@@ -96,7 +107,7 @@ class Step:
         return acked
 
     def _work(
-        self, batch: Batch, spark_batch: TimedBatch, keeper: LeaseKeeper, *, is_first: bool
+        self, batch: Batch, spark_batch: "TimedBatch", keeper: LeaseKeeper, *, is_first: bool
     ) -> Generator[StepResult | AssetRecord, None, bool]:
         assets = self.context.assets_def
         keys = dict(assets.keys_by_output_name)
@@ -153,12 +164,20 @@ class Step:
         for key in keys:
             yield dg.AssetObservation(key, metadata=figures)
         if result.dead_lettered:
+            key = dead_letters_key(self.consumption.queue)
+            page: Metadata = {}
+            # The batch is acked, so its run must not fail because of what the page shows.
+            with suppress(PgqueError):
+                queues = [self.consumption.queue]
+                page = report_queues(self.client, queues, CodeLocation()).get(key, {})
             yield dg.AssetObservation(
-                dead_letters_key(self.consumption.queue),
+                key,
                 metadata={
+                    **page,
                     "dead_lettered": result.dead_lettered,
                     "consumer": self.consumption.consumer,
-                    "batch_id": figures[BATCH_ID],
+                    # A text, because the UI plots numbers.
+                    "batch_id": str(figures[BATCH_ID]),
                 },
             )
 
@@ -168,7 +187,7 @@ def consume(
     pgque: PgqueResource,
     pyspark: Any,
     consumption: Consumption,
-    call: Callable[[SparkBatch], Any],
+    call: "Callable[[SparkBatch], Any]",
 ) -> Iterator[StepResult | AssetRecord]:
     """Consumes batches in a step.
 
@@ -181,6 +200,9 @@ def consume(
         LeaseLost: if another owner took over the batch.
     """
     refuse_rivals(context, str(consumption))
+    pgque.check_start(
+        consumption.queue, consumption.consumer, consumption.start_at, consumption.partitions
+    )
     with pgque.client() as client:
         try:
             _find_consumer(context, client, consumption)
@@ -209,11 +231,25 @@ def _find_consumer(
     """Registers a new consumer for a run by hand. A run for a batch requires the consumer."""
     batch_id = context.run.tags.get(BATCH_ID)
     if batch_id is None:
-        ensure_consumer(client, consumption.queue, consumption.consumer)
+        ensure_consumer(
+            client,
+            consumption.queue,
+            consumption.consumer,
+            consumption.start_at,
+            consumption.partitions,
+        )
         return
+    slot = context.run.tags.get(SLOT)
+    name = consumption.consumer if slot is None else slot_name(consumption.consumer, slot)
     try:
-        client.lease_info(consumption.queue, consumption.consumer)
+        client.lease_info(consumption.queue, name)
     except ConsumerNotFound as error:
+        if slot is not None:
+            raise ConsumerNotFound(
+                f"{consumption} has no slot {slot} any more, for whose batch {batch_id} this run "
+                "waited",
+                "If the number of slots was changed, the sensor requests runs for the new ones.",
+            ) from error
         raise ConsumerNotFound(
             f"consumer {consumption} was removed while its batch {batch_id} waited for this run",
             f"Register it with `pgque register {consumption.queue} {consumption.consumer}`; it "

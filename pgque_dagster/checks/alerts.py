@@ -12,10 +12,11 @@ import dagster as dg
 
 from ..client import Client, Limits, PgqueError
 from ..client.calls.states import consumer_states
+from ..queue_report import consumer_lag
 from ..ranges import duration_problem
 from ..resource import PgqueResource
 from ..sensors.attempts import name_batch
-from ..sensors.observation import consumer_lag
+from ..sensors.describing import SWITCHING_ON
 from .alert_cursor import AlertCursor, GivenUp, Problem
 from .dead_letters import what_to_do_about
 
@@ -108,7 +109,14 @@ def build_pgque_alerts(
         name=name,
         minimum_interval_seconds=max(1, int(interval.total_seconds())),
         default_status=default_status,
-        description=f"Notifies when a problem with {', '.join(queues)} begins and when it is over.",
+        description=(
+            f"Calls {getattr(notify, '__name__', notify)} once when a problem with "
+            f"{', '.join(queues)} begins and once when it is over: a critical check of `pgque "
+            "health`, such as a held batch or missing ticks; events that were given up; "
+            f"{'' if max_lag is None else f'a consumer more than {max_lag} behind; '}"
+            "a queue that does not exist; a database that cannot be queried. It only reads. While "
+            f"it is off, nobody is called. {SWITCHING_ON}"
+        ),
     )
     def pgque_alerts(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SensorResult:
         now = datetime.now(UTC)

@@ -8,9 +8,9 @@ import dagster as dg
 from ..client import HealthCheck
 from ..consumers import consumers_of_location
 from ..keys import queue_key
+from ..naming import identifier
+from ..queue_report import consumer_lag
 from ..resource import PgqueResource
-from ..sensors.observation import consumer_lag
-from .naming import identifier
 from .orphans import CHECK as CONSUMER_ASSETS
 from .orphans import consumers_without_asset
 from .tables import table

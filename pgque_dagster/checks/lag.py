@@ -10,10 +10,10 @@ from ..client import Client, ConsumerInfo, LeaseInfo, Limits
 from ..client.calls.states import ConsumerState, consumer_states
 from ..consumers import Consumer, consumers_of
 from ..keys import queue_key
+from ..naming import identifier
+from ..queue_report import consumer_lag
 from ..resource import PgqueResource
 from ..sensors.attempts import name_batch
-from ..sensors.observation import consumer_lag
-from .naming import identifier
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,14 @@ def _result(
             "it; until then the queue keeps no events for it",
         )
     lag = max(consumer_lag(info) for info in infos)
-    pending = sum(info.pending_events or 0 for info in infos) + infos[0].unticked_events
+    waiting = [info.pending_events or 0 for info in infos]
+    # Each slot counts the events of all keys.
+    pending = max(waiting) if states[0].role == "partitioned" else sum(waiting)
+    pending += infos[0].unticked_events
     problem, how_bad = budget.verdict(lag, pending, severity)
     what_to_do = _advice(
         consumer,
-        client.lease_info(consumer.queue, consumer.name),
+        client.lease_info(consumer.queue, max(infos, key=consumer_lag).name),
         waits_for_tick=pending == infos[0].unticked_events,
     )
     if held := _held(states):
@@ -160,10 +163,9 @@ def _held(states: Sequence[ConsumerState]) -> str:
 def _find(
     client: Client, consumer: Consumer, states: Sequence[ConsumerState]
 ) -> list[ConsumerInfo]:
-    """Returns the consumer, and its subconsumers."""
-    members = {f"{consumer.name}.{state.subconsumer}" for state in states if state.subconsumer}
-    infos = client.consumers(consumer.queue)
-    return [info for info in infos if info.name == consumer.name or info.name in members]
+    """Returns the consumer, and its subconsumers or slots."""
+    names = {state.name for state in states}
+    return [info for info in client.consumers(consumer.queue) if info.name in names]
 
 
 def _advice(consumer: Consumer, lease: LeaseInfo | None, *, waits_for_tick: bool) -> str:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from ..assets.replay import REPLAY_CONSUMER
 from ..client import ConsumerInfo, HealthCheck
-from ..consumers import Consumer
+from ..consumers import Consumer, names_of
 
 CHECK = "consumer_assets"
 
@@ -43,15 +43,10 @@ def consumers_without_asset(
         _warning(info)
         for info in registered
         if f"{info.queue}/{info.name}" in behind
-        and not _names(info) & of_assets
+        and not {f"{info.queue}/{name}" for name in names_of(info.name)} & of_assets
         and not info.name.startswith(REPLAY_CONSUMER)
         and info.last_seen >= _IDLE
     ]
-
-
-def _names(info: ConsumerInfo) -> set[str]:
-    """Returns the consumer's name and, if it is a subconsumer, that of its main consumer."""
-    return {f"{info.queue}/{name}" for name in (info.name, info.name.rpartition(".")[0])}
 
 
 def _warning(info: ConsumerInfo) -> HealthCheck:

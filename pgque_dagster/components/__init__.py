@@ -6,5 +6,6 @@ A component only composes what the Python API builds.
 from .batch_consumer import BatchConsumerComponent
 from .pgque import PgqueComponent
 from .queue import QueueComponent
+from .window import WindowComponent
 
-__all__ = ["BatchConsumerComponent", "PgqueComponent", "QueueComponent"]
+__all__ = ["BatchConsumerComponent", "PgqueComponent", "QueueComponent", "WindowComponent"]

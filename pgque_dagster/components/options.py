@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from ..client import InvalidArgument
+from ..client.positions import write_position
 from ..durations import PATTERN, parse_duration
 from ..ranges import LONGEST_WAIT, MOST_EVENTS, count_problem, duration_problem
 
@@ -229,16 +231,22 @@ def duration(
 
 
 def number(
-    description: str, *examples: Any, at_least: int = 1, or_null: bool = False
+    description: str,
+    *examples: Any,
+    at_least: int = 1,
+    at_most: int = MOST_EVENTS,
+    or_null: bool = False,
 ) -> dg.Resolver:
-    """Returns the resolver of a number of events, runs, batches or seconds."""
+    """Returns the resolver of a number of events, runs, batches, slots or seconds."""
 
     def check(value: Any) -> None:
-        problem = value is not None and count_problem("it", value, at_least=at_least)
+        problem = value is not None and count_problem(
+            "it", value, at_least=at_least, at_most=at_most
+        )
         if problem:
             raise ValueError(problem)
 
-    schema = {"type": "integer", "minimum": at_least, "maximum": MOST_EVENTS}
+    schema = {"type": "integer", "minimum": at_least, "maximum": at_most}
     integer: Any = Annotated[int, Field(strict=True), WithJsonSchema(schema)] | str
     return Checked(
         lambda context, value: value,
@@ -246,6 +254,26 @@ def number(
         model_field_type=integer | None if or_null else integer,
         description=description,
         examples=list(examples) or None,
+    )
+
+
+def start(description: str) -> dg.Resolver:
+    """Returns the resolver of a position in a queue, where a consumer starts."""
+
+    def check(value: Any) -> None:
+        try:
+            if value is not None:
+                write_position(value)
+        except InvalidArgument as error:
+            raise ValueError(str(error)) from error
+
+    position: Any = Annotated[int, Field(strict=True)] | str | None
+    return Checked(
+        lambda context, value: value,
+        check=check,
+        model_field_type=position,
+        description=f"{description} earliest, latest, the number of a tick, or a time with a zone.",
+        examples=["earliest", "2026-05-24T18:00:00+00:00"],
     )
 
 

@@ -20,6 +20,7 @@ from .queue import QueueComponent
 from .scaffolding import PgqueScaffolder
 from .transforms import load_function
 from .tree import all_components
+from .window import WindowComponent
 
 _VARIABLE = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
 
@@ -42,7 +43,7 @@ class TickerSensorOptions(Options):
     """Options of `build_pgque_ticker_sensor`."""
 
     name: Annotated[str, option("The sensor's name.")] = "pgque_ticker_sensor"
-    minimum_interval_seconds: Annotated[int, number("The minimum time between two ticks.")] = 5
+    minimum_interval_seconds: Annotated[int, number("The minimum time between two ticks.")] = 1
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
     ] = dg.DefaultSensorStatus.STOPPED
@@ -132,6 +133,13 @@ class PgqueComponent(Options, dg.Component):
         dict[str, list[str]],
         option("Consumers to register with the queues, by queue.", {"orders": ["revenue"]}),
     ] = Field(default={})
+    start_at: Annotated[
+        dict[str, dict[str, str]],
+        option(
+            "Where some of these consumers start, by queue and consumer.",
+            {"orders": {"revenue": "earliest"}},
+        ),
+    ] = Field(default={})
     deployment: Annotated[
         str | None,
         option("Name of this deployment of Dagster, to which the consumers belong.", "production"),
@@ -140,7 +148,8 @@ class PgqueComponent(Options, dg.Component):
     spark_config: Annotated[
         dict[str, Any] | None,
         option(
-            "Settings of the Spark session; null if you define the resource `pyspark` yourself.",
+            "Settings of the Spark session, such as `spark.master`, or `spark.remote` with the URL "
+            "of a Spark Connect server; null if you define the resource `pyspark` yourself.",
             {"spark.master": "local[2]"},
         ),
     ] = Field(default={})
@@ -152,12 +161,27 @@ class PgqueComponent(Options, dg.Component):
         option("Alerts on problems with the queues; if left out, there are none."),
     ] = None
 
+    @classmethod
+    def check_values(cls, values: Any) -> None:
+        """Refuses a Spark session in two places."""
+        config = cls.value_of(values, "spark_config")
+        if isinstance(config, dict) and {"spark.remote", "spark.master"} <= config.keys():
+            raise ValueError(
+                "spark_config has spark.remote and spark.master: leave out spark.master, which is "
+                "a setting of the Spark Connect server"
+            )
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""
         options = {name: getattr(self, name) for name in PgqueResource.model_fields}
-        named = [queue.queue for queue in all_components(context, QueueComponent)]
+        queues = list(all_components(context, QueueComponent))
+        options["queue_options"] = _with_retention(self.queue_options, queues)
+        named = [queue.queue for queue in queues]
         options["queues"] = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
-        _check_consumers(all_components(context, BatchConsumerComponent), options["queues"])
+        consumers = list(all_components(context, BatchConsumerComponent))
+        _check_consumers(consumers, options["queues"])
+        for window in all_components(context, WindowComponent):
+            _check_declared(f"asset {window.asset_name}", window.queue, options["queues"])
         resources: dict[str, Any] = {"pgque": PgqueResource(**options)}
         if self.spark_config is not None:
             resources["pyspark"] = LazyPySparkResource(spark_config=self.spark_config)
@@ -171,6 +195,24 @@ class PgqueComponent(Options, dg.Component):
         return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
 
 
+def _with_retention(
+    queue_options: dict[str, dict[str, Any]], queues: Iterable[QueueComponent]
+) -> dict[str, dict[str, Any]]:
+    """Returns the parameters of queues, with the retentions that their components set."""
+    options = {queue: dict(parameters) for queue, parameters in queue_options.items()}
+    for each in queues:
+        if each.retention is None:
+            continue
+        parameters = options.setdefault(each.queue, {})
+        if "retention" in parameters:
+            raise dg.DagsterInvalidDefinitionError(
+                f"the QueueComponent of {each.queue} sets retention, and so do `queue_options` of "
+                "the PgqueComponent: leave one out"
+            )
+        parameters["retention"] = f"{each.retention.days} days {each.retention.seconds} seconds"
+    return options
+
+
 def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[str]) -> None:
     names = Counter((consumer.queue, consumer.consumer_name) for consumer in consumers)
     for (queue, consumer), count in names.items():
@@ -179,8 +221,12 @@ def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[s
                 f"{count} components share the consumer {queue}/{consumer}: give each asset its "
                 "own consumer"
             )
-        if queue not in queues:
-            raise dg.DagsterInvalidDefinitionError(
-                f"consumer {consumer} is on queue {queue!r}, which is not declared: add a "
-                f"QueueComponent for it, or add it to `queues` of the PgqueComponent"
-            )
+        _check_declared(f"consumer {consumer}", queue, queues)
+
+
+def _check_declared(who: str, queue: str, queues: list[str]) -> None:
+    if queue not in queues:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{who} is on queue {queue!r}, which is not declared: add a QueueComponent for it, or "
+            "add it to `queues` of the PgqueComponent"
+        )

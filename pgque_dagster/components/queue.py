@@ -9,12 +9,14 @@ from pydantic import Field
 
 from ..checks import build_dead_letter_checks, build_queue_health_checks
 from ..checks.dead_letters import ShowPayloads
+from ..consumers import Consumer
 from ..keys import dead_letters_key, queue_key
 from ..lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
 from .options import Options, condition, duration, number, option
 from .scaffolding import QueueScaffolder
+from .schedules import CheckScheduleOptions
 from .transforms import load_function
 from .tree import all_components
 
@@ -87,8 +89,8 @@ class QueueComponent(Options, dg.Component):
     """A queue: its assets in the lineage, its observation, its checks and the job that runs them.
 
     The project's PgqueComponent creates the queue if it does not exist. The job is named after the
-    queue, such as `orders_checks`. Every 5 minutes it runs all checks on the queue and its dead
-    letters, including those of its consumers.
+    queue, such as `orders_checks`. It runs all checks on the queue and its dead letters, including
+    those of its consumers, every 5 minutes once its schedule is switched on.
 
     Example:
         .. code-block:: yaml
@@ -98,7 +100,9 @@ class QueueComponent(Options, dg.Component):
               queue: orders
               dead_letter_checks:
                 max_dead_letters: 10
-              check_schedule: "* * * * *"
+              check_schedule:
+                cron_schedule: "* * * * *"
+                default_status: RUNNING
 
         A subclass may change the assets:
 
@@ -115,6 +119,14 @@ class QueueComponent(Options, dg.Component):
         list[dg.ResolvedAssetKey],
         option("Assets that send the events, such as a table with a trigger.", ["orders"]),
     ] = Field(default=[])
+    retention: Annotated[
+        timedelta | None,
+        duration(
+            "How long events stay after all consumers have finished them, for new consumers and "
+            "replays.",
+            positive=True,
+        ),
+    ] = None
     observation: Annotated[
         ObservationOptions | None,
         option("How often depth, rate and lag are recorded; null for never."),
@@ -127,9 +139,8 @@ class QueueComponent(Options, dg.Component):
         option("A check for each one of pgque.queue_health(); null for none."),
     ] = QueueHealthChecks()
     check_schedule: Annotated[
-        str | None,
-        option("When to run the checks, as a cron expression; null for never.", "* * * * *"),
-    ] = "*/5 * * * *"
+        CheckScheduleOptions | None, option("When to run the checks; null for no schedule.")
+    ] = CheckScheduleOptions()
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Returns the spec of the queue's asset or of its dead letters. Override this to change it.
@@ -146,7 +157,7 @@ class QueueComponent(Options, dg.Component):
             group_name=self.group_name,
             producers=self.producers,
             consumers=[
-                each.consumer_name
+                Consumer(self.queue, each.consumer_name, (each.asset_key,))
                 for each in all_components(context, BatchConsumerComponent)
                 if each.queue == self.queue
             ],
@@ -166,14 +177,14 @@ class QueueComponent(Options, dg.Component):
         schedules = [
             dg.ScheduleDefinition(
                 job=job,
-                cron_schedule=self.check_schedule,
-                default_status=dg.DefaultScheduleStatus.RUNNING,
+                cron_schedule=self.check_schedule.cron_schedule,
+                default_status=self.check_schedule.default_status,
             )
             for job in jobs
-            if self.check_schedule
+            if self.check_schedule is not None
         ]
         return dg.Definitions(
-            assets=[self.get_asset_spec(spec) for spec in assets],
+            assets=[each.map_asset_specs(self.get_asset_spec) for each in assets],
             asset_checks=checks,
             sensors=self._sensors(name),
             jobs=jobs if checks else [],

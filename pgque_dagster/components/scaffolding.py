@@ -1,5 +1,6 @@
 """The scaffolders of `dg scaffold defs`: they write YAML that works as it is, with comments."""
 
+from datetime import UTC, datetime
 from string import Template
 from typing import Any
 
@@ -28,8 +29,20 @@ attributes:
   spark_config:
     spark.master: local[2]
 
+  # Or a session on the server of `pgque spark-server`, which outlives runs. Its Python finds the
+  # database in the variable, so that no query contains a password.
+  # spark_config:
+  #   spark.remote: sc://localhost:15002
+  # executors_url_env: PGQUE_SECRET_URL
+
 # requirements:
 #   env: [PGQUE_URL]
+
+# For batches within seconds, dagster.yaml of the instance has processes that stay between runs:
+# run_launcher:
+#   module: pgque_dagster.launcher
+#   class: WarmRunLauncher
+#   config: {processes: 2, max_runs: 100, max_memory_mb: 4096}
 """
 
 _QUEUE = """\
@@ -57,8 +70,11 @@ attributes:
     max_dead_letters: 0
     severity: ERROR
 
-  # When the job ${identifier}_checks runs the checks, as a cron expression. By default every 5 min.
-  # check_schedule: "* * * * *"
+  # When the job ${identifier}_checks runs the checks. Its schedule is stopped, too, until somebody
+  # switches it on, or until default_status is RUNNING.
+  check_schedule:
+    cron_schedule: "*/5 * * * *"
+    # default_status: RUNNING
 """
 
 _CONSUMER = """\
@@ -106,6 +122,43 @@ attributes:
   # group_name: $queue
 """
 
+_WINDOW = """\
+# An asset partitioned by time: each partition is the events of a window, whoever has consumed them.
+type: $type
+
+attributes:
+  # The queue; declare it with a QueueComponent, with a retention as long as windows are wanted for.
+  queue: $queue
+
+  # The name of the asset.
+  name: $identifier
+
+  # The windows: dg.HourlyPartitionsDefinition, dg.DailyPartitionsDefinition, ...
+  partitions_def: "{{ dg.DailyPartitionsDefinition(start_date='$today') }}"
+
+  # The function in transform.py beside this file; or an import path, my_project.module.function.
+  transform: .transform.transform
+
+  # How to read JSON payloads, as for a BatchConsumerComponent.
+  # payload:
+  #   schema: product string not null, total double not null
+
+  # Where the DataFrame is stored: parquet, delta (by append) or iceberg.
+  sink:
+    type: parquet
+    base_dir: "{{ context.project_root }}/output"
+
+  # How many partitions a run of a backfill has: a number, or single_run.
+  # backfill_policy: single_run
+
+  # A window is over when the queue has a tick after it, so a run just after its end may fail.
+  retry_policy:
+    max_retries: 3
+    delay: 1m
+
+  # group_name: $queue
+"""
+
 _TRANSFORM = '''\
 """Computes the asset $identifier."""
 
@@ -135,10 +188,10 @@ class QueueScaffolder(dg.Scaffolder):
 
 
 class ConsumerParams(BaseModel):
-    """Options of the command that scaffolds a consumer."""
+    """Options of the commands that scaffold a consumer, or an asset of windows."""
 
     queue: str | None = Field(
-        default=None, description="The queue to consume; by default the name of the folder."
+        default=None, description="The queue to read; by default the name of the folder."
     )
 
 
@@ -152,10 +205,31 @@ class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
 
     def scaffold(self, request: dg.ScaffoldRequest[ConsumerParams]) -> None:
         """Writes it in the place and form asked for."""
-        _write(request, _CONSUMER, queue=request.params.queue or request.target_path.name)
-        if request.scaffold_format == "yaml":
-            text = Template(_TRANSFORM).substitute(_names(request))
-            (request.target_path / "transform.py").write_text(text)
+        _write_with_transform(request, _CONSUMER)
+
+
+class WindowScaffolder(dg.Scaffolder[ConsumerParams]):
+    """Writes a commented WindowComponent and its transform."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[ConsumerParams]:
+        """Returns the options of the command."""
+        return ConsumerParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[ConsumerParams]) -> None:
+        """Writes it in the place and form asked for."""
+        today = datetime.now(UTC).date().isoformat()
+        _write_with_transform(request, _WINDOW, today=today)
+
+
+def _write_with_transform(
+    request: dg.ScaffoldRequest[ConsumerParams], template: str, **values: str
+) -> None:
+    queue = request.params.queue or request.target_path.name
+    _write(request, template, queue=queue, **values)
+    if request.scaffold_format == "yaml":
+        text = Template(_TRANSFORM).substitute(_names(request))
+        (request.target_path / "transform.py").write_text(text)
 
 
 def _write(request: dg.ScaffoldRequest[Any], template: str, **values: str) -> None:

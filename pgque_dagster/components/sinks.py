@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..spark.sinks.merge import Mode
 from .options import Options, option
-from .table_sinks import DeltaSinkOptions, IcebergSinkOptions
+from .table_sinks import DeltaSinkOptions, IcebergSinkOptions, StorageOptions
 
 
 class ParquetSinkOptions(Options):
@@ -26,13 +26,18 @@ class ParquetSinkOptions(Options):
             "{{ context.project_root }}/output",
         ),
     ]
+    storage_options: StorageOptions = Field(default={}, repr=False)
 
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs the resource `pyspark`."""
 
         @dg.io_manager(required_resource_keys={"pyspark"})
         def parquet(context: dg.InitResourceContext) -> ParquetBatchIOManager:
-            return ParquetBatchIOManager(base_dir=self.base_dir, pyspark=context.resources.pyspark)
+            return ParquetBatchIOManager(
+                pyspark=context.resources.pyspark,
+                base_dir=self.base_dir,
+                storage_options=self.storage_options,
+            )
 
         return parquet
 

@@ -1,18 +1,22 @@
 """The sinks of Delta and Iceberg tables: their IO managers in YAML."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
 from ..assets.lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
-from ..spark.sinks.delta import DeltaMode
-from ..spark.sinks.tables import SchemaEvolution
+from ..spark.sinks.modes import DeltaMode, SchemaEvolution
 from .options import Options, option
 
 _EVOLUTION = "fail, or add_columns to the table and have null where the DataFrame lacks one."
-_OPTIONS = "How to access an object store; by default, by the environment of each process."
-_KEY_ID = {"aws_access_key_id": "{{ env.KEY_ID }}"}
+StorageOptions = Annotated[
+    dict[str, str],
+    option(
+        "How to access an object store; by default, by the environment of each process.",
+        {"aws_access_key_id": "{{ env.KEY_ID }}"},
+    ),
+]
 
 
 class DeltaSinkOptions(Options):
@@ -34,7 +38,16 @@ class DeltaSinkOptions(Options):
         list[str], option("Columns of the key, for upsert and replace.", ["product"])
     ] = Field(default=[])
     schema_evolution: Annotated[SchemaEvolution, option(_EVOLUTION)] = "fail"
-    storage_options: Annotated[dict[str, str], option(_OPTIONS, _KEY_ID)] = Field(default={})
+    storage_options: StorageOptions = Field(default={}, repr=False)
+
+    @classmethod
+    def check_values(cls, values: Any) -> None:
+        """Refuses a merge by a key without a key, and a key without such a merge."""
+        mode, key = (cls.value_of(values, name) for name in ("mode", "key"))
+        if mode in ("upsert", "replace") and not key:
+            raise ValueError(f"mode is {mode}: name the columns of the key in `key`")
+        if mode == "append" and isinstance(key, list) and key:
+            raise ValueError("mode is append, which has no key: leave out `key`, or set mode")
 
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs the resource `pyspark`."""
@@ -76,7 +89,7 @@ class IcebergSinkOptions(Options):
         "iceberg_catalog"
     )
     schema_evolution: Annotated[SchemaEvolution, option(_EVOLUTION)] = "fail"
-    storage_options: Annotated[dict[str, str], option(_OPTIONS, _KEY_ID)] = Field(default={})
+    storage_options: StorageOptions = Field(default={}, repr=False)
 
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs `pgque` and `pyspark`."""

@@ -10,7 +10,9 @@ from pydantic import Field
 from ..client import InvalidArgument, QueueNotFound
 from ..client.client import Client
 from ..client.dead_letters import export_dead_letters
+from ..consumers import consumers_of_location
 from ..keys import dead_letters_key, queue_key
+from ..queue_report import CodeLocation, Metadata, report_queues
 from ..resource import PgqueResource
 from ..step_errors import log_error_line
 from .dead_letter_files import FileFormat, dead_letter_file
@@ -103,8 +105,9 @@ def replay_dead_letters(
     with log_error_line(context.log), pgque.client() as client:
         replayed, failed, first_error = _replay(context, client, config)
         left = _count(client, config.queue)
+        page = _page(context, client, dead_letters_key(config.queue), config.queue)
     counts = {"replayed": replayed, "not_replayed": failed, "left": left}
-    _report(context, dead_letters_key(config.queue), counts)
+    _report(context, dead_letters_key(config.queue), counts, page)
     if failed:
         raise dg.Failure(
             f"{failed} dead letters could not be replayed and stay where they are; the first "
@@ -122,7 +125,8 @@ def purge_dead_letters(
     with log_error_line(context.log), pgque.client() as client:
         purged = client.purge_dead_letters(config.queue, timedelta(days=config.older_than_days))
         left = _count(client, config.queue)
-    _report(context, dead_letters_key(config.queue), {"purged": purged, "left": left})
+        page = _page(context, client, dead_letters_key(config.queue), config.queue)
+    _report(context, dead_letters_key(config.queue), {"purged": purged, "left": left}, page)
 
 
 @dg.op(name="export_dead_letters")
@@ -141,10 +145,12 @@ def export_dead_letters_to_file(
             file.write(letters)
             exported += len(letters)
             context.log.info(f"Wrote {exported} dead letters of queue {config.queue}.")
+        page = _page(context, client, dead_letters_key(config.queue), config.queue)
     _report(
         context,
         dead_letters_key(config.queue),
         {"exported": exported, "path": dg.MetadataValue.path(path)},
+        page,
     )
 
 
@@ -220,11 +226,24 @@ def _count(client: Client, queue: str) -> int:
     return sum(count.count for count in client.dead_letter_counts(queue))
 
 
-def _report(context: dg.OpExecutionContext, key: dg.AssetKey, metadata: dict[str, Any]) -> None:
-    """Records a result in the log, on the step, and as an observation of an asset."""
+def _page(context: dg.OpExecutionContext, client: Client, key: dg.AssetKey, queue: str) -> Metadata:
+    """Returns what the page of an asset shows; nothing if the queue was dropped."""
+    location = CodeLocation(consumers_of_location(context) or ())
+    return report_queues(client, [queue], location).get(key, {})
+
+
+def _report(
+    context: dg.OpExecutionContext, key: dg.AssetKey, metadata: dict[str, Any], page: Metadata
+) -> None:
+    """Records a result in the log, on the step, and as an observation of an asset.
+
+    The UI shows the latest observation, so this one repeats what the page shows.
+    """
     context.log.info(", ".join(f"{name}: {value}" for name, value in metadata.items()))
     context.add_output_metadata(metadata)
-    context.log_event(dg.AssetObservation(key, metadata={"job": context.job_name, **metadata}))
+    context.log_event(
+        dg.AssetObservation(key, metadata={**page, "job": context.job_name, **metadata})
+    )
 
 
 def _report_queue(context: dg.OpExecutionContext, client: Client, queue: str) -> None:
@@ -232,4 +251,5 @@ def _report_queue(context: dg.OpExecutionContext, client: Client, queue: str) ->
     if found is None:
         raise QueueNotFound(f'queue "{queue}" was dropped during the run', "")
     metadata = {"paused": found.ticker_paused, "pgque/depth": found.depth}
-    _report(context, queue_key(queue), metadata)
+    page = _page(context, client, queue_key(queue), queue)
+    _report(context, queue_key(queue), metadata, page)

@@ -15,15 +15,15 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ..client.calls.states import ConsumerState
-from ..keys import ATTEMPT, EPOCH, REQUESTED_AT
+from ..keys import ATTEMPT, BATCH_ID, EPOCH, REQUESTED_AT
 
-_UNFINISHED = (
+UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
-)
+]
 # After this time the reason says what to do about a run that has not claimed its batch.
 _START_UP = timedelta(minutes=15)
 # Runs that fail before they claim are not limited in number, so the wait between them grows.
@@ -86,7 +86,7 @@ def next_attempt(
         policy: how many attempts, and the wait between them.
     """
     batch = name_batch(state)
-    unfinished = [each for each in runs if each.dagster_run.status in _UNFINISHED]
+    unfinished = [each for each in runs if each.dagster_run.status in UNFINISHED]
     for record in unfinished:
         reason = _why_busy(record, state)
         if reason is not None:
@@ -111,6 +111,21 @@ def next_attempt(
                 f"{_unclaimed(len(runs) - attempts)}"
             )
     return Attempt(1 + _attempt(newest))
+
+
+def wait_for_slot(state: ConsumerState, runs: Iterable[dg.RunRecord]) -> Wait | None:
+    """Waits for unfinished runs of the slot that were requested for another of its batches.
+
+    So a slot has one run at a time, also while the run of its last batch ends.
+    """
+    for record in runs:
+        batch_id = record.dagster_run.tags.get(BATCH_ID)
+        if batch_id != str(state.batch_id):
+            return Wait(
+                f"{name_batch(state)}: {_named(record, state)}, for batch {batch_id} of the slot"
+                f"{_if_dead(record, state, 'has not ended')}"
+            )
+    return None
 
 
 def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:
@@ -163,27 +178,37 @@ def _unclaimed(runs: int) -> str:
 
 def name_batch(state: ConsumerState) -> str:
     """Returns the open batch's name in messages: `batch 812 of orders/revenue`."""
-    suffix = "" if state.subconsumer is None else f", subconsumer {state.subconsumer}"
+    kind = "slot" if state.slot else "subconsumer"
+    suffix = "" if state.part is None else f", {kind} {state.part}"
     return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
 
 
 def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
     """Returns why an unfinished run keeps others from the batch; None if it lost its lease."""
     run = record.dagster_run
-    name, age = f"run {run.run_id[:8]}", _age(record.create_timestamp, state.read_at)
     if _is_holder(run, state):
         # If its lease has expired, the run has died.
         return (
-            f"{name} is working on it ({age}, lease until {_clock(state.lease_until)})"
+            f"run {run.run_id[:8]} is working on it ({_age(record, state)}, lease until "
+            f"{_clock(state.lease_until)})"
             if state.is_live
             else None
         )
     if _has_claimed(run, state):
         return None
-    reason = f"{name} is {run.status.value.lower().replace('_', ' ')} ({age})"
-    if state.read_at - record.create_timestamp > _START_UP:
-        reason += " and has not claimed it: if the run is dead, cancel it in Dagster"
-    return reason
+    return f"{_named(record, state)}{_if_dead(record, state, 'has not claimed it')}"
+
+
+def _named(record: dg.RunRecord, state: ConsumerState) -> str:
+    run = record.dagster_run
+    status = run.status.value.lower().replace("_", " ")
+    return f"run {run.run_id[:8]} is {status} ({_age(record, state)})"
+
+
+def _if_dead(record: dg.RunRecord, state: ConsumerState, what: str) -> str:
+    if state.read_at - record.create_timestamp <= _START_UP:
+        return ""
+    return f" and {what}: if the run is dead, cancel it in Dagster"
 
 
 def _has_claimed(run: dg.DagsterRun, state: ConsumerState) -> bool:
@@ -208,8 +233,8 @@ def _ended(status: dg.DagsterRunStatus) -> str:
     }.get(status, "ended without an ack")
 
 
-def _age(since: datetime, now: datetime) -> str:
-    seconds = max(0, int((now - since).total_seconds()))
+def _age(record: dg.RunRecord, state: ConsumerState) -> str:
+    seconds = max(0, int((state.read_at - record.create_timestamp).total_seconds()))
     if seconds < 120:
         return f"{seconds} s"
     return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -1,18 +1,22 @@
-"""Opens the batches of consumers: one for a normal consumer, several for a cooperative one."""
+"""Opens the batches of consumers: one for a normal consumer, several for one that has parts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
 
-from ..client import Client, Limits
+from ..client import Client, ConsumerInfo, Limits
 from ..client.calls.states import ConsumerState
 from ..client.cooperative import claim_shared, register_subconsumer
+from ..consumers import Consumer
 from ..keys import CONSUMER, LINEAGE, QUEUE
 from ..registration import register
+from .slot_opening import open_slots
 
 _OPENING_TTL = timedelta(seconds=30)
+# By default a tick follows an event within seconds.
+_TICKS_ARE_LATE = timedelta(seconds=30)
 
 
 def open_batches(
@@ -21,15 +25,19 @@ def open_batches(
     states: Sequence[ConsumerState],
     limits: Limits,
     parallel: int,
+    consumer: Consumer,
+    waiting: Callable[[], Mapping[tuple[str, str], ConsumerInfo]],
 ) -> list[ConsumerState] | str:
     """Opens the consumer's batches that are due.
 
     Args:
         instance: knows whether the consumer had runs before.
         client: the database.
-        states: the state of the consumer, then those of its subconsumers.
+        states: the state of the consumer, then those of its subconsumers or slots.
         limits: which batches to open.
         parallel: how many batches may be open at a time.
+        consumer: says where a new consumer starts, and how many slots it has.
+        waiting: reads how much waits for each consumer, by queue and name.
 
     Returns:
         The states that have a batch open, or the reason why there is none.
@@ -42,7 +50,13 @@ def open_batches(
             f"PgqueResource, or create it with `pgque create-queue {main.queue}`."
         )
     if main.role is None:
-        return f"{name}: {_register(instance, client, main)}"
+        return f"{name}: {_register(instance, client, main, consumer)}"
+    if consumer.partitions is not None or main.role == "partitioned":
+        opened = open_slots(client, states, limits, consumer.partitions)
+        if isinstance(opened, str):
+            return f"{name}: {opened}"
+        slots = [(slot.queue, slot.name) for slot in states[1:]]
+        return opened or f"{name}: no batch yet{_what_they_wait_for(slots, waiting(), limits)}"
     if main.batch_id is not None:
         # Finish the open batch before converting the consumer to a cooperative one.
         return [main]
@@ -50,7 +64,36 @@ def open_batches(
         opened = _open_shared(client, main, states[1:], limits, parallel)
     else:
         opened = _open_normal(client, main, limits)
-    return opened or f"{name}: no batch yet"
+    named = [(main.queue, main.consumer)]
+    return opened or f"{name}: no batch yet{_what_they_wait_for(named, waiting(), limits)}"
+
+
+def _what_they_wait_for(
+    names: Sequence[tuple[str, str]],
+    infos: Mapping[tuple[str, str], ConsumerInfo],
+    limits: Limits,
+) -> str:
+    """Returns what must happen before the next batch of one of them is opened."""
+    found = [infos[name] for name in names if name in infos]
+    if not found:
+        return ""
+    info = max(found, key=lambda each: each.pending_events or 0)
+    if info.pending_events:
+        return (
+            f", up to {info.pending_events} events wait: it is opened at "
+            f"min_events={limits.min_count}, or when the oldest has waited "
+            f"max_age={limits.min_interval}"
+        )
+    if not info.unticked_events:
+        return ", no event waits"
+    age = info.unticked_age or timedelta(0)
+    reason = (
+        f", up to {info.unticked_events} events wait for a tick, the first for "
+        f"{max(0, int(age.total_seconds()))} s"
+    )
+    if age < _TICKS_ARE_LATE:
+        return reason
+    return f"{reason}: check that `pgque ticker` or pg_cron runs, and that the queue is not paused"
 
 
 def _open_normal(client: Client, main: ConsumerState, limits: Limits) -> list[ConsumerState]:
@@ -87,7 +130,7 @@ def _open_shared(
             break
         batch.release()
         state = _opened(main, batch.batch_id)
-        opened.append(replace(state, subconsumer=subconsumer, epoch=batch.lease.epoch))
+        opened.append(replace(state, part=subconsumer, epoch=batch.lease.epoch))
     return opened
 
 
@@ -95,7 +138,9 @@ def _opened(state: ConsumerState, batch_id: int) -> ConsumerState:
     return replace(state, batch_id=batch_id, owner=None, lease_until=None, is_live=False)
 
 
-def _register(instance: dg.DagsterInstance, client: Client, state: ConsumerState) -> str:
+def _register(
+    instance: dg.DagsterInstance, client: Client, state: ConsumerState, consumer: Consumer
+) -> str:
     """Registers a new consumer. Returns a message, also for a consumer that was removed."""
     # Without the lineage, runs for another database would make a new consumer look removed.
     tags = {QUEUE: state.queue, CONSUMER: state.consumer, LINEAGE: str(client.lineage())}
@@ -105,4 +150,5 @@ def _register(instance: dg.DagsterInstance, client: Client, state: ConsumerState
             f"`pgque register {state.queue} {state.consumer}`, so that it starts at the last tick, "
             "or remove its asset from this sensor."
         )
-    return f"registered at {register(client, state.queue, state.consumer)}, no batch yet"
+    start = register(client, state.queue, state.consumer, consumer.start_at, consumer.partitions)
+    return f"registered at {start}, no batch yet"

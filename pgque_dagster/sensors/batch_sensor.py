@@ -3,19 +3,27 @@
 The sensor opens the batch and the run claims it. `run_requests.py` decides which batches get a run.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NoReturn, get_args
+from typing import get_args
 
 import dagster as dg
 
 from ..client import Limits, PgqueError
-from ..consumers import Consumer, consumers_of
-from ..ranges import count_problem, duration_problem
+from ..consumers import Consumer, consumers_of, parallel_problem
+from ..ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
 from ..resource import PgqueResource
 from .attempts import AttemptPolicy
 from .cursor import SensorCursor
+from .describing import SWITCHING_ON
+from .executors import repository_of, without_step_process
 from .run_requests import BatchPolicy, Findings, OnExhausted, find_batches
+from .tick_wait import WAITS, is_notified, listening, share_of_wait
+
+# Dagster ends an evaluation after a minute.
+_LONGEST_WAIT = timedelta(seconds=30)
+_WAIT_FOR_RUNS = 1.0  # seconds; no NOTIFY tells of an ack
 
 
 def build_pgque_sensor(
@@ -23,14 +31,15 @@ def build_pgque_sensor(
     *,
     name: str = "pgque_sensor",
     min_events: int = 1,
-    max_events: int = 1_000_000,
+    max_events: int = DEFAULT_MAX_EVENTS,
     max_age: timedelta = timedelta(seconds=60),
     max_attempts: int = 3,
     backoff: timedelta = timedelta(seconds=10),
     on_exhausted: OnExhausted = "hold",
     max_runs: int | None = None,
     parallel_runs: int = 1,
-    minimum_interval_seconds: int = 5,
+    tick_wait: timedelta = timedelta(seconds=5),
+    minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that requests one run for each batch of the assets' consumers.
@@ -54,8 +63,11 @@ def build_pgque_sensor(
         max_runs: the maximum number of runs that one evaluation requests; None for no limit.
         parallel_runs: how many batches of one consumer may be in progress at a time. With more than
             1 the consumer becomes a cooperative one: its batches are handed out in order, but may
-            finish in any order.
-        minimum_interval_seconds: the minimum time between two evaluations.
+            finish in any order. Not for assets with `partitions`.
+        tick_wait: how long an evaluation that finds nothing to do waits for a tick. The sensors of
+            a code location share this time, because Dagster evaluates them one after another.
+        minimum_interval_seconds: the minimum time between the starts of two evaluations. Dagster's
+            daemon starts one every 5 seconds at most.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
@@ -66,24 +78,23 @@ def build_pgque_sensor(
             or an option is out of range.
     """
     consumers = consumers_of(assets)
+    check_policy("sensor", max_events, max_attempts, backoff, on_exhausted)
     problems = [
-        count_problem("max_events", max_events),
-        count_problem("max_attempts", max_attempts),
         count_problem("parallel_runs", parallel_runs),
         count_problem("minimum_interval_seconds", minimum_interval_seconds),
         duration_problem("max_age", max_age),
-        duration_problem("backoff", backoff),
+        duration_problem("tick_wait", tick_wait),
+        parallel_problem(consumers, parallel_runs),
     ]
     if max_runs is not None:
         problems.append(count_problem("max_runs", max_runs))
-    for problem in filter(None, problems):
-        _refuse(problem)
+    if tick_wait > _LONGEST_WAIT:
+        problems.append(f"tick_wait is {tick_wait}: it must be at most {_LONGEST_WAIT}")
     if not 0 <= min_events <= max_events:
-        _refuse(f"min_events is {min_events}: it must be from 0 to max_events ({max_events})")
-    if on_exhausted not in get_args(OnExhausted):
-        _refuse(
-            f"on_exhausted is {on_exhausted!r}: it must be {' or '.join(get_args(OnExhausted))}"
+        problems.append(
+            f"min_events is {min_events}: it must be from 0 to max_events ({max_events})"
         )
+    _refuse("sensor", problems)
     policy = BatchPolicy(
         Limits(min_count=min_events, min_interval=max_age, max_count=max_events),
         AttemptPolicy(max_attempts, backoff),
@@ -97,29 +108,56 @@ def build_pgque_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=_description(consumers, policy, max_runs),
+        tags={WAITS: "true"} if tick_wait else None,
     )
     def pgque_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SensorResult | dg.SkipReason:
-        cursor = SensorCursor.read(context.cursor)
+        cursor, repository = SensorCursor.read(context.cursor), repository_of(context)
+        for consumer in consumers:
+            pgque.check_start(consumer.queue, consumer.name, consumer.start_at, consumer.partitions)
         try:
             with pgque.client() as client:
-                findings = find_batches(
-                    context.instance,
-                    client,
-                    consumers,
-                    policy,
-                    cursor=cursor,
-                    deployment=pgque.deployment_of(context.instance),
-                    max_runs=max_runs,
-                )
+
+                def find() -> Findings:
+                    return find_batches(
+                        context.instance,
+                        client,
+                        consumers,
+                        policy,
+                        cursor=cursor,
+                        deployment=pgque.deployment_of(context.instance),
+                        max_runs=max_runs,
+                    )
+
+                seconds = share_of_wait(tick_wait, repository)
+                findings = _find_within(seconds, find, client.url, consumers)
         except PgqueError as error:
             # Skip, because raising would record a failed evaluation every few seconds.
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
+        findings.requests = without_step_process(
+            findings.requests, repository, pgque_sensor.job_name
+        )
         return _result(context, findings)
 
     return pgque_sensor
+
+
+def _find_within(
+    seconds: float, find: Callable[[], Findings], url: str, consumers: Sequence[Consumer]
+) -> Findings:
+    """Finds batches. As long as none needs a run, waits for ticks and acks and looks again."""
+    if not seconds:
+        return find()
+    with listening(url, sorted({consumer.queue for consumer in consumers})) as listener:
+        ends_at = time.monotonic() + seconds
+        findings = find()
+        while not findings.requests and (left := ends_at - time.monotonic()) > 0:
+            wait = min(left, _WAIT_FOR_RUNS) if findings.is_consuming else left
+            if is_notified(listener, wait) or findings.is_consuming:
+                findings = find()
+        return findings
 
 
 def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: int | None) -> str:
@@ -136,20 +174,51 @@ def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: i
         "dead_letter": "its events become dead letters and the next batch follows",
     }
     return (
-        f"Starts one run for each batch of: {named}. "
+        f"Starts one run for each batch of: {named}. While this sensor is off, nothing is consumed "
+        f"unless a worker or a person does it, and the events wait in the queue. {SWITCHING_ON} "
         f"A batch is opened at min_events={limits.min_count}, or when its oldest event has waited "
         f"max_age={limits.min_interval}; it has at most about max_events={limits.max_count}. "
         f"It gets max_attempts={retry.max_attempts} attempts, the second one "
         f"backoff={retry.backoff} after the first failure; each further wait is twice as long. "
         f"If all attempts fail, {exhausted[policy.on_exhausted]} "
         f"(on_exhausted={policy.on_exhausted}). "
-        f"Batches of one consumer in progress at a time: parallel_runs={parallel}. "
-        f"Runs requested by one evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}."
+        f"Batches of one consumer in progress at a time: parallel_runs={parallel}"
+        f"{_slots(consumers)}. "
+        f"Runs requested by one evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}. "
+        "A skipped evaluation says what each consumer waits for."
     )
 
 
-def _refuse(what: str) -> NoReturn:
-    raise dg.DagsterInvalidDefinitionError(f"a sensor's {what}")
+def _slots(consumers: Sequence[Consumer]) -> str:
+    parted = [each for each in consumers if each.partitions is not None]
+    if not parted:
+        return ""
+    named = ", ".join(f"{each} has partitions={each.partitions}" for each in parted)
+    return f"; one in each slot, so that the events of a key stay in order, where {named}"
+
+
+def check_policy(
+    kind: str, max_events: int, max_attempts: int, backoff: timedelta, on_exhausted: str
+) -> None:
+    """Checks the options that sensors and schedules share.
+
+    Raises:
+        DagsterInvalidDefinitionError: if one is out of range.
+    """
+    problems = [
+        count_problem("max_events", max_events),
+        count_problem("max_attempts", max_attempts),
+        duration_problem("backoff", backoff),
+    ]
+    if on_exhausted not in get_args(OnExhausted):
+        known = " or ".join(get_args(OnExhausted))
+        problems.append(f"on_exhausted is {on_exhausted!r}: it must be {known}")
+    _refuse(kind, problems)
+
+
+def _refuse(kind: str, problems: Sequence[str | None]) -> None:
+    for problem in filter(None, problems):
+        raise dg.DagsterInvalidDefinitionError(f"a {kind}'s {problem}")
 
 
 def _result(

@@ -1,17 +1,20 @@
-"""`build_pgque_observation_sensor`: records each queue's numbers, which Dagster plots over time."""
+"""`build_pgque_observation_sensor`: records what the pages of queues and dead letters show."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
 import dagster as dg
 
-from ..client import Client, ConsumerInfo, PgqueError, QueueStats
-from ..keys import QUEUE, queue_key
+from ..client import PgqueError
+from ..consumers import Consumer, consuming_among
+from ..keys import queue_key
+from ..queue_report import CodeLocation, report_queues
 from ..ranges import duration_problem
 from ..resource import PgqueResource
+from .describing import SWITCHING_ON
 
 _VERSION = 1
 
@@ -56,11 +59,11 @@ def build_pgque_observation_sensor(
     interval: timedelta = timedelta(minutes=5),
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Builds the sensor that records one AssetObservation of each queue in each interval.
+    """Builds the sensor that observes each queue and its dead letters once in each interval.
 
-    The metadata are numbers, so that the page of the queue's asset plots them: depth, events per
-    second, dead letters, consumers, and in seconds the lag of the slowest consumer and of each, and
-    the ages of the oldest waiting event, the last tick and the last rotation.
+    The numbers among the metadata are plotted on the asset's page: depth, events per second, the
+    lag of the slowest consumer in seconds, and dead letters. Tables name each consumer with its
+    asset and how far it is behind, and what is wrong and what to do.
 
     Args:
         queues: the queues' names.
@@ -87,7 +90,12 @@ def build_pgque_observation_sensor(
         name=name,
         minimum_interval_seconds=max(1, int(min(interval, _LONGEST_PAUSE).total_seconds())),
         default_status=default_status,
-        description=f"Observes {', '.join(queues)} every {interval}.",
+        description=(
+            f"Records depth, rate, lag and dead letters of {_names(queues)} every {interval}, and "
+            "who consumes, what is held and what to do, as observations of the queue and of its "
+            "dead letters. It only reads. While it is off, their pages show old numbers and the "
+            f"plots have a gap. {SWITCHING_ON}"
+        ),
     )
     def pgque_observation_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
@@ -95,67 +103,38 @@ def build_pgque_observation_sensor(
         now = datetime.now(UTC)
         due = ObservationCursor.read(context.cursor).next_at(interval, now)
         if now < due:
-            return dg.SkipReason(f"the next observation is due at {due:%H:%M:%S} UTC")
+            return dg.SkipReason(
+                f"waits until {due:%H:%M:%S} UTC for the next observation of {', '.join(queues)} "
+                f"(interval={interval})"
+            )
         try:
             with pgque.client() as client:
-                observations = _observe(client, queues, now)
+                reports = report_queues(client, queues, _location(context))
         except PgqueError as error:
-            return dg.SkipReason(str(error))
-        observed = {str(observation.metadata[QUEUE].value) for observation in observations}
+            return dg.SkipReason(f"the queues are not observed: {error}")
         for queue in queues:
-            if queue not in observed:
+            if queue_key(queue) not in reports:
                 context.log.warning(f"queue {queue} is not observed: it does not exist")
         return dg.SensorResult(
-            asset_events=observations, cursor=ObservationCursor(observed_at=now).write()
+            asset_events=[dg.AssetObservation(key, metadata=reports[key]) for key in reports],
+            cursor=ObservationCursor(observed_at=now).write(),
         )
 
     return pgque_observation_sensor
 
 
-def consumer_lag(info: ConsumerInfo) -> timedelta:
-    """Returns how far a consumer is behind; 0 if no event waits for it.
-
-    An open batch counts as waiting, because retried events are not among the pending ones. Events
-    that wait for a tick count too: on a paused queue, they wait until it is resumed.
-    """
-    if info.lag is None:
-        return timedelta(0)
-    if info.pending_events or info.batch_id is not None:
-        return info.lag
-    return info.unticked_age or timedelta(0)
+def _names(queues: Sequence[str]) -> str:
+    return f"queue{'' if len(queues) == 1 else 's'} {', '.join(queues)}"
 
 
-def _observe(client: Client, queues: Sequence[str], now: datetime) -> list[dg.AssetObservation]:
-    consumers = client.consumers()
-    return [
-        _observation(stats, [each for each in consumers if each.queue == stats.queue], now)
-        for stats in client.queue_stats()
-        if stats.queue in queues
-    ]
-
-
-def _observation(
-    stats: QueueStats, consumers: Iterable[ConsumerInfo], now: datetime
-) -> dg.AssetObservation:
-    lags = {consumer.name: consumer_lag(consumer) for consumer in consumers}
-    tick_age = max(now - stats.last_tick_time, timedelta(0)) if stats.last_tick_time else None
-    return dg.AssetObservation(
-        queue_key(stats.queue),
-        metadata={
-            QUEUE: stats.queue,
-            "pgque/depth": stats.depth,
-            "pgque/events_per_second": stats.events_per_second,
-            "pgque/dead_letters": stats.dead_letters,
-            "pgque/consumers": stats.consumers,
-            "pgque/oldest_event_seconds": _seconds(stats.oldest_message_age),
-            "pgque/last_tick_age_seconds": _seconds(tick_age),
-            "pgque/rotation_age_seconds": _seconds(stats.rotation_age),
-            "pgque/lag_seconds": _seconds(max(lags.values(), default=None)),
-            **{f"pgque/lag_seconds/{name}": _seconds(lag) for name, lag in lags.items()},
-        },
+def _location(context: dg.SensorEvaluationContext) -> CodeLocation:
+    repository = context.repository_def
+    if repository is None:
+        return CodeLocation()
+    origin = context.code_location_origin
+    return CodeLocation(
+        [Consumer.of(each) for each in consuming_among(repository.assets_defs_by_key.values())],
+        frozenset(repository.job_names),
+        None if origin is None else origin.location_name,
+        repository.name,
     )
-
-
-def _seconds(time: timedelta | None) -> float:
-    """Returns seconds, 0.0 for None, so that the plots have no gaps."""
-    return 0.0 if time is None else time.total_seconds()

@@ -1,20 +1,31 @@
 """Decides which batches get a run now, for sensors and workers alike.
 
-One query reads the states of all consumers and another their runs, so that even hundreds of
-consumers need few queries. Only a consumer whose next batch is due needs queries of its own.
+One query reads the states of all consumers, another their runs, and a third one what waits for
+those without a batch, so that even hundreds of consumers need few queries. Only a consumer whose
+next batch is due needs queries of its own.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Literal
 
 import dagster as dg
 
-from ..client import Batch, Client, ConnectionFailed, Limits, PgqueError, calls
+from ..client import (
+    Batch,
+    Client,
+    ConnectionFailed,
+    ConsumerInfo,
+    Limits,
+    PgqueError,
+    calls,
+)
 from ..client.calls.states import ConsumerState, consumer_states, give_up, has_events, hold
 from ..client.cooperative import claim_shared
+from ..client.partitions import claim_slot
 from ..consumers import Consumer
 from ..keys import (
     ATTEMPT,
@@ -24,11 +35,22 @@ from ..keys import (
     LINEAGE,
     QUEUE,
     REQUESTED_AT,
+    SLOT,
     SUBCONSUMER,
 )
-from .attempts import Attempt, AttemptPolicy, Exhausted, Wait, name_batch, next_attempt
+from .attempts import (
+    UNFINISHED,
+    Attempt,
+    AttemptPolicy,
+    Exhausted,
+    Wait,
+    name_batch,
+    next_attempt,
+    wait_for_slot,
+)
 from .batch_opening import open_batches
 from .cursor import SensorCursor
+from .slot_runs import unfinished_runs
 
 OnExhausted = Literal["hold", "dead_letter"]
 
@@ -49,10 +71,14 @@ class BatchPolicy:
 
 @dataclass
 class Findings:
-    """The runs to request, why other batches get none, and which consumer comes first next time."""
+    """The runs to request, why other batches get none, and which consumer comes first next time.
+
+    `is_consuming` is whether a batch has an unfinished run.
+    """
 
     requests: list[dg.RunRequest] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    is_consuming: bool = False
     cursor: SensorCursor = field(default_factory=SensorCursor)
 
 
@@ -98,6 +124,10 @@ def find_batches(
     opened = _open_due(instance, client, order, policy, deployment, findings, ends_at)
     lineage = str(client.lineage()) if opened else ""
     runs = _recorded_runs(instance, opened, lineage)
+    findings.is_consuming = any(
+        record.dagster_run.status in UNFINISHED for records in runs.values() for record in records
+    )
+    slot_runs = unfinished_runs(instance, [each.state for each in opened], lineage)
     served: Consumer | None = None
     for each in opened:
         if time.monotonic() >= ends_at:
@@ -110,7 +140,14 @@ def find_batches(
             findings.cursor = SensorCursor(str(first))
             break
         try:
-            decision = _decide(client, each, runs.get(_tags_of(each.state), ()), policy, lineage)
+            decision = _decide(
+                client,
+                each,
+                runs.get(_tags_of(each.state), ()),
+                slot_runs.get((each.state.queue, each.state.name), ()),
+                policy,
+                lineage,
+            )
         except ConnectionFailed:
             raise
         except PgqueError as error:
@@ -146,6 +183,11 @@ def _open_due(
     states: dict[tuple[str, str], list[ConsumerState]] = {}
     for state in client.run(consumer_states(names, policy.limits)):
         states.setdefault((state.queue, state.consumer), []).append(state)
+
+    @cache
+    def waiting() -> Mapping[tuple[str, str], ConsumerInfo]:
+        return {(info.queue, info.name): info for info in client.consumers()}
+
     opened: list[_OpenBatch] = []
     for consumer in consumers:
         if time.monotonic() >= ends_at:
@@ -161,6 +203,8 @@ def _open_due(
                 of_consumer,
                 policy.limits,
                 policy.parallel_runs,
+                consumer,
+                waiting,
             )
         except ConnectionFailed:
             raise
@@ -209,31 +253,40 @@ def _decide(
     client: Client,
     each: _OpenBatch,
     runs: Sequence[dg.RunRecord],
+    slot_runs: Sequence[dg.RunRecord],
     policy: BatchPolicy,
     lineage: str,
 ) -> dg.RunRequest | str:
     state = each.state
     assert state.batch_id is not None
-    decision = next_attempt(state, runs, policy.retry)
+    decision = wait_for_slot(state, slot_runs) or next_attempt(state, runs, policy.retry)
     if isinstance(decision, Wait):
         return decision.reason
     if isinstance(decision, Exhausted):
         return _exhausted(client, each, decision, policy.on_exhausted)
     # A batch that already had a run has events.
     if not runs and not client.run(has_events(state.batch_id)):
-        client.finish_batch(state.batch_id)
-        return f"{each.consumer}: no batch yet"
+        _finish(client, state, state.batch_id)
+        return f"{each.consumer}: no batch yet, its ticks had no event"
     return _request(each, decision, lineage)
+
+
+def _finish(client: Client, state: ConsumerState, batch_id: int) -> None:
+    if state.slot is None:
+        client.finish_batch(batch_id)
+    elif batch := _claim(client, state):
+        batch.ack()
 
 
 def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
     state = each.state
     return dg.RunRequest(
-        run_key=f"{lineage}:{state.queue}:{state.consumer}:{state.batch_id}:{attempt.number}",
+        run_key=f"{lineage}:{state.queue}:{_key_of(state)}:{state.batch_id}:{attempt.number}",
         asset_selection=list(each.consumer.asset_keys),
         tags={
             **dict(_tags_of(state)),
             **({} if state.subconsumer is None else {SUBCONSUMER: state.subconsumer}),
+            **({} if state.slot is None else {SLOT: state.slot}),
             ATTEMPT: str(attempt.number),
             EPOCH: str(state.epoch),
             REQUESTED_AT: state.read_at.isoformat(),
@@ -242,6 +295,10 @@ def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
             "dagster/max_retries": "0",
         },
     )
+
+
+def _key_of(state: ConsumerState) -> str:
+    return state.consumer if state.slot is None else state.name
 
 
 def _exhausted(
@@ -272,7 +329,7 @@ def _end_first(run_id: str) -> str:
 
 
 def _what_to_do(each: _OpenBatch) -> str:
-    if each.state.subconsumer is not None:
+    if each.state.part is not None:
         return "correct the cause and re-execute that run"
     assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)
     return (
@@ -282,7 +339,18 @@ def _what_to_do(each: _OpenBatch) -> str:
 
 
 def _claim(client: Client, state: ConsumerState) -> Batch | None:
-    owner = "pgque sensor, to give it up"
+    owner = "pgque sensor, to finish it"
+    if state.slot is not None:
+        return claim_slot(
+            client,
+            state.queue,
+            state.consumer,
+            state.slot,
+            owner=owner,
+            ttl=_GIVE_UP_TTL,
+            limits=Limits(),
+            batch_id=state.batch_id,
+        )
     if state.subconsumer is None:
         return client.claim(
             state.queue, state.consumer, owner=owner, ttl=_GIVE_UP_TTL, batch_id=state.batch_id

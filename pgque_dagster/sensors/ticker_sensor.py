@@ -5,12 +5,15 @@ import dagster as dg
 from ..client import PgqueError
 from ..ranges import count_problem
 from ..resource import PgqueResource
+from .describing import SWITCHING_ON
+
+_DAEMON_SECONDS = 5  # between the evaluations of Dagster's daemon
 
 
 def build_pgque_ticker_sensor(
     *,
     name: str = "pgque_ticker_sensor",
-    minimum_interval_seconds: int = 5,
+    minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that ticks and maintains all queues, if `ticking` is `sensor`.
@@ -22,6 +25,7 @@ def build_pgque_ticker_sensor(
     Args:
         name: the sensor's name.
         minimum_interval_seconds: the minimum time between two evaluations, and so between ticks.
+            Dagster's daemon starts one every 5 seconds at most.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
@@ -38,13 +42,22 @@ def build_pgque_ticker_sensor(
         name=name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description="Ticks all queues and maintains them.",
+        description=(
+            f"Ticks all queues every {max(_DAEMON_SECONDS, minimum_interval_seconds)} s, so that "
+            "the events sent since then can be consumed, and maintains them. It acts only if "
+            "`ticking` of the resource pgque is sensor. While it is off, no event reaches a "
+            "consumer, unless pg_cron or `pgque ticker` ticks; events wait in their queue. "
+            f"{SWITCHING_ON}"
+        ),
     )
     def pgque_ticker_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SkipReason:
         if pgque.ticking != "sensor":
-            return dg.SkipReason(f"this sensor does not tick: ticking is {pgque.ticking}")
+            return dg.SkipReason(
+                f"this sensor does not tick: ticking is {pgque.ticking}. To let it tick, set "
+                "ticking=sensor of the resource pgque; otherwise switch it off"
+            )
         try:
             with pgque.client() as client:
                 ticked = client.ticker()
@@ -53,6 +66,9 @@ def build_pgque_ticker_sensor(
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
-        return dg.SkipReason(f"queues ticked: {ticked}; maintenance operations done: {done}")
+        return dg.SkipReason(
+            f"queues ticked: {ticked}; maintenance operations done: {done}. A tick is made only "
+            "where events wait, or when the last one is too old"
+        )
 
     return pgque_ticker_sensor

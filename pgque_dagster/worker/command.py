@@ -21,7 +21,8 @@ import dagster as dg
 from ..cli.examples import examples
 from ..cli.waiting import announce_if_slow
 from ..client import Limits
-from ..consumers import Consumer, consumers_of, consuming_among
+from ..consumers import Consumer, consumers_of, consuming_among, parallel_problem
+from ..ranges import DEFAULT_MAX_EVENTS
 from ..resource import PgqueResource
 from ..sensors.attempts import AttemptPolicy
 from ..sensors.run_requests import BatchPolicy, OnExhausted
@@ -138,7 +139,7 @@ def _is_in_memory(manager: object) -> bool:
     help="Serve only this consumer. May be given several times.  [default: all]",
 )
 @click.option("--min-events", type=click.IntRange(0), default=1, show_default=True)
-@click.option("--max-events", type=click.IntRange(1), default=1_000_000, show_default=True)
+@click.option("--max-events", type=click.IntRange(1), default=DEFAULT_MAX_EVENTS, show_default=True)
 @click.option("--max-age", type=float, default=60.0, show_default=True, help="Seconds.")
 @click.option("--max-attempts", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--backoff", type=float, default=10.0, show_default=True, help="Seconds.")
@@ -206,6 +207,8 @@ def main(
         parallel_runs,
     )
     consumers = select_consumers(definitions, names)
+    if problem := parallel_problem(consumers, parallel_runs):
+        raise click.ClickException(problem)
     refuse_values_in_memory(definitions, consumers)
     job = definitions.resolve_implicit_global_asset_job_def()
     with (

@@ -11,25 +11,23 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 import dagster as dg
-import psycopg
-from psycopg import sql
 
 from ..client import Client, ConnectionFailed, DatabaseError, PgqueError, calls
-from ..client.connection import connect
 from ..client.cooperative import member_name
-from ..client.errors import translated
 from ..client.models import Lease
+from ..client.partitions import slot_name
 from ..consumers import Consumer
-from ..keys import CONSUMER, QUEUE, SUBCONSUMER, WORKER
+from ..keys import CONSUMER, QUEUE, SLOT, SUBCONSUMER, WORKER
 from ..resource import PgqueResource
 from ..sensors.cursor import SensorCursor
 from ..sensors.run_requests import BatchPolicy, Findings, find_batches
+from ..sensors.tick_wait import ListeningConnection, is_notified, listening
 
 logger = logging.getLogger("pgque.worker")
 
@@ -37,8 +35,6 @@ _LONGEST_WAIT = 30.0
 _FIRST_WAIT = 0.2
 # Each wait for NOTIFY is this short, so that `stop` takes effect soon.
 _STEP = 0.5
-
-_ListeningConnection = psycopg.Connection[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ class Worker:
             try:
                 with (
                     self._pgque.client() as client,
-                    _listening(client.url, self._queues()) as listener,
+                    listening(client.url, self._queues()) as listener,
                 ):
                     wait = _FIRST_WAIT
                     self._serve(client, listener)
@@ -132,7 +128,7 @@ class Worker:
     def _queues(self) -> list[str]:
         return sorted({consumer.queue for consumer in self._consumers})
 
-    def _serve(self, client: Client, listener: _ListeningConnection) -> None:
+    def _serve(self, client: Client, listener: ListeningConnection) -> None:
         while not self._stopped.is_set():
             # Request one run only, so that other workers can take further batches meanwhile.
             findings = find_batches(
@@ -171,15 +167,11 @@ class Worker:
             "done" if result.success else "failed",
         )
 
-    def _wait(self, listener: _ListeningConnection) -> None:
+    def _wait(self, listener: ListeningConnection) -> None:
         """Waits up to `poll` for a tick's NOTIFY, or until `stop`."""
         ends_at = time.monotonic() + self._poll
         while not self._stopped.is_set() and time.monotonic() < ends_at:
-            with translated():
-                notifications = list(
-                    listener.notifies(timeout=min(_STEP, self._poll), stop_after=1)
-                )
-            if notifications:
+            if is_notified(listener, min(_STEP, self._poll)):
                 return
 
     def _log_new_reasons(self, findings: Findings) -> None:
@@ -191,19 +183,8 @@ class Worker:
 
 
 def _lease_holder(tags: Mapping[str, str]) -> str:
-    """Returns the consumer or subconsumer that holds the lease of a run's batch."""
+    """Returns the consumer, subconsumer or slot that holds the lease of a run's batch."""
+    if SLOT in tags:
+        return slot_name(tags[CONSUMER], tags[SLOT])
     part = tags.get(SUBCONSUMER)
     return tags[CONSUMER] if part is None else member_name(tags[CONSUMER], part)
-
-
-@contextmanager
-def _listening(url: str, queues: Sequence[str]) -> Iterator[_ListeningConnection]:
-    """Opens a connection that gets a NOTIFY for each tick of the queues.
-
-    Yields:
-        The connection. Behind a transaction pooler it gets none, and the worker polls.
-    """
-    with connect(url) as connection:
-        for queue in queues:
-            connection.execute(sql.SQL("listen {}").format(sql.Identifier(f"pgque_{queue}")))
-        yield connection

@@ -31,12 +31,12 @@ def totals(batch: SparkBatch) -> object:
 
 def test_the_queue_and_its_dead_letters_are_upstream_of_the_asset(database_url: str) -> None:
     graph = dg.Definitions(
-        assets=[*build_queue_assets("orders"), totals],
+        assets=[*build_queue_assets("orders", consumers=[totals]), totals],
         resources={"pgque": PgqueResource(url=database_url), "pyspark": None},
     ).resolve_asset_graph()
 
-    assert graph.get(totals.key).parent_keys == {queue_key("orders"), dead_letters_key("orders")}
-    assert graph.get(dead_letters_key("orders")).parent_keys == {queue_key("orders")}
+    assert graph.get(totals.key).parent_keys == {queue_key("orders")}
+    assert graph.get(dead_letters_key("orders")).parent_keys == {totals.key}
     assert not graph.get(queue_key("orders")).is_materializable
 
 

@@ -24,7 +24,11 @@ def test_producers_are_upstream_of_the_queue_and_consumers_downstream() -> None:
     table = dg.AssetSpec("orders_table")
     graph = dg.Definitions(
         assets=[
-            *build_queue_assets("orders", producers=[table, dg.AssetKey(["shop", "import"])]),
+            *build_queue_assets(
+                "orders",
+                producers=[table, dg.AssetKey(["shop", "import"])],
+                consumers=[revenue, "billing"],
+            ),
             table,
             revenue,
         ],
@@ -35,8 +39,30 @@ def test_producers_are_upstream_of_the_queue_and_consumers_downstream() -> None:
         dg.AssetKey("orders_table"),
         dg.AssetKey(["shop", "import"]),
     }
+    assert graph.get(revenue.key).parent_keys == {queue_key("orders")}
+    assert graph.get(dead_letters_key("orders")).parent_keys == {revenue.key}
+
+
+def test_dead_letters_of_consumers_outside_dagster_come_after_the_queue() -> None:
+    graph = dg.Definitions(
+        assets=build_queue_assets("orders", consumers=["billing"]), resources={"pgque": None}
+    ).resolve_asset_graph()
+
     assert graph.get(dead_letters_key("orders")).parent_keys == {queue_key("orders")}
-    assert graph.get(revenue.key).parent_keys == {queue_key("orders"), dead_letters_key("orders")}
+
+
+def test_an_asset_that_consumes_another_queue_is_refused() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue is not on queue re"):
+        build_queue_assets("returns", consumers=[revenue])
+
+
+def test_queue_and_dead_letters_are_observable_so_that_nobody_misses_a_materialization() -> None:
+    graph = dg.Definitions(
+        assets=build_queue_assets("orders"), resources={"pgque": None}
+    ).resolve_asset_graph()
+
+    assert graph.get(queue_key("orders")).is_observable
+    assert graph.get(dead_letters_key("orders")).is_observable
 
 
 def test_no_two_boxes_of_the_lineage_have_one_name() -> None:
@@ -48,7 +74,7 @@ def test_no_two_boxes_of_the_lineage_have_one_name() -> None:
         *build_queue_assets("returns"),
     ]
 
-    assert [spec.key.path[-1] for spec in assets] == [
+    assert [asset.key.path[-1] for asset in assets] == [
         "orders",
         "orders_queue",
         "orders_dlq",
@@ -58,14 +84,19 @@ def test_no_two_boxes_of_the_lineage_have_one_name() -> None:
 
 
 def test_a_queue_says_what_it_is_who_consumes_it_and_what_to_do_when_it_is_red() -> None:
-    queue, dead_letters = build_queue_assets("orders", consumers=["revenue", "billing"])
-    (unnamed, _) = build_queue_assets("orders")
+    queue, dead_letters = (
+        next(iter(asset.specs))
+        for asset in build_queue_assets("orders", consumers=["revenue", "billing"])
+    )
+    unnamed = next(iter(build_queue_assets("orders")[0].specs))
 
     assert "The pgque queue `orders`" in str(queue.description)
     assert "`revenue`, `billing`" in str(queue.description)
     assert "`pgque consumers orders`" in str(unnamed.description)
     assert "**When a check is red:** `what_to_do`" in str(queue.description)
     assert "Events of the queue `orders` that a consumer gave up" in str(dead_letters.description)
+    for job in ("pgque_replay_dead_letters", "pgque_resume_queue"):
+        assert f"`{job}`" in str(queue.description)
     for command in ("list", "replay", "purge"):
         assert f"`pgque dead-letters {command} orders`" in str(dead_letters.description)
 

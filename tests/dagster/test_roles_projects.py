@@ -104,7 +104,10 @@ def test_a_reader_runs_the_project_in_yaml_from_sensor_to_ack_with_its_checks(
         "dead_letters",
         "ticker_running",
     }
-    assert len(observed.asset_events) == 1
+    assert {event.asset_key.path[-1] for event in observed.asset_events} == {
+        "orders_queue",
+        "orders_dlq",
+    }
 
 
 def test_a_writer_is_told_by_sensor_and_run_of_the_project_which_role_it_lacks(

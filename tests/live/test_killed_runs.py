@@ -4,9 +4,11 @@ from collections import Counter
 
 import pytest
 
-from tests.support.live import Live
+from tests.support.live import Live, everywhere
 from tests.support.live_points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
 from tests.support.live_project import CONSUMERS
+
+pytestmark = everywhere
 
 
 @pytest.mark.parametrize(

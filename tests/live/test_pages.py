@@ -30,6 +30,7 @@ def test_the_lineage_shows_queue_dead_letters_and_consumers(
 ) -> None:
     browser.open(
         f"{live.dagster.url}/assets/pgque/orders_queue?view=lineage&lineageScope=downstream"
+        "&lineageDepth=5"
     )
 
     browser.wait_for("orders_queue", "orders_dlq", "order_lines", "order_totals", "0 / 1 Passed")

@@ -1,8 +1,12 @@
 """The metadata that an asset records for a batch: numbers, which the UI plots."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import SparkBatch, pgque_asset
@@ -60,6 +64,30 @@ def test_a_materialization_says_what_the_batch_was_and_how_long_it_took(
     assert acked["pgque/ack_seconds"] > 0
     assert acked["pgque/retries_scheduled"] == 2
     assert acked["pgque/dead_letters_written"] == 1
+
+
+def test_a_step_plans_its_batch_once_and_has_its_sizes_and_times_from_the_plan(
+    client: Client, spark: SparkSession, sql: Callable[[str], None]
+) -> None:
+    publish(client, ["a", "bcd", "ef"])
+    sql(f"alter database {conninfo_to_dict(client.url)['dbname']} set track_functions = 'all'")
+
+    @pgque_asset(queue="orders", consumer="revenue")
+    def read(batch: SparkBatch) -> int:
+        return batch.event_count + batch.events(["ev_id"]).count()
+
+    materialize(read, client.url, spark)
+
+    calls = (
+        "select calls from pg_stat_user_functions where funcname = 'batch_read_plan' and calls > 0"
+    )
+    with psycopg.connect(client.url, autocommit=True) as connection:
+        # The server counts a session's calls when the session has been idle for some time.
+        for _ in range(600):
+            if counted := connection.execute(calls).fetchall():
+                break
+            time.sleep(0.1)
+    assert counted == [(1,)]
 
 
 def client_events(client: Client) -> list[Any]:

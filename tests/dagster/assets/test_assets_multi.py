@@ -154,7 +154,7 @@ def test_a_sensor_sees_one_consumer_with_all_its_assets() -> None:
     assert str(consumer) == "orders/revenue"
     assert [key.to_user_string() for key in consumer.asset_keys] == ["counts", "totals"]
     assert kinds == {"totals": {"pyspark"}, "counts": {"table"}}
-    assert upstream == {"pgque/orders_queue", "pgque/orders_dlq"}
+    assert upstream == {"pgque/orders_queue"}
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="share the consumer orders/revenue"):
         build_pgque_sensor([assets, two(body, name="again")])
 

@@ -13,10 +13,11 @@ from pgque_dagster import (
     PgqueResource,
     SparkBatch,
     pgque_asset,
+    pgque_replay_asset,
 )
-from pgque_dagster.client import Client
+from pgque_dagster.client import Client, InvalidArgument
 from tests.dagster.support import SessionHolder, materialize
-from tests.support.events import make_queue, publish
+from tests.support.events import claim, make_queue, publish
 
 
 @pytest.fixture
@@ -87,6 +88,40 @@ def test_a_downstream_asset_may_want_some_batches(
     assert found == ["b"]
 
 
+def test_each_replay_has_its_rows_in_a_table_with_the_column_replay(
+    client: Client, spark: SparkSession, manager: dg.IOManager
+) -> None:
+    found: list[tuple[str, str]] = []
+
+    @pgque_replay_asset(queue="orders", name="replayed")
+    def replayed(batch: SparkBatch) -> DataFrame:
+        return batch.events(["ev_data"]).toDF("name")
+
+    @dg.asset
+    def report(replayed: DataFrame) -> None:
+        assert replayed.columns == ["name", "replay", "batch_id"]
+        found[:] = [(row.name, row.replay) for row in replayed.collect()]
+
+    publish(client, ["a", "b"])
+    batch = claim(client)
+    ticks = {"from_tick": batch.lease.prev_tick_id, "to_tick": batch.lease.tick_id}
+    runs = [
+        dg.materialize(
+            [replayed, report],
+            run_config={"ops": {"replayed": {"config": ticks}}},
+            resources={
+                "pgque": PgqueResource(url=client.url),
+                "pyspark": SessionHolder(spark),
+                "io_manager": manager,
+            },
+        )
+        for _ in range(2)
+    ]
+
+    replays = [f"replay-{run.run_id[:8]}" for run in runs]
+    assert sorted(found) == sorted((name, replay) for name in "ab" for replay in replays)
+
+
 def test_what_is_no_dataframe_is_refused_and_the_batch_stays(
     client: Client, spark: SparkSession, manager: dg.IOManager
 ) -> None:
@@ -101,3 +136,9 @@ def test_what_is_no_dataframe_is_refused_and_the_batch_stays(
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     assert "names returned int" in str(failure.step_failure_data.error)
     assert client.next_batch("orders", "revenue") is not None
+
+
+@pytest.mark.parametrize(("mode", "key"), [("upsert", []), ("append", ["product"])])
+def test_a_key_that_does_not_go_with_the_mode_is_refused_at_once(mode: str, key: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match=f"mode {mode}"):
+        DeltaBatchIOManager(base_dir="output", mode=mode, key=key)

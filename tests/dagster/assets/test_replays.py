@@ -22,6 +22,7 @@ from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
 from tests.support.events import claim, publish
 from tests.support.queues import connect, rows
+from tests.support.windows import send_at_hours
 
 FAILS_AT = "REPLAY_TEST_FAILS_AT"
 
@@ -50,10 +51,11 @@ def consume(client: Client, *batches: list[str]) -> list[int]:
     return sorted(set(ticks))
 
 
-def config(from_tick: int, to_tick: int, **more: int) -> dict[str, Any]:
+def config(from_tick: int | None, to_tick: int | None, **more: Any) -> dict[str, Any]:
+    ticks = {} if from_tick is None else {"from_tick": from_tick, "to_tick": to_tick}
     return {
         "ops": {
-            "kept_replay": {"config": {"from_tick": from_tick, "to_tick": to_tick, **more}},
+            "kept_replay": {"config": {**ticks, **more}},
         }
     }
 
@@ -73,7 +75,10 @@ def replay(
     """Replays a range of ticks into Parquet."""
 
     def run(
-        from_tick: int, to_tick: int, asset: dg.AssetsDefinition = replayed, **more: int
+        from_tick: int | None,
+        to_tick: int | None,
+        asset: dg.AssetsDefinition = replayed,
+        **more: Any,
     ) -> dg.ExecuteInProcessResult:
         return dg.materialize(
             [asset],
@@ -140,6 +145,40 @@ def test_a_long_range_comes_in_batches_of_so_many_events_each_recorded(
     ]
     assert events == [2, 1]
     assert stored(spark, tmp_path) == ["a", "b", "c"]
+
+
+def test_a_range_of_times_has_the_events_that_a_window_of_that_time_has(
+    client: Client, spark: SparkSession, tmp_path: Path, replay: Any
+) -> None:
+    send_at_hours(client, [["a"], ["b"], ["c"], ["d"]])
+
+    times = {"from_time": "2026-01-01T01:00+00:00", "to_time": "2026-01-01T03:00+00:00"}
+
+    assert replay(None, None, **times).success
+    assert stored(spark, tmp_path) == ["b", "c"]
+    assert names(client) == ["revenue"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "the replay has no range"),
+        ({"from_time": "2026-01-01T01:00+00:00"}, "the replay has no range"),
+        ({"from_time": "yesterday", "to_time": "now"}, "'yesterday' is no time with a zone"),
+        ({"from_time": "2026-01-01T01:00", "to_time": "2026-01-02"}, "no time with a zone"),
+        (
+            {"from_time": "2026-01-01T01:00+00:00", "to_time": "2030-01-01T01:00+00:00"},
+            "is not over",
+        ),
+    ],
+)
+def test_a_range_that_is_none_is_red_and_registers_nothing(
+    client: Client, replay: Any, options: dict[str, str], words: str
+) -> None:
+    send_at_hours(client, [["a"], ["b"]])
+
+    assert words in error_of(replay(None, None, **options))
+    assert names(client) == ["revenue"]
 
 
 def test_an_event_that_was_delivered_again_is_replayed_once(
@@ -317,5 +356,5 @@ def test_a_body_with_a_config_of_its_own_is_refused_when_it_is_defined() -> None
 def test_the_config_of_a_replay_is_explained_in_the_launchpad() -> None:
     fields = replayed.op.config_schema.config_type.fields  # type: ignore[attr-defined]
 
-    assert set(fields) == {"from_tick", "to_tick", "max_events"}
+    assert set(fields) == {"from_tick", "to_tick", "from_time", "to_time", "max_events"}
     assert all(field.description for field in fields.values())

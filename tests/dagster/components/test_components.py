@@ -110,7 +110,7 @@ def test_a_queue_brings_its_assets_its_check_and_the_job_that_runs_it(client: Cl
     }
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert schedule.cron_schedule == "*/5 * * * *"
-    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
 
 
 def test_the_checks_of_a_queue_may_have_no_schedule() -> None:
@@ -154,6 +154,10 @@ def test_a_subclass_of_a_queue_changes_its_assets() -> None:
         def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
             return spec.replace_attributes(owners=["team:orders"])
 
-    definitions = dg.build_defs_for_component(Owned(queue="orders"))
+    definitions = dg.Definitions.merge(
+        dg.build_defs_for_component(Owned(queue="orders")),
+        dg.Definitions(resources={"pgque": PgqueResource()}),
+    )
 
-    assert [spec.owners for spec in definitions.assets or []] == [["team:orders"]] * 2  # type: ignore[union-attr]
+    graph = definitions.resolve_asset_graph()
+    assert [graph.get(key).owners for key in graph.get_all_asset_keys()] == [["team:orders"]] * 2

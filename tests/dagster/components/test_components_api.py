@@ -17,21 +17,25 @@ from pgque_dagster import (
     SparkBatch,
     build_dead_letter_checks,
     build_pgque_alerts,
+    build_pgque_schedule,
     build_pgque_sensor,
     build_queue_assets,
     pgque_asset,
+    pgque_window_asset,
 )
 from pgque_dagster.checks import build_consumer_lag_checks, build_queue_health_checks
 from pgque_dagster.components.batch_consumer import (
     AssetOptions,
     ConsumerLagChecks,
-    Payload,
     SensorOptions,
 )
 from pgque_dagster.components.options import Options, read_duration
+from pgque_dagster.components.payload import Payload
 from pgque_dagster.components.pgque import AlertOptions, TickerSensorOptions
 from pgque_dagster.components.queue import DeadLetterChecks, ObservationOptions, QueueHealthChecks
+from pgque_dagster.components.schedules import ScheduleOptions
 from pgque_dagster.components.sinks import ParquetSinkOptions
+from pgque_dagster.components.window import WindowAssetOptions
 from pgque_dagster.sensors.observation import build_pgque_observation_sensor
 from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
 
@@ -45,7 +49,9 @@ NOT_IN_YAML = {
     build_pgque_observation_sensor: {"queues", "name"},
     build_pgque_ticker_sensor: set(),
     build_pgque_alerts: {"queues"},  # all queues that the project declares
+    build_pgque_schedule: {"assets", "name"},
     pgque_asset: {"asset_options"},
+    pgque_window_asset: {"asset_options"},
     SparkBatch.payload: {"self"},
 }
 
@@ -71,6 +77,8 @@ def yaml_defaults(options: type[Options]) -> dict[str, Any]:
     ("options", "function"),
     [
         (AssetOptions, pgque_asset),
+        (WindowAssetOptions, pgque_window_asset),
+        (ScheduleOptions, build_pgque_schedule),
         (Payload, SparkBatch.payload),
         (SensorOptions, build_pgque_sensor),
         (DeadLetterChecks, build_dead_letter_checks),
@@ -131,7 +139,7 @@ def test_a_duration_is_seconds_or_a_number_with_a_unit(
     assert component.timeout == duration
 
 
-@pytest.mark.parametrize("text", ["20 seconds", "-5s", "5 m", ""])
+@pytest.mark.parametrize("text", ["20seconds", "7 moons", "-5s", "5 m", ""])
 def test_what_is_no_duration_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match="write 90s, 15m, 12h or 30d; or seconds"):
         read_duration(text)

@@ -53,6 +53,23 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
     assert left is None
 
 
+def test_a_scaffolded_asset_of_windows_passes_the_checks(
+    project: DgProject, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQUE_URL", database_url)
+    for arguments in (
+        ["PgqueComponent", "pgque"],
+        ["QueueComponent", "orders"],
+        ["WindowComponent", "days", "--queue", "orders"],
+    ):
+        project.run("scaffold", "defs", f"pgque_dagster.{arguments[0]}", *arguments[1:])
+
+    checked = project.run("check", "defs")
+
+    assert "All definitions loaded successfully." in checked
+    assert project.load().resolve_assets_def("days").partitions_def is not None
+
+
 # The wrong lines are marked; the others are correct.
 MISSPELT = {
     "pgque": """\
@@ -75,7 +92,7 @@ type: pgque_dagster.BatchConsumerComponent
 attributes:
   queue: orders
   transfrom: .transform.revenue  # wrong
-  lease_ttl: 20 seconds  # wrong
+  lease_ttl: 20 moons  # wrong
   slices: four  # wrong
   deps:
     - 7  # wrong

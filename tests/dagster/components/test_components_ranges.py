@@ -55,6 +55,14 @@ def causes(error: BaseException | None) -> str:
         ("payload:\n  schema: a int\n  keep: [ev_id, ev_tme]", 7, "events have no column 'ev_tme'"),
         ("sink:\n  type: postgres\n  mode: upsert", 5, "name the columns of a unique index"),
         ("sink:\n  type: postgres\n  key: [id]", 5, "mode is append, which has no key"),
+        ("sink:\n  type: delta\n  base_dir: d\n  mode: upsert", 5, "name the columns of the key"),
+        ("sink:\n  type: delta\n  base_dir: d\n  key: [id]", 5, "mode is append, which has no key"),
+        ("partitions: 0", 5, "it must be 1 or more"),
+        ("partitions: 257", 5, "it must be at most 256"),
+        ("partitions: 8\nsensor:\n  parallel_runs: 2", 2, "parallel_runs of the sensor is 2"),
+        ("start_at: soon", 5, "'soon' is no position"),
+        ("start_at: 2026-01-01T00:00", 5, "has no time zone"),
+        ("start_at: -1", 5, "-1 is no position"),
         ("consumer_lag_checks:\n  max_lag: 0", 6, "it must be more than 0"),
     ],
 )
@@ -69,6 +77,44 @@ def test_an_attribute_out_of_range_is_an_error_with_its_line(
     told = causes(raised.value)
     assert problem in told
     assert f"revenue/defs.yaml:{line}" in told
+
+
+def test_a_retention_is_set_on_the_queue(project: DgProject, database_url: str) -> None:
+    project.replace("pgque", "queues: [orders]", f"url: '{database_url}'")
+    project.write(
+        "orders",
+        "type: pgque_dagster.QueueComponent\nattributes:\n  queue: orders\n  retention: 7 days\n",
+    )
+    resource = (project.load().resources or {})["pgque"]
+    with resource.client() as client, client.transaction() as connection:
+        row = connection.execute("select queue_retention::text from pgque.queue").fetchone()
+
+    assert row == ("7 days",)
+
+
+def test_a_retention_that_is_set_twice_is_refused(project: DgProject) -> None:
+    project.replace("pgque", "queues: [orders]", "queue_options: {orders: {retention: 3 days}}")
+    project.write(
+        "orders",
+        "type: pgque_dagster.QueueComponent\nattributes: {queue: orders, retention: 7d}\n",
+    )
+    with pytest.raises(Exception, match=r"orders|pgque|defs") as raised:
+        project.load()
+    assert "leave one out" in causes(raised.value)
+
+
+@pytest.mark.parametrize("retention", ["0", "-1", "soon", "999999999d", "7 moons"])
+def test_a_retention_out_of_range_is_an_error_with_its_line(
+    project: DgProject, retention: str
+) -> None:
+    project.write(
+        "orders",
+        "type: pgque_dagster.QueueComponent\nattributes:\n  queue: orders\n"
+        f"  retention: {retention}\n",
+    )
+    with pytest.raises(Exception, match=r"orders|pgque|defs") as raised:
+        project.load()
+    assert "orders/defs.yaml:4" in causes(raised.value)
 
 
 def test_an_observation_interval_out_of_range_is_an_error_with_its_line(
@@ -146,3 +192,15 @@ def test_ddl_that_spark_knows_passes(ddl: str, spark: SparkSession) -> None:
 def test_ddl_with_a_type_that_does_not_exist_is_refused(ddl: str) -> None:
     with pytest.raises(ValueError, match="Spark has no type"):
         check_ddl(ddl)
+
+
+def test_a_spark_session_in_two_places_is_an_error_with_its_line(project: DgProject) -> None:
+    both = "{spark.master: local, spark.remote: 'sc://127.0.0.1'}"
+    project.replace("pgque", "{queues: [orders]}", f"{{spark_config: {both}}}")
+
+    with pytest.raises(Exception, match=r"pgque|defs") as raised:
+        project.load()
+
+    told = causes(raised.value)
+    assert "leave out spark.master" in told
+    assert "pgque/defs.yaml:2" in told

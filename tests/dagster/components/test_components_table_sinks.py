@@ -1,5 +1,6 @@
-"""Sinks in YAML: Delta and Iceberg tables."""
+"""Sinks in YAML: tables of files, and Delta and Iceberg tables."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pgque_dagster import DeltaBatchIOManager, IcebergBatchIOManager
+from pgque_dagster import DeltaBatchIOManager, IcebergBatchIOManager, ParquetBatchIOManager
 from pgque_dagster.client import Client
+from pgque_dagster.components.sinks import ParquetSinkOptions
 from pgque_dagster.components.table_sinks import DeltaSinkOptions, IcebergSinkOptions
 from tests.dagster.components.test_components_sinks import consume, load
 from tests.support.dg_project import DgProject
 from tests.support.events import publish
+from tests.support.s3 import S3, s3_server
 
 
 def test_a_batch_is_stored_in_a_delta_table(
@@ -34,12 +37,45 @@ def test_a_batch_is_stored_in_an_iceberg_table(
     publish(client, [{"product": "tea", "total": 1}])
     assert consume(made, client.url, spark)
 
-    assert list((tmp_path / "sales" / "revenue" / "data").rglob("*.parquet"))
+    assert list(tmp_path.glob("sales/revenue-*/data/**/*.parquet"))
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_credentials_in_yaml_are_names_of_environment_variables(
+    client: Client,
+    spark: SparkSession,
+    s3: S3,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    kind: str,
+) -> None:
+    for name, value in s3.options.items():
+        monkeypatch.setenv(f"OF_THE_LAKE_{name.upper()}", value)
+    made = load(
+        type=kind,
+        **{"warehouse" if kind == "iceberg" else "base_dir": s3.url(kind)},
+        storage_options={name: f"{{{{ env.OF_THE_LAKE_{name.upper()} }}}}" for name in s3.options},
+    )
+    publish(client, [{"product": "tea", "total": 1}])
+    assert consume(made, client.url, spark)
+
+    (stored,) = [name for name in s3.names(f"{kind}/") if name.endswith(".parquet")]
+    (row,) = s3.read_parquet(stored).select(["product", "total"]).to_pylist()
+    assert row == {"product": "tea", "total": 1}
+    assert s3.secret not in repr(made.sink)
+    assert s3.secret not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(
     ("options", "manager", "resources"),
     [
+        (ParquetSinkOptions, ParquetBatchIOManager, {"pyspark"}),
         (DeltaSinkOptions, DeltaBatchIOManager, {"pyspark"}),
         (IcebergSinkOptions, IcebergBatchIOManager, {"pyspark", "pgque"}),
     ],

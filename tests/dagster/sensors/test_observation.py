@@ -1,12 +1,21 @@
-"""`build_pgque_observation_sensor`: the numbers of each queue, one observation per interval."""
+"""`build_pgque_observation_sensor` and the pages of queues that its observations make."""
 
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pytest
 
-from pgque_dagster import PgqueResource, build_pgque_observation_sensor, queue_key
-from pgque_dagster.client import Client
+from pgque_dagster import (
+    PgqueResource,
+    build_pgque_observation_sensor,
+    build_queue_assets,
+    dead_letters_key,
+    queue_key,
+)
+from pgque_dagster.client import Client, QueueNotFound
+from pgque_dagster.client.calls.states import hold
+from pgque_dagster.consumers import Consumer
+from pgque_dagster.queue_report import CodeLocation, report_queues, short
 from pgque_dagster.sensors.observation import ObservationCursor
 from tests.support.events import claim, make_queue, publish, tick
 
@@ -22,64 +31,231 @@ def evaluate(
     return str(result.skip_message) if isinstance(result, dg.SkipReason) else result
 
 
-def numbers(result: dg.SensorResult | str) -> dict[str, dict[str, object]]:
-    """The metadata of the observations, by queue."""
+def numbers(result: dg.SensorResult | str) -> dict[dg.AssetKey, dict[str, object]]:
+    """The metadata of the observations, by asset."""
     assert isinstance(result, dg.SensorResult)
     return {
-        str(event.metadata["pgque/queue"].value): {
-            name: each.value for name, each in event.metadata.items()
-        }
+        event.asset_key: {name: each.value for name, each in event.metadata.items()}
         for event in result.asset_events
     }
 
 
-def test_each_queue_is_one_observation_with_its_numbers(client: Client) -> None:
+def plotted(metadata: dict[str, object]) -> set[str]:
+    """What the UI plots: each number."""
+    return {name for name, value in metadata.items() if isinstance(value, int | float)}
+
+
+def page(client: Client) -> dict[str, str]:
+    """What the page of the queue shows as text."""
+    report = report_queues(client, ["orders"], CodeLocation())[queue_key("orders")]
+    return {name: text(value) for name, value in report.items()}
+
+
+def text(value: object) -> str:
+    return str(value.value if isinstance(value, dg.MetadataValue) else value)
+
+
+def give_up_one_of(client: Client, *payloads: str, reason: str = "no good") -> None:
+    publish(client, payloads)
+    batch = claim(client)
+    batch.dead_letter([batch.events()[0].msg_id], reason=reason)
+    batch.ack()
+
+
+def observe(
+    asset: dg.AssetsDefinition, url: str, instance: dg.DagsterInstance
+) -> dg.ExecuteInProcessResult:
+    """Does what the button Observe on the asset's page does."""
+    definitions = dg.Definitions(assets=[asset], resources={"pgque": PgqueResource(url=url)})
+    job = definitions.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(instance=instance, asset_selection=[asset.key])
+
+
+def test_each_queue_and_its_dead_letters_are_observed_with_their_numbers(client: Client) -> None:
     make_queue(client, "returns", "stock")
     make_queue(client, "unobserved", "nobody")
-    publish(client, ["a", "b", "c"])
-    batch = claim(client)
-    batch.dead_letter([batch.events()[0].msg_id], reason="no good")
-    batch.ack()
+    give_up_one_of(client, "a", "b", "c")
     publish(client, ["d", "e"])
 
     result = evaluate(build_pgque_observation_sensor(["orders", "returns"]), client.url)
 
     found = numbers(result)
-    assert isinstance(result, dg.SensorResult)
-    assert [event.asset_key for event in result.asset_events] == [
+    assert list(found) == [
         queue_key("orders"),
+        dead_letters_key("orders"),
         queue_key("returns"),
+        dead_letters_key("returns"),
     ]
-    assert found["orders"]["pgque/depth"] == 2
-    assert found["orders"]["pgque/dead_letters"] == 1
-    assert found["orders"]["pgque/consumers"] == 1
-    assert found["returns"]["pgque/depth"] == 0
+    assert found[queue_key("orders")]["pgque/depth"] == 2
+    assert found[queue_key("orders")]["pgque/dead_letters"] == 1
+    assert found[dead_letters_key("orders")]["pgque/dead_letters"] == 1
+    assert found[queue_key("returns")]["pgque/depth"] == 0
+    assert found[dead_letters_key("returns")]["pgque/dead_letters"] == 0
 
 
-def test_every_number_is_there_each_time_so_that_plots_have_no_gaps(client: Client) -> None:
+def test_there_are_four_plots_of_a_queue_and_one_of_its_dead_letters_without_gaps(
+    client: Client,
+) -> None:
     sensor = build_pgque_observation_sensor(["orders"])
-    idle = numbers(evaluate(sensor, client.url))["orders"]
-    publish(client, ["a"])
-    busy = numbers(evaluate(sensor, client.url))["orders"]
+    idle = numbers(evaluate(sensor, client.url))
+    give_up_one_of(client, "a")
+    publish(client, ["b"])
+    busy = numbers(evaluate(sensor, client.url))
 
-    assert idle.keys() == busy.keys()
     for found in (idle, busy):
-        del found["pgque/queue"]
-        assert all(isinstance(value, int | float) for value in found.values())
+        assert plotted(found[queue_key("orders")]) == {
+            "pgque/depth",
+            "pgque/events_per_second",
+            "pgque/slowest_consumer_lag_seconds",
+            "pgque/dead_letters",
+        }
+        assert plotted(found[dead_letters_key("orders")]) == {"pgque/dead_letters"}
 
 
-def test_lag_and_age_are_of_events_that_wait_and_nought_without_them(client: Client) -> None:
+def test_lag_is_of_events_that_wait_and_nought_without_them(client: Client) -> None:
     sensor = build_pgque_observation_sensor(["orders"])
     tick(client)  # The consumer is behind it, but no event waits.
-    idle = numbers(evaluate(sensor, client.url))["orders"]
+    idle = numbers(evaluate(sensor, client.url))[queue_key("orders")]
     publish(client, ["a"])
-    busy = numbers(evaluate(sensor, client.url))["orders"]
+    busy = numbers(evaluate(sensor, client.url))[queue_key("orders")]
 
-    for name in ("lag_seconds", "lag_seconds/revenue", "oldest_event_seconds"):
-        assert idle[f"pgque/{name}"] == 0.0, name
-        assert float(str(busy[f"pgque/{name}"])) > 0, name
-    assert float(str(busy["pgque/rotation_age_seconds"])) > 0
+    lag = "pgque/slowest_consumer_lag_seconds"
+    assert idle[lag] == 0.0
+    assert float(str(busy[lag])) > 0
     assert float(str(busy["pgque/events_per_second"])) > 0
+
+
+def test_the_consumers_are_named_with_what_each_is_doing_the_slowest_first(
+    client: Client,
+) -> None:
+    client.register_consumer("orders", "billing")
+    publish(client, ["a", "b"])
+    batch = claim(client)
+    ahead = claim(client, consumer="billing")
+    ahead.ack()
+
+    table = page(client)["pgque/consumers"]
+
+    header, _, first, second = table.splitlines()
+    assert header == ("| consumer | asset | behind | events that wait | batch | last active |")
+    assert first.startswith("| revenue | (none in this code location) | ")
+    assert f"| 2 | {batch.batch_id}, leased until " in first
+    assert second.startswith("| billing | (none in this code location) | 0 s | 0 | none open | ")
+
+
+def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
+    client: Client,
+) -> None:
+    give_up_one_of(client, "a")
+    publish(client, ["b"])
+    held = claim(client)
+    held.release()
+    client.run(hold(held.batch_id, held.lease.epoch, "after 3 attempts; correct the cause"))
+    location = CodeLocation(
+        [Consumer("orders", "revenue", (dg.AssetKey(["shop", "sales"]),))],
+        frozenset({"pgque_replay_dead_letters", "pgque_purge_dead_letters"}),
+        "shop",
+        "__repository__",
+    )
+
+    reports = report_queues(client, ["orders"], location)
+
+    queue, letters = reports[queue_key("orders")], reports[dead_letters_key("orders")]
+    assert "| revenue | shop/sales |" in text(queue["pgque/consumers"])
+    assert f"| {held.batch_id}, HELD |" in text(queue["pgque/consumers"])
+    wrong = text(queue["pgque/what_is_wrong"])
+    assert f"batch {held.batch_id} of " in wrong
+    assert "is held since " in wrong
+    assert "after 3 attempts; correct the cause" in wrong
+    assert queue["pgque/materialize/shop/sales"] == dg.MetadataValue.asset(
+        dg.AssetKey(["shop", "sales"])
+    )
+    replay = dg.MetadataValue.job(
+        "pgque_replay_dead_letters", "shop", repository_name="__repository__"
+    )
+    assert queue["pgque/job/replay_dead_letters"] == replay
+    assert letters["pgque/job/replay_dead_letters"] == replay
+    assert "pgque/job/purge_dead_letters" in letters
+    assert "| revenue | no good | 1 |" in text(letters["pgque/by_consumer_and_reason"])
+
+
+def test_a_subconsumer_is_named_with_the_asset_of_its_consumer() -> None:
+    sales, dotted = (dg.AssetKey(each) for each in ("sales", "dotted"))
+    location = CodeLocation(
+        [Consumer("orders", "revenue", (sales,)), Consumer("orders", "revenue.eu", (dotted,))]
+    )
+
+    assert location.assets_of("orders", "revenue.2") == (sales,)
+    assert location.assets_of("orders", "revenue.eu") == (dotted,)
+    assert location.assets_of("returns", "revenue") == ()
+
+
+def test_a_paused_queue_says_which_job_resumes_it(client: Client) -> None:
+    assert "pgque\\_resume\\_queue" not in page(client)["pgque/what_is_wrong"]
+    client.pause_queue("orders")
+
+    assert (
+        "resume the queue with the job pgque\\_resume\\_queue"
+        in page(client)["pgque/what_is_wrong"]
+    )
+
+
+def test_what_a_reason_contains_stays_within_its_cell(client: Client) -> None:
+    give_up_one_of(client, "a", reason="x | y\n<img src=z>")
+
+    table = text(
+        report_queues(client, ["orders"], CodeLocation())[dead_letters_key("orders")][
+            "pgque/by_consumer_and_reason"
+        ]
+    )
+
+    assert "| revenue | x \\| y \\<img src=z> | 1 |" in table
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        (timedelta(0), "0 s"),
+        (timedelta(seconds=119), "119 s"),
+        (timedelta(minutes=2), "2 min"),
+        (timedelta(hours=2), "2 h"),
+        (timedelta(days=2, hours=3), "2 days"),
+    ],
+)
+def test_a_duration_is_shown_in_the_unit_that_a_person_would_choose(
+    time: timedelta, shown: str
+) -> None:
+    assert short(time) == shown
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["queue", "dead letters"])
+def test_the_button_observe_records_the_same(
+    client: Client, instance: dg.DagsterInstance, number: int
+) -> None:
+    asset = build_queue_assets("orders")[number]
+    give_up_one_of(client, "a")
+
+    result = observe(asset, client.url, instance)
+
+    assert result.success
+    (record,) = instance.fetch_observations(asset.key, 1).records
+    assert record.asset_observation is not None
+    assert record.asset_observation.metadata["pgque/dead_letters"].value == 1
+
+
+def test_the_button_observe_says_that_there_is_no_such_queue(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    with pytest.raises(QueueNotFound, match="pgque create-queue nosuch"):
+        observe(build_queue_assets("nosuch")[0], client.url, instance)
+
+
+def test_the_sensor_says_what_it_records_and_how_it_is_switched_on() -> None:
+    said = str(build_pgque_observation_sensor(["orders", "returns"]).description)
+
+    assert "queues orders, returns every 0:05:00" in said
+    assert "While it is off, their pages show old numbers" in said
+    assert "Sensors are STOPPED until somebody switches them on" in said
 
 
 def test_a_second_observation_comes_no_sooner_than_the_interval(client: Client) -> None:
@@ -87,7 +263,7 @@ def test_a_second_observation_comes_no_sooner_than_the_interval(client: Client) 
     first = evaluate(sensor, client.url)
     assert isinstance(first, dg.SensorResult)
 
-    assert "next observation is due" in str(evaluate(sensor, client.url, first.cursor))
+    assert "for the next observation of orders" in str(evaluate(sensor, client.url, first.cursor))
     long_ago = ObservationCursor(datetime.now(UTC) - 2 * HOUR).write()
     assert isinstance(evaluate(sensor, client.url, long_ago), dg.SensorResult)
 
@@ -95,7 +271,7 @@ def test_a_second_observation_comes_no_sooner_than_the_interval(client: Client) 
 def test_a_queue_that_does_not_exist_keeps_no_other_from_being_observed(client: Client) -> None:
     found = numbers(evaluate(build_pgque_observation_sensor(["nosuch", "orders"]), client.url))
 
-    assert list(found) == ["orders"]
+    assert list(found) == [queue_key("orders"), dead_letters_key("orders")]
 
 
 def test_a_database_that_is_down_is_a_reason_and_no_error() -> None:

@@ -8,15 +8,23 @@ from pgque_dagster import (
     BatchConsumerComponent,
     PgqueComponent,
     QueueComponent,
+    SparkBatch,
     build_pgque_alerts,
     build_pgque_observation_sensor,
+    build_pgque_schedule,
     build_pgque_sensor,
     build_pgque_ticker_sensor,
+    pgque_asset,
 )
 
 
 def notify(alert: object) -> None:
     """Reaches nobody."""
+
+
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> int:
+    return batch.event_count
 
 
 def test_no_sensor_runs_before_somebody_switches_it_on() -> None:
@@ -25,17 +33,22 @@ def test_no_sensor_runs_before_somebody_switches_it_on() -> None:
         BatchConsumerComponent(queue="orders", transform=math.sqrt),
         PgqueComponent(ticking="sensor"),
     ]
+    definitions = [dg.build_defs_for_component(component) for component in components]
     sensors = [
         build_pgque_sensor([]),
         build_pgque_ticker_sensor(),
         build_pgque_observation_sensor(["orders"]),
         build_pgque_alerts(["orders"], notify=notify),
-        *(
-            sensor
-            for component in components
-            for sensor in dg.build_defs_for_component(component).sensors or []
-        ),
+        *(sensor for each in definitions for sensor in each.sensors or []),
+    ]
+    schedules = [
+        build_pgque_schedule([revenue], cron_schedule="0 * * * *"),
+        *(schedule for each in definitions for schedule in each.schedules or []),
     ]
 
     assert len(sensors) == 7
     assert {each.default_status for each in sensors} == {dg.DefaultSensorStatus.STOPPED}
+    assert len(schedules) == 2
+    assert {
+        each.default_status for each in schedules if isinstance(each, dg.ScheduleDefinition)
+    } == {dg.DefaultScheduleStatus.STOPPED}

@@ -65,7 +65,7 @@ def test_runs_ack_the_batches_of_their_parts_in_any_order(
         assert done.success
 
     assert stored.stored == [2, 1]
-    assert evaluate(TWO, client.url, instance) == "orders/revenue: no batch yet"
+    assert evaluate(TWO, client.url, instance) == "orders/revenue: no batch yet, no event waits"
 
 
 def test_a_failed_part_is_tried_again_while_the_other_goes_on(

@@ -276,3 +276,32 @@ def test_a_worker_outlives_its_connections(
         with Client(client.url) as client_again:
             publish(client_again, ["a"])
             eventually(lambda: is_consumed(client_again), "the batch is acked")
+
+
+def test_a_failure_sensor_sees_the_runs_if_it_monitors_all_code_locations(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    @pgque_asset(queue="orders", consumer="revenue")
+    def failing(batch: SparkBatch) -> None:
+        raise RuntimeError("the asset fails")
+
+    def seen_by(monitor_all: bool) -> list[str]:
+        seen: list[str] = []
+
+        @dg.run_failure_sensor(monitor_all_code_locations=monitor_all)
+        def note(context: dg.RunFailureSensorContext) -> None:
+            seen.append(context.dagster_run.run_id)
+
+        before_any = '{"__class__": "RunStatusSensorCursor", "record_id": -1}'
+        context = dg.build_sensor_context(instance, cursor=before_any, repository_name="shop")
+        note.evaluate_tick(context)
+        return seen
+
+    publish(client, ["a"])
+    once = BatchPolicy(Limits(min_count=1), AttemptPolicy(1, timedelta(0)))
+    with working(failing, client.url, spark, instance, policy=once):
+        eventually(lambda: statuses(instance) == ["FAILURE"], "the run failed")
+
+    (run,) = instance.get_runs()
+    assert seen_by(monitor_all=True) == [run.run_id]
+    assert seen_by(monitor_all=False) == []

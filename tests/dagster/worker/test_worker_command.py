@@ -160,6 +160,26 @@ def test_the_command_says_what_is_wrong(
     assert "Traceback" not in ended.stderr
 
 
+def test_several_batches_at_a_time_of_a_consumer_with_slots_are_refused(
+    project: tuple[Path, dict[str, str]],
+) -> None:
+    folder, environment = project
+    shop = folder / "shop.py"
+    shop.write_text(shop.read_text().replace('queue="orders"', 'queue="orders", partitions=8'))
+
+    ended = subprocess.run(
+        worker_command("-m", "shop", "--parallel-runs", "2"),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+    assert ended.returncode == 1
+    assert "parallel_runs is 2: leave it out" in ended.stderr
+    assert "orders/revenue has partitions=8" in ended.stderr
+
+
 _SHOP = """
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource

@@ -1,4 +1,4 @@
-"""Names of checks and their steps, derived from the names of queues and consumers."""
+"""Names of checks and steps, derived from the names of queues and consumers."""
 
 import hashlib
 import re

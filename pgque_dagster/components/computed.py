@@ -1,0 +1,140 @@
+"""What components of assets share: the transform, how its input is read, and its sink."""
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import dagster as dg
+from pydantic import model_validator
+
+from .asset_options import SharedAssetOptions
+from .options import Options, option
+from .payload import Payload
+from .sinks import Sink, sink_option
+from .transforms import Transform, load_function
+
+if TYPE_CHECKING:
+    from ..spark import SparkBatch
+
+# Parameters that a transform may have, as the function of a @pgque_asset.
+_OFFERED = ("context", "batch")
+
+
+class Computed(SharedAssetOptions):
+    """An asset that a function computes from a batch or a window, and that a sink stores."""
+
+    transform: Annotated[
+        Transform,
+        dg.Resolver(
+            load_function,
+            model_field_type=str,
+            description="The import path of the function that computes the asset. A leading dot "
+            "stands for the folder of this file.",
+            examples=[".transform.revenue", "my_project.transforms.revenue"],
+        ),
+    ]
+    payload: Annotated[
+        Payload | None, option("How to read payloads; if left out, the transform gets the events.")
+    ] = None
+    sink: Annotated[
+        Sink | None, sink_option("Where to store the result; if left out, by io_manager_key.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self._parameters:
+            raise ValueError("the transform has no parameter: add one, to get the DataFrame")
+        if inspect.iscoroutinefunction(self.transform):
+            raise ValueError(
+                "the transform is async: make it a plain function, and call asyncio.run() in it "
+                "for what is async"
+            )
+        if self.payload is not None and not self._takes_data_frame:
+            raise ValueError(
+                f"the transform's first parameter is {next(iter(self._parameters))!r}, so "
+                "`payload` has no effect: leave out `payload`, or rename the parameter"
+            )
+        if self.sink is not None and self.io_manager_key is not None:
+            raise ValueError("`sink` and `io_manager_key` both say where to store: leave one out")
+        return self
+
+    @property
+    def asset_name(self) -> str:
+        """The last part of the asset's key."""
+        return self.name or self.transform.__name__
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """Returns the spec of the asset. Override this to change it.
+
+        Args:
+            spec: the spec that the decorator makes. Keep its key, and the metadata that name queue
+                and consumer.
+        """
+        return spec
+
+    def execute(self, context: dg.AssetExecutionContext, batch: "SparkBatch", **inputs: Any) -> Any:
+        """Computes the result of a batch. Override this to change how.
+
+        Args:
+            context: of the run.
+            batch: the batch or the window. A batch is acked after its output is stored.
+            inputs: the resources and upstream assets among the transform's parameters.
+
+        Returns:
+            What a `@pgque_asset` may return: a DataFrame, an Output, a MaterializeResult or None.
+        """
+        offered = {"context": context, "batch": batch}
+        named = {key: value for key, value in offered.items() if key in self._parameters}
+        return self.transform(*self._data_frames(batch), **named, **inputs)
+
+    def io_manager(self) -> tuple[str | None, dict[str, Any]]:
+        """Returns the key of the asset's IO manager, and the resource if there is a sink."""
+        if self.sink is None:
+            return self.io_manager_key, {}
+        key = f"{self.asset_name}_io_manager"
+        return key, {key: self.sink.io_manager()}
+
+    def compute_fn(self) -> Callable[..., Any]:
+        """Returns `execute` with the signature that @pgque_asset reads."""
+
+        def compute_fn(
+            context: dg.AssetExecutionContext, batch: "SparkBatch", **inputs: Any
+        ) -> Any:
+            return self.execute(context, batch, **inputs)
+
+        signature = inspect.signature(self.transform, eval_str=True)
+        parameters = list(signature.parameters.values())[1 if self._takes_data_frame else 0 :]
+        inputs = [each for each in parameters if each.name not in _OFFERED]
+        offered = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _OFFERED
+        ]
+        compute_fn.__name__ = self.asset_name
+        compute_fn.__doc__ = self.transform.__doc__
+        compute_fn.__signature__ = inspect.Signature([*offered, *inputs])  # type: ignore[attr-defined]
+        compute_fn.__annotations__ = {
+            each.name: each.annotation for each in inputs if each.annotation is not each.empty
+        }
+        if signature.return_annotation is not signature.empty:
+            compute_fn.__annotations__["return"] = signature.return_annotation
+        return compute_fn
+
+    @property
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(self.transform, eval_str=True).parameters)
+
+    @property
+    def _takes_data_frame(self) -> bool:
+        return next(iter(self._parameters)) not in _OFFERED
+
+    def _data_frames(self, batch: "SparkBatch") -> list[Any]:
+        if not self._takes_data_frame:
+            return []
+        if self.payload is None:
+            return [batch.events()]
+        return [batch.payload(**self.payload.arguments())]
+
+
+def arguments_of(component: Options, options: type[Options]) -> dict[str, Any]:
+    """Returns the attributes that some options declare, as arguments of the decorator."""
+    own = {name: getattr(component, name) for name in options.model_fields}
+    return {**own, "kinds": None if own["kinds"] is None else set(own["kinds"])}

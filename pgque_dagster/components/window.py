@@ -1,0 +1,107 @@
+"""`WindowComponent`: an asset partitioned by time, computed from the events of a queue."""
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+import dagster as dg
+
+from ..assets.windows import pgque_window_asset
+from .asset_options import SharedAssetOptions
+from .computed import Computed, arguments_of
+from .options import Options, duration, number, option
+from .scaffolding import WindowScaffolder
+
+
+class RetryOptions(Options):
+    """Options of Dagster's `RetryPolicy`."""
+
+    max_retries: Annotated[int, number("How often a failed step is repeated.")] = 1
+    delay: Annotated[timedelta, duration("The wait before each repetition.")] = timedelta(0)
+
+    def policy(self) -> dg.RetryPolicy:
+        """Returns the policy."""
+        return dg.RetryPolicy(max_retries=self.max_retries, delay=self.delay.total_seconds())
+
+
+def _backfill_policy(context: Any, value: Any) -> dg.BackfillPolicy | None:
+    if value is None:
+        return None
+    if value == "single_run":
+        return dg.BackfillPolicy.single_run()
+    return dg.BackfillPolicy.multi_run(int(value))
+
+
+def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefinition:
+    if not isinstance(value, dg.TimeWindowPartitionsDefinition):
+        raise ValueError(
+            f"partitions_def is {value!r}: write a template, such as "
+            "{{ dg.HourlyPartitionsDefinition(start_date='2026-12-24-00:00') }}"
+        )
+    return value
+
+
+class WindowAssetOptions(SharedAssetOptions):
+    """Options of `pgque_window_asset`."""
+
+    partitions_def: Annotated[
+        dg.TimeWindowPartitionsDefinition,
+        dg.Resolver(
+            lambda context, value: _partitions_def(context, context.resolve_value(value)),
+            model_field_type=str,
+            description="The windows, as a template.",
+            examples=["{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"],
+        ),
+    ]
+    leave_out_failed: Annotated[
+        bool,
+        option("Whether malformed events may be left out; otherwise they fail the run."),
+    ] = False
+    backfill_policy: Annotated[
+        dg.BackfillPolicy | None,
+        dg.Resolver(
+            _backfill_policy,
+            model_field_type=int | str | None,
+            description="How many partitions a run of a backfill has: a number, or single_run.",
+            examples=["single_run", 24],
+        ),
+    ] = None
+    retry_policy: Annotated[
+        RetryOptions | None, option("How a failed step is repeated; by default it is not.")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the attributes as arguments of `pgque_window_asset`."""
+        policy = None if self.retry_policy is None else self.retry_policy.policy()
+        return {**arguments_of(self, WindowAssetOptions), "retry_policy": policy}
+
+
+@dg.scaffold_with(WindowScaffolder)
+class WindowComponent(WindowAssetOptions, Computed, dg.Component):
+    """An asset partitioned by time, over the events that a queue retains.
+
+    Each partition is the events of a window, which the transform gets as that of a
+    BatchConsumerComponent gets a batch. No consumer is registered, so partitions can be
+    materialized in any order, and again.
+
+    Example:
+        .. code-block:: yaml
+
+            type: pgque_dagster.WindowComponent
+            attributes:
+              queue: orders
+              partitions_def: "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"
+              transform: .transform.revenue
+              payload:
+                schema: product string not null, total double not null
+              sink:
+                base_dir: output
+    """
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Builds the asset and its IO manager."""
+        key, resources = self.io_manager()
+        options = {**self.arguments(), "io_manager_key": key}
+        asset = pgque_window_asset(**options)(self.compute_fn())
+        return dg.Definitions(
+            assets=[asset.map_asset_specs(self.get_asset_spec)], resources=resources
+        )

@@ -1,0 +1,202 @@
+"""`WarmRunLauncher`: hands runs of batches to processes that stay between runs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, get_type_hints
+
+import dagster as dg
+
+from ..keys import BATCH_ID, WARM, WARM_PROCESS
+from .liveness import Address
+from .pool import Limits, Pool
+from .process import Code
+
+_MB = 2**20
+_NO_PROCESS = "none"
+
+
+class WarmRunLauncher(dg.DefaultRunLauncher):
+    """Launches runs of batches in warm processes, and other runs as Dagster's default launcher.
+
+    A warm process has imported the code location and keeps its Spark session between runs. It is
+    a child of the process that launches, so the code location must be importable there.
+
+    Args:
+        processes: how many warm processes there are at most. While all are busy, a run starts in a
+            process of its own.
+        max_runs: after so many runs a process is replaced.
+        max_memory_mb: a process that, with its JVM, holds more memory than this after a run is
+            replaced.
+        inst_data: how Dagster was told to make the launcher.
+
+    Example:
+        .. code-block:: yaml
+
+            run_launcher:
+              module: pgque_dagster.launcher
+              class: WarmRunLauncher
+              config:
+                processes: 2
+    """
+
+    def __init__(
+        self, processes: int, max_runs: int, max_memory_mb: int, inst_data: Any = None
+    ) -> None:
+        settings = {"processes": processes, "max_runs": max_runs, "max_memory_mb": max_memory_mb}
+        for name, value in settings.items():
+            if value < 1:
+                raise dg.DagsterInvalidDefinitionError(
+                    f"{name} of WarmRunLauncher is {value}: it must be 1 or more"
+                )
+        super().__init__(inst_data)
+        self._pool = Pool(
+            Limits(processes, max_runs, max_memory_mb * _MB), self._fail, self._is_finished
+        )
+
+    @classmethod
+    def config_type(cls) -> Any:
+        """Returns the settings, as Dagster checks them."""
+        return {
+            "processes": dg.Field(dg.IntSource, default_value=2, is_required=False),
+            "max_runs": dg.Field(dg.IntSource, default_value=100, is_required=False),
+            "max_memory_mb": dg.Field(dg.IntSource, default_value=4096, is_required=False),
+        }
+
+    @classmethod
+    def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> Self:
+        """Makes the launcher of checked settings."""
+        return cls(inst_data=inst_data, **config_value)
+
+    def launch_run(self, context: Any) -> None:
+        """Launches a run: warm if it is one of a batch and a process is free or may be started."""
+        run = context.dagster_run
+        code = _code(context) if _shall_be_warm(run) else None
+        if code is None:
+            self._launch_cold(context)
+            return
+        while (process := self._pool.take(code, run.run_id)) is not None:
+            try:
+                self._instance.add_run_tags(run.run_id, {WARM_PROCESS: str(process.address)})
+                is_started = self._pool.execute(process, self._arguments(run))
+            except BaseException:
+                self._pool.drop(process)
+                raise
+            if is_started:
+                number = f"run {process.runs} of warm process {process.address.pid}"
+                self._report(run, f"Launched as {number}.")
+                return
+        self._report(run, "All warm processes are busy: the run gets a process of its own.")
+        self._launch_cold(context)
+
+    def _launch_cold(self, context: Any) -> None:
+        run_id = context.dagster_run.run_id
+        run = self._instance.get_run_by_id(run_id)
+        if run is not None and WARM_PROCESS in run.tags:
+            # Of the run of which this is a re-execution, or of a process that died while idle.
+            self._instance.add_run_tags(run_id, {WARM_PROCESS: _NO_PROCESS})
+        super().launch_run(context)
+
+    def terminate(self, run_id: str) -> bool:
+        """Cancels a run. A warm process reads the record of its run every second."""
+        run = self._instance.get_run_by_id(run_id) if self.has_instance else None
+        if run is None or run.is_finished:
+            return False
+        address = _address(run)
+        if address is None:
+            canceled: bool = super().terminate(run_id)  # type: ignore[no-untyped-call]
+            return canceled
+        self._instance.report_run_canceling(run)
+        if address.is_here and not address.is_alive:
+            self._report(run, f"Warm process {address.pid} is gone.")
+            return False
+        return True
+
+    def dispose(self) -> None:
+        """Lets the warm processes end."""
+        self._pool.close()
+        super().dispose()
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """Whether run monitoring may ask for the process of a run. It may."""
+        return True
+
+    def check_run_worker_health(self, run: dg.DagsterRun) -> Any:
+        """Tells run monitoring whether the process of a run lives.
+
+        It marks a run as failed whose process is gone. Of a run that is not warm nothing is known,
+        as with Dagster's default launcher.
+        """
+        address = _address(run)
+        if address is None:
+            return _health("RUNNING", None)
+        if not address.is_here:
+            return _health(
+                "NOT_FOUND", f"its process was on {address.host}, which is not this host"
+            )
+        if not address.is_alive:
+            return _health("FAILED", f"warm process {address.pid} is gone")
+        return _health("RUNNING", None)
+
+    def _arguments(self, run: dg.DagsterRun) -> str:
+        """Returns the arguments of `dagster api execute_run`, as Dagster serializes them."""
+        return json.dumps(
+            {
+                "__class__": "ExecuteRunArgs",
+                "pipeline_origin": json.loads(dg.serialize_value(run.job_code_origin)),
+                "pipeline_run_id": run.run_id,
+                "instance_ref": json.loads(dg.serialize_value(self._instance.get_ref())),
+            }
+        )
+
+    def _is_finished(self, run_id: str) -> bool:
+        run = self._instance.get_run_by_id(run_id)
+        return run is None or run.is_finished
+
+    def _fail(self, run_id: str, reason: str) -> None:
+        """Records the end of a run whose process died."""
+        run = self._instance.get_run_by_id(run_id) if self.has_instance else None
+        if run is None or run.is_finished:
+            return
+        if run.status == dg.DagsterRunStatus.CANCELING:
+            self._instance.report_run_canceled(run, message=f"Canceled: {reason}.")
+        else:
+            self._instance.report_run_failed(run, f"The run has no result: {reason}.")
+
+    def _report(self, run: dg.DagsterRun, message: str) -> None:
+        self._instance.report_engine_event(message, run, cls=type(self))
+
+
+def _address(run: dg.DagsterRun) -> Address | None:
+    """Returns where the warm process of a run is; None if the run is not warm."""
+    text = run.tags.get(WARM_PROCESS, _NO_PROCESS)
+    return None if text == _NO_PROCESS else Address.read(text)
+
+
+def _shall_be_warm(run: dg.DagsterRun) -> bool:
+    return run.tags.get(WARM, str(BATCH_ID in run.tags)).lower() == "true"
+
+
+def _code(context: Any) -> Code | None:
+    """Returns what a warm process for a run loads; None if this host cannot load it."""
+    python, remote = context.dagster_run.job_code_origin, context.dagster_run.remote_job_origin
+    if python is None or remote is None:
+        return None
+    repository = python.repository_origin
+    if not Path(repository.executable_path).exists():
+        return None
+    location = context.workspace.get_code_location(remote.location_name)
+    # A daemon that started the code server itself starts another one each minute.
+    is_its_own = not hasattr(location.origin, "socket")
+    return Code(
+        repository.executable_path,
+        dg.serialize_value(repository),
+        "" if is_its_own else location.server_id,
+    )
+
+
+def _health(status: str, message: str | None) -> Any:
+    """Makes the result of a health check, whose classes have no public name."""
+    result = get_type_hints(dg.DefaultRunLauncher.check_run_worker_health)["return"]
+    return result(get_type_hints(result)["status"][status], message)

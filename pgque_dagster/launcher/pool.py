@@ -1,0 +1,148 @@
+"""The warm processes of a launcher, and which of them gets a run."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .process import Code, WarmProcess
+
+# A process closes Dagster's storage after its run is recorded as ended, before it is idle.
+_CLOSING_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many processes there are, and when one of them is replaced."""
+
+    processes: int
+    max_runs: int
+    max_memory: int
+
+
+class Pool:
+    """Starts, lends and ends warm processes. Is safe in several threads.
+
+    Args:
+        limits: of the pool.
+        on_lost_run: is called with a run whose process died, and what is known of the death.
+        is_finished: tells whether a run is recorded as ended.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        on_lost_run: Callable[[str, str], None],
+        is_finished: Callable[[str], bool],
+    ) -> None:
+        self._limits = limits
+        self._on_lost_run = on_lost_run
+        self._is_finished = is_finished
+        self._lock = threading.Condition()
+        # Those that may get another run, the one used last at the end.
+        self._processes: list[WarmProcess] = []
+
+    def take(self, code: Code, run_id: str) -> WarmProcess | None:
+        """Lends a process to a run.
+
+        Returns:
+            A process that has the code, or else a new one; None if all are busy.
+
+        Raises:
+            OSError: if no process can be started.
+        """
+        with self._lock:
+            if not self._idle_with(code) and self._is_closing(code):
+                # Waiting is quicker than starting another process, and importing everything there.
+                self._lock.wait_for(lambda: bool(self._idle_with(code)), _CLOSING_SECONDS)
+            for process in self._idle():
+                if code.replaces(process.code) or process.has_old_code():
+                    self._retire(process)
+            idle = self._idle_with(code)
+            lent = idle[-1] if idle else self._start(code)
+            if lent is not None:
+                lent.run_id = run_id
+            return lent
+
+    def execute(self, process: WarmProcess, arguments: str) -> bool:
+        """Starts the run to which a process is lent.
+
+        Returns:
+            Whether it is started. It is not if the process has died.
+        """
+        with self._lock:
+            try:
+                process.execute(arguments)
+            except OSError:
+                self._retire(process)
+                return False
+            return True
+
+    def drop(self, process: WarmProcess) -> None:
+        """Takes back a process that did not start its run."""
+        with self._lock:
+            process.run_id = None
+            self._retire(process)
+
+    def close(self) -> None:
+        """Lets all processes end, those with a run after it."""
+        with self._lock:
+            for process in list(self._processes):
+                self._retire(process)
+
+    def _idle(self) -> list[WarmProcess]:
+        return [process for process in self._processes if process.run_id is None]
+
+    def _idle_with(self, code: Code) -> list[WarmProcess]:
+        return [process for process in self._idle() if process.code == code]
+
+    def _is_closing(self, code: Code) -> bool:
+        """Whether a process of the code has a run that is over."""
+        return any(
+            process.run_id is not None and self._is_finished(process.run_id)
+            for process in self._processes
+            if process.code == code
+        )
+
+    def _start(self, code: Code) -> WarmProcess | None:
+        if len(self._processes) >= self._limits.processes:
+            idle = self._idle()
+            if not idle:
+                return None
+            self._retire(idle[0])
+        process = WarmProcess(code, self._on_idle, self._on_end)
+        self._processes.append(process)
+        return process
+
+    def _retire(self, process: WarmProcess) -> None:
+        if process in self._processes:
+            self._processes.remove(process)
+        process.retire()
+
+    def _on_idle(self, process: WarmProcess, succeeded: bool) -> None:
+        with self._lock:
+            process.run_id, process.is_executing = None, False
+            # After a failure or a cancelation, its Spark session may be broken.
+            is_used_up = (
+                not succeeded
+                or process.runs >= self._limits.max_runs
+                or process.memory > self._limits.max_memory
+            )
+            if is_used_up:
+                self._retire(process)
+            elif process in self._processes:
+                self._processes.remove(process)
+                self._processes.append(process)
+            self._lock.notify_all()
+
+    def _on_end(self, process: WarmProcess, status: int) -> None:
+        with self._lock:
+            if process in self._processes:
+                self._processes.remove(process)
+            lost = process.run_id if process.is_executing else None
+        if lost is not None:
+            self._on_lost_run(lost, _describe(process, status))
+
+
+def _describe(process: WarmProcess, status: int) -> str:
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return f"the warm process {process.address.pid} on {process.address.host} {how}"

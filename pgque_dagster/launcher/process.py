@@ -1,0 +1,115 @@
+"""The launcher's side of a warm process."""
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .liveness import Address, locked_file
+from .messages import Ended, Execute, Files, answers, send
+from .sources import have_changed
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a process has loaded. A process serves one of them.
+
+    Attributes:
+        executable: the Python of the code location.
+        origin: the code location, as Dagster writes it.
+        server_id: of the code server, which changes when somebody reloads it.
+    """
+
+    executable: str
+    origin: str
+    server_id: str
+
+    def replaces(self, other: "Code") -> bool:
+        """Whether this is the same code location, loaded anew."""
+        return self.origin == other.origin and self != other
+
+
+class WarmProcess:
+    """A process that executes runs of one code location, one at a time.
+
+    Attributes:
+        address: for the tag of its runs.
+        code: what it serves.
+        run_id: the run to which it is lent; None while it is idle.
+        is_executing: whether it has been given this run.
+        runs: how many it was given.
+        memory: after its last run, in bytes.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        on_idle: Callable[["WarmProcess", bool], None],
+        on_end: Callable[["WarmProcess", int], None],
+    ) -> None:
+        self.code = code
+        self.run_id: str | None = None
+        self.is_executing = False
+        self.runs = 0
+        self.memory = 0
+        self._files: Files = {}
+        self._on_idle = on_idle
+        self._on_end = on_end
+        lock, path = locked_file()
+        self._channel, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [
+                    *(code.executable, "-m", "pgque_dagster.launcher.serving"),
+                    *(str(theirs.fileno()), str(lock), path),
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), lock),
+            )
+        except OSError:
+            self._channel.close()
+            Address("", 0, path).forget()
+            raise
+        finally:
+            theirs.close()
+            os.close(lock)
+        self.address = Address(socket.gethostname(), self._process.pid, path)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def execute(self, arguments: str) -> None:
+        """Starts the run `run_id`.
+
+        Raises:
+            OSError: if the process has died.
+        """
+        assert self.run_id is not None
+        send(self._channel, Execute(self.run_id, arguments))
+        self.runs += 1
+        self.is_executing = True
+
+    def has_old_code(self) -> bool:
+        """Whether a source file has changed since the process loaded it."""
+        return have_changed(self._files)
+
+    def retire(self) -> None:
+        """Lets the process end, after its run if it has one."""
+        # Not close: the thread that listens still uses the socket.
+        try:
+            self._channel.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+    def _listen(self) -> None:
+        for answer in answers(self._channel):
+            self._took(answer)
+        status = self._process.wait()
+        self._channel.close()
+        self.address.forget()
+        self._on_end(self, status)
+
+    def _took(self, answer: Ended) -> None:
+        self.memory = answer.memory
+        self._files = answer.files
+        self._on_idle(self, answer.succeeded)

@@ -1,0 +1,145 @@
+"""A warm process: `python -m pgque_dagster.launcher.serving`, started by the launcher alone.
+
+It executes one run after the other by `dagster api execute_run`, in its main thread, where Dagster
+and Spark handle interrupts. It ends when the launcher closes the channel or is gone.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from .messages import Ended, requests, send
+from .sources import loaded_files
+
+logger = logging.getLogger("pgque.launcher")
+
+# How often a run's record is read, to see whether somebody cancels it.
+_POLL_SECONDS = 1.0
+# A run that was marked as failed by somebody else is interrupted after this time. One that failed
+# by itself is still closing its resources.
+_FAILED_SECONDS = 30.0
+
+
+def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
+    """Serves the launcher until it is gone.
+
+    Args:
+        channel_descriptor: of the socket.
+        lock_descriptor: of the locked file that says that this process lives. It stays open.
+        lock: the path of this file, which is removed at the end.
+    """
+    for descriptor in (channel_descriptor, lock_descriptor):
+        # Spark's JVM must not keep them open after this process.
+        os.set_inheritable(descriptor, False)
+    try:
+        with socket.socket(fileno=channel_descriptor) as channel:
+            for request in requests(channel):
+                succeeded = _execute(request.run_id, request.arguments)
+                with suppress(OSError):  # The launcher is gone, and the loop ends.
+                    send(channel, Ended(succeeded, _resident_bytes(), loaded_files()))
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _execute(run_id: str, arguments: str) -> bool:
+    """Executes a run. Returns whether it succeeded."""
+    reference: Any = dg.deserialize_value(json.dumps(json.loads(arguments)["instance_ref"]))
+    with dg.DagsterInstance.from_ref(reference) as instance:
+        try:
+            with _interrupted_when_canceled(instance, run_id):
+                _run_command(arguments)
+        except (Exception, KeyboardInterrupt):
+            logger.exception("run %s", run_id)
+        return _recorded_end(instance, run_id) == dg.DagsterRunStatus.SUCCESS
+
+
+def _run_command(arguments: str) -> None:
+    (command,) = entry_points(group="console_scripts", name="dagster")
+    sys.argv = ["dagster", "api", "execute_run", arguments]
+    # Its command line ends by an exit.
+    with suppress(SystemExit):
+        command.load()()
+
+
+def _recorded_end(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus | None:
+    """Returns how a run ended, and records it if the command ended before it did so."""
+    run = instance.get_run_by_id(run_id)
+    if run is None or run.is_finished:
+        return None if run is None else run.status
+    if run.status == dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, message="The run was canceled.")
+    else:
+        instance.report_run_failed(run, "The warm process could not execute the run: see its log.")
+    return None
+
+
+@contextmanager
+def _interrupted_when_canceled(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Interrupts the main thread, once, when the run is recorded as canceled, or is gone."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        failed_for = 0.0
+        while not ended.wait(_POLL_SECONDS):
+            try:
+                run = instance.get_run_by_id(run_id)
+            except Exception:
+                # The storage is unavailable; the run itself may still get through.
+                continue
+            failed = run is not None and run.status == dg.DagsterRunStatus.FAILURE
+            failed_for = failed_for + _POLL_SECONDS if failed else 0.0
+            canceled = run is None or run.status in _CANCELED
+            if (canceled or failed_for > _FAILED_SECONDS) and not ended.is_set():
+                # To this thread, so that it also leaves a system call, such as a wait for Spark.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
+
+
+_CANCELED = frozenset({dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED})
+
+
+def _resident_bytes() -> int:
+    """Returns the memory of this process and all below it; 0 on a system without /proc."""
+    pages: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            process, parent = int(entry.name), _parent(entry)
+            pages[process] = int((entry / "statm").read_text().split()[1])
+            children.setdefault(parent, []).append(process)
+    ours, total = [os.getpid()], 0
+    while ours:
+        process = ours.pop()
+        total += pages.get(process, 0)
+        ours += children.get(process, ())
+    return total * os.sysconf("SC_PAGE_SIZE")
+
+
+def _parent(entry: Path) -> int:
+    # The command's name, in parentheses, may contain anything.
+    return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+if __name__ == "__main__":
+    # Ctrl-C in the terminal of `dagster dev` reaches this process, too.
+    with suppress(KeyboardInterrupt):
+        main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

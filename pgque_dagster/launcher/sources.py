@@ -1,0 +1,58 @@
+"""The source files of a process, so that a run never executes code older than that on disk."""
+
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .messages import Files
+
+_STARTED = time.time_ns()
+# Facts that no file has.
+_UNKNOWN = (-1, -1)
+_SUFFIXES = frozenset({".py", ".yaml", ".yml"})
+
+
+def loaded_files() -> Files:
+    """Returns the files of the modules of this process, and the YAML files of their packages.
+
+    Installed packages are left out: they are replaced together with their environment. A file that
+    was changed since the process started counts as changed, because the process may have loaded
+    what it was before.
+    """
+    found = ((str(path), _facts(path)) for path in _paths())
+    return {
+        path: _UNKNOWN if facts[0] > _STARTED else facts
+        for path, facts in found
+        # Some modules name a file that does not exist.
+        if facts is not None
+    }
+
+
+def have_changed(files: Files) -> bool:
+    """Whether one of the files was changed or removed since."""
+    return any(_facts(Path(path)) != facts for path, facts in files.items())
+
+
+def _paths() -> Iterator[Path]:
+    installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    for module in list(sys.modules.values()):
+        # Some modules make attributes up.
+        name = vars(module).get("__file__") if hasattr(module, "__dict__") else None
+        if not isinstance(name, str):
+            continue
+        path = Path(name)
+        if any(path.is_relative_to(folder) for folder in installed):
+            continue
+        yield path
+        if path.name == "__init__.py":
+            yield from (file for file in path.parent.rglob("*") if file.suffix in _SUFFIXES)
+
+
+def _facts(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,228 @@
+"""What an observation of a queue, or of its dead letters, records for its page in the UI.
+
+Numbers become plots, so only those are numbers that somebody on call wants to see over time.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+
+import dagster as dg
+
+from .client import Client, ConsumerInfo, DeadLetterCount, HealthCheck, Limits, QueueStats
+from .client.calls.states import ConsumerState, consumer_states
+from .consumers import Consumer, names_of
+from .keys import QUEUE, dead_letters_key, queue_key
+
+REPLAY_JOB = "pgque_replay_dead_letters"
+PURGE_JOB = "pgque_purge_dead_letters"
+RESUME_JOB = "pgque_resume_queue"
+
+_HELD = "held_batch:"
+_CELL = 600
+
+Metadata = dict[str, dg.MetadataValue | str | int | float]
+
+
+@dataclass(frozen=True)
+class CodeLocation:
+    """What a report links to.
+
+    Attributes:
+        consumers: the consumers of its assets.
+        jobs: the names of its jobs.
+        name: its name; None if it is not known.
+        repository: the name of its repository; None if it is not known.
+    """
+
+    consumers: Sequence[Consumer] = ()
+    jobs: frozenset[str] = frozenset()
+    name: str | None = None
+    repository: str | None = None
+
+    def assets_of(self, queue: str, consumer: str) -> Sequence[dg.AssetKey]:
+        """Returns the assets that a consumer materializes here, also through a part of it."""
+        found = {each.name: each.asset_keys for each in self.consumers if each.queue == queue}
+        return next((found[name] for name in names_of(consumer) if name in found), ())
+
+    def job(self, name: str) -> dict[str, dg.MetadataValue]:
+        """Returns the link to a job as metadata, if the code location has this job."""
+        if self.name is None or name not in self.jobs:
+            return {}
+        return {
+            f"pgque/job/{name.removeprefix('pgque_')}": dg.MetadataValue.job(
+                name, self.name, repository_name=self.repository
+            )
+        }
+
+
+def consumer_lag(info: ConsumerInfo) -> timedelta:
+    """Returns how far a consumer is behind; 0 if no event waits for it.
+
+    An open batch counts as waiting, because retried events are not among the pending ones. Events
+    that wait for a tick count too: on a paused queue, they wait until it is resumed.
+    """
+    if info.lag is None:
+        return timedelta(0)
+    if info.pending_events or info.batch_id is not None:
+        return info.lag
+    return info.unticked_age or timedelta(0)
+
+
+def waiting_events(info: ConsumerInfo) -> int:
+    """Returns how many events wait for a consumer, including those that wait for a tick."""
+    return (info.pending_events or 0) + info.unticked_events
+
+
+def report_queues(
+    client: Client, queues: Iterable[str], location: CodeLocation
+) -> dict[dg.AssetKey, Metadata]:
+    """Returns the metadata of the queues and of their dead letters, by asset.
+
+    A queue that does not exist is left out.
+    """
+    wanted = set(queues)
+    infos = [info for info in client.consumers() if info.queue in wanted]
+    names = [(info.queue, info.name) for info in infos]
+    states = {
+        (state.queue, state.consumer): state
+        for state in client.run(consumer_states(names, Limits()))
+        if state.part is None
+    }
+    health = client.health()
+    reports: dict[dg.AssetKey, Metadata] = {}
+    for stats in client.queue_stats():
+        queue = stats.queue
+        if queue not in wanted:
+            continue
+        of_queue = [info for info in infos if info.queue == queue]
+        problems = [row for row in health if row.queue in (None, queue) and row.status != "ok"]
+        counts = client.dead_letter_counts(queue) if stats.dead_letters else []
+        reports[queue_key(queue)] = _queue_report(stats, of_queue, states, problems, location)
+        reports[dead_letters_key(queue)] = _dead_letter_report(queue, counts, location)
+    return reports
+
+
+def _queue_report(
+    stats: QueueStats,
+    infos: Sequence[ConsumerInfo],
+    states: Mapping[tuple[str, str], ConsumerState],
+    problems: Sequence[HealthCheck],
+    location: CodeLocation,
+) -> Metadata:
+    slowest = max(map(consumer_lag, infos), default=timedelta(0))
+    held = [row.check.removeprefix(_HELD) for row in problems if row.check.startswith(_HELD)]
+    jobs = location.job(RESUME_JOB) if stats.ticker_paused else {}
+    if stats.dead_letters:
+        jobs |= location.job(REPLAY_JOB)
+    return {
+        QUEUE: stats.queue,
+        "pgque/consumers": dg.MetadataValue.md(_consumer_table(infos, states, set(held), location)),
+        "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, problems)),
+        "pgque/depth": stats.depth,
+        "pgque/events_per_second": stats.events_per_second,
+        "pgque/slowest_consumer_lag_seconds": slowest.total_seconds(),
+        "pgque/dead_letters": stats.dead_letters,
+        **{
+            f"pgque/materialize/{key.to_user_string()}": dg.MetadataValue.asset(key)
+            for consumer in held
+            for key in location.assets_of(stats.queue, consumer)
+        },
+        **jobs,
+    }
+
+
+def _dead_letter_report(
+    queue: str, counts: Sequence[DeadLetterCount], location: CodeLocation
+) -> Metadata:
+    rows = [
+        (each.consumer, each.reason or "", each.count, f"{each.oldest.astimezone(UTC):%F %T} UTC")
+        for each in counts
+    ]
+    table = _markdown(("consumer", "reason", "dead letters", "oldest"), rows)
+    return {
+        QUEUE: queue,
+        "pgque/dead_letters": sum(each.count for each in counts),
+        "pgque/by_consumer_and_reason": dg.MetadataValue.md(table if rows else "none"),
+        **(location.job(REPLAY_JOB) | location.job(PURGE_JOB) if rows else {}),
+    }
+
+
+def _consumer_table(
+    infos: Sequence[ConsumerInfo],
+    states: Mapping[tuple[str, str], ConsumerState],
+    held: set[str],
+    location: CodeLocation,
+) -> str:
+    if not infos:
+        return "none: the queue keeps no events. A sensor that is switched on registers them."
+    rows = []
+    for info in sorted(infos, key=consumer_lag, reverse=True):
+        keys = location.assets_of(info.queue, info.name)
+        assets = ", ".join(key.to_user_string() for key in keys)
+        state = states.get((info.queue, info.name))
+        rows.append(
+            (
+                info.name,
+                assets or "(none in this code location)",
+                short(consumer_lag(info)),
+                waiting_events(info),
+                _doing(state, is_held=info.name in held),
+                f"{short(info.last_seen)} ago",
+            )
+        )
+    columns = ("consumer", "asset", "behind", "events that wait", "batch", "last active")
+    return _markdown(columns, rows)
+
+
+def _doing(state: ConsumerState | None, *, is_held: bool) -> str:
+    if state is None or state.batch_id is None:
+        return "none open"
+    if is_held:
+        return f"{state.batch_id}, HELD"
+    if state.is_live:
+        assert state.lease_until is not None
+        return f"{state.batch_id}, leased until {state.lease_until.astimezone(UTC):%T} UTC"
+    return f"{state.batch_id}, waits for a run"
+
+
+def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck]) -> str:
+    order = ("critical", "warning", "unknown")
+    found: list[tuple[str, str]] = [
+        (f"{row.status}: {row.check}", row.detail)
+        for row in sorted(problems, key=lambda row: order.index(row.status))
+    ]
+    if stats.ticker_paused:
+        found.insert(0, ("paused", f"resume the queue with the job {RESUME_JOB}"))
+    if stats.dead_letters:
+        found.append(
+            (
+                f"{stats.dead_letters} dead letters",
+                f"correct the cause, then run the job {REPLAY_JOB}; or delete them with "
+                f"{PURGE_JOB}",
+            )
+        )
+    return "\n".join(f"- **{_cell(name)}**: {_cell(text)}" for name, text in found) or "nothing"
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Returns a table. What would end a cell, or a line, is escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    text = " ".join(str(value).split())
+    text = text if len(text) <= _CELL else f"{text[:_CELL]}…"
+    for special in ("\\", "|", "<", "[", "`", "*", "_"):
+        text = text.replace(special, f"\\{special}")
+    return text
+
+
+def short(time: timedelta) -> str:
+    """Returns a duration as `0 s`, `75 s`, `12 min`, `5 h` or `3 days`."""
+    seconds = max(0, int(time.total_seconds()))
+    for size, unit in ((172_800, "days"), (7_200, "h"), (120, "min")):
+        if seconds >= size:
+            return f"{seconds // {'days': 86_400, 'h': 3_600, 'min': 60}[unit]} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,105 @@
+"""`build_pgque_schedule`: at fixed times, one run for each consumer, which drains what is there.
+
+It takes the place of a sensor, and requests runs as the sensor does: with the same claims, attempts
+and tags. One more tag names the tick up to which the run goes on with further batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import dagster as dg
+
+from ..client import Limits
+from ..consumers import consumers_of
+from ..keys import DRAIN_TO, QUEUE
+from ..ranges import DEFAULT_MAX_EVENTS
+from ..resource import PgqueResource
+from .attempts import AttemptPolicy
+from .batch_sensor import check_policy
+from .cursor import SensorCursor
+from .executors import repository_of, without_step_process
+from .run_requests import BatchPolicy, OnExhausted, find_batches
+
+
+def build_pgque_schedule(
+    assets: Sequence[dg.AssetsDefinition],
+    *,
+    cron_schedule: str,
+    name: str = "pgque_schedule",
+    execution_timezone: str | None = None,
+    max_events: int = DEFAULT_MAX_EVENTS,
+    max_attempts: int = 3,
+    backoff: timedelta = timedelta(seconds=10),
+    on_exhausted: OnExhausted = "hold",
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+) -> dg.ScheduleDefinition:
+    """Builds a schedule that drains the assets' consumers, in place of a sensor.
+
+    At each of its times it requests one run for each consumer with events. The run consumes batch
+    after batch, up to the tick that was the last one when it was requested, whatever `max_batches`
+    of the asset is. Batches that fail are retried at the next times, as with `build_pgque_sensor`.
+
+    Args:
+        assets: assets made by `@pgque_asset`, each with its own consumer.
+        cron_schedule: when, such as `0 * * * *` for every hour.
+        name: the schedule's name.
+        execution_timezone: of `cron_schedule`; by default UTC.
+        max_events: the approximate maximum number of events in a batch; a tick is never split.
+        max_attempts: as for `build_pgque_sensor`.
+        backoff: as for `build_pgque_sensor`.
+        on_exhausted: as for `build_pgque_sensor`.
+        default_status: RUNNING, or STOPPED until somebody switches the schedule on in the UI.
+
+    Returns:
+        The schedule. It needs the resource `pgque`.
+
+    Raises:
+        DagsterInvalidDefinitionError: if an asset consumes no queue, two assets share a consumer,
+            or an option is out of range.
+    """
+    consumers = consumers_of(assets)
+    check_policy("schedule", max_events, max_attempts, backoff, on_exhausted)
+    policy = BatchPolicy(
+        Limits(max_count=max_events), AttemptPolicy(max_attempts, backoff), on_exhausted
+    )
+
+    @dg.schedule(
+        name=name,
+        cron_schedule=cron_schedule,
+        execution_timezone=execution_timezone,
+        target=list(assets),
+        default_status=default_status,
+        description="Drains, one run each: "
+        + "; ".join(f"queue {each.queue}, consumer {each.name}" for each in consumers),
+    )
+    def pgque_schedule(
+        context: dg.ScheduleEvaluationContext, pgque: PgqueResource
+    ) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        for consumer in consumers:
+            pgque.check_start(consumer.queue, consumer.name, consumer.start_at, consumer.partitions)
+        with pgque.client() as client:
+            findings = find_batches(
+                context.instance,
+                client,
+                consumers,
+                policy,
+                cursor=SensorCursor(),
+                deployment=pgque.deployment_of(context.instance),
+            )
+            ends = {info.name: info.last_tick_id for info in client.queues()}
+        if not findings.requests:
+            yield dg.SkipReason("; ".join(findings.reasons))
+            return
+        for reason in findings.reasons:
+            context.log.info(reason)
+        requests = [
+            dg.RunRequest(
+                run_key=request.run_key,
+                asset_selection=request.asset_selection,
+                tags={**request.tags, DRAIN_TO: str(ends[request.tags[QUEUE]])},
+            )
+            for request in findings.requests
+        ]
+        yield from without_step_process(requests, repository_of(context), pgque_schedule.job_name)
+
+    return pgque_schedule

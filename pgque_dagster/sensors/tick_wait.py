@@ -1,0 +1,51 @@
+"""Lets an evaluation wait for the next tick, since Dagster evaluates a sensor every 5 seconds."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import dagster as dg
+import psycopg
+from psycopg import sql
+
+from ..client.connection import connect
+from ..client.errors import translated
+
+ListeningConnection = psycopg.Connection[tuple[object, ...]]
+
+# Marks the sensors that share the time of an evaluation round.
+WAITS = "pgque/waits_for_ticks"
+
+
+@contextmanager
+def listening(url: str, queues: Sequence[str]) -> Iterator[ListeningConnection]:
+    """Opens a connection that gets a NOTIFY for each tick of the queues.
+
+    Yields:
+        The connection. Behind a transaction pooler it gets none.
+    """
+    with connect(url) as connection:
+        for queue in queues:
+            connection.execute(sql.SQL("listen {}").format(sql.Identifier(f"pgque_{queue}")))
+        yield connection
+
+
+def is_notified(listener: ListeningConnection, seconds: float) -> bool:
+    """Waits for a tick. Returns whether there was one."""
+    with translated():
+        return bool(list(listener.notifies(timeout=seconds, stop_after=1)))
+
+
+def share_of_wait(total: timedelta, repository: dg.RepositoryDefinition | None) -> float:
+    """Returns how many seconds one sensor may wait.
+
+    Dagster evaluates sensors one after another, so the sensors of a code location share the time.
+
+    Args:
+        total: for all of them together.
+        repository: of the code location; None in a test, where no sensor waits.
+    """
+    if repository is None:
+        return 0.0
+    waiting = sum(WAITS in sensor.tags for sensor in repository.sensor_defs)
+    return total.total_seconds() / max(waiting, 1)

@@ -1,0 +1,63 @@
+"""A step launcher reports a step's events when the step is over, so its steps may not ack."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
+from pgque_dagster.client import Client
+from tests.dagster.support import SessionHolder
+from tests.support.events import publish
+from tests.support.remote_steps import local_external_step_launcher
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance that another process finds; the step launcher needs one."""
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as made:
+        yield made
+
+
+def revenue_of(batch: SparkBatch) -> dg.MaterializeResult[None]:
+    return dg.MaterializeResult(metadata={"events": batch.event_count})
+
+
+def shop() -> dg.JobDefinition:
+    """The job that the step's process loads by name."""
+    revenue = pgque_asset(queue="orders", name="revenue", required_resource_keys={"launcher"})(
+        revenue_of
+    )
+    definitions = dg.Definitions(
+        [revenue],
+        resources={
+            "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL"), deployment="production"),
+            "pyspark": SessionHolder(None),  # type: ignore[arg-type]
+            "launcher": local_external_step_launcher,
+        },
+        jobs=[dg.define_asset_job("shop", [revenue])],
+    )
+    return definitions.resolve_job_def("shop")
+
+
+def test_a_step_whose_events_are_reported_afterwards_claims_nothing(
+    client: Client,
+    lasting: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PGQUE_URL", client.url)
+    publish(client, ["a"])
+
+    with dg.execute_job(
+        dg.reconstructable(shop),
+        instance=lasting,
+        run_config={"resources": {"launcher": {"config": {"scratch_dir": str(tmp_path)}}}},
+    ) as run:
+        (failure,) = [event for event in run.all_events if event.is_step_failure]
+
+    assert "does not know run" in str(failure.step_failure_data.error)
+    assert "step launcher" in str(failure.step_failure_data.error)
+    assert client.lease_info("orders", "revenue") is None
+    assert client.next_batch("orders", "revenue") is not None

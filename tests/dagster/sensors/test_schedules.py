@@ -1,0 +1,116 @@
+"""`build_pgque_schedule`: at fixed times, a run for each consumer drains what is there."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgque_dagster import PgqueResource, SparkBatch, build_pgque_schedule, pgque_asset
+from pgque_dagster.client import Client
+from tests.dagster.support import StoringIOManager, materialize
+from tests.support.events import claim, publish
+from tests.support.sensing import record_run, the_request
+
+HOURLY = "0 * * * *"
+
+
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> list[str]:
+    return sorted(row.ev_data for row in batch.events(["ev_data"]).collect())
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """A lasting instance, which the context of a schedule needs."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
+def evaluate(
+    schedule: dg.ScheduleDefinition, url: str, instance: dg.DagsterInstance
+) -> list[dg.RunRequest] | str:
+    """The runs that the schedule asks for, or why it asks for none."""
+    with dg.build_schedule_context(
+        instance=instance,
+        scheduled_execution_time=datetime(2026, 1, 1, tzinfo=UTC),
+        resources={"pgque": PgqueResource(url=url)},
+    ) as context:
+        data = schedule.evaluate_tick(context)
+    return list(data.run_requests or ()) or str(data.skip_message)
+
+
+def test_a_run_has_the_tags_of_a_sensor_and_drains_batch_after_batch(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance, one_event_a_batch: None
+) -> None:
+    schedule = build_pgque_schedule([revenue], cron_schedule=HOURLY, max_events=1)
+    for text in ("a", "b", "c"):
+        publish(client, [text])
+
+    request = the_request(evaluate(schedule, client.url, instance))
+    publish(client, ["after the request"])
+    manager = StoringIOManager()
+    tags = dict(request.tags)
+    result = materialize(
+        revenue, client.url, spark, io_manager=manager, tags=tags, instance=instance
+    )
+
+    assert result.success
+    assert manager.stored == [["a"], ["b"], ["c"]]
+    assert request.run_key == f"{client.lineage()}:orders:revenue:{tags['pgque/batch_id']}:1"
+    assert request.asset_selection == [revenue.key]
+    assert (tags["pgque/attempt"], tags["dagster/max_retries"]) == ("1", "0")
+    assert [event.payload for event in claim(client).events()] == ["after the request"]
+
+
+def test_without_events_there_is_no_run(client: Client, instance: dg.DagsterInstance) -> None:
+    schedule = build_pgque_schedule([revenue], cron_schedule=HOURLY)
+
+    skipped = evaluate(schedule, client.url, instance)
+    assert skipped == "orders/revenue: no batch yet, no event waits"
+
+
+def test_a_failed_batch_gets_its_next_attempt_at_the_next_time_and_is_held_after_the_last(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    @pgque_asset(queue="orders", consumer="revenue")
+    def failing(batch: SparkBatch) -> int:
+        raise ValueError("boom")
+
+    schedule = build_pgque_schedule([failing], cron_schedule=HOURLY, max_attempts=1)
+    publish(client, ["a"])
+    request = the_request(evaluate(schedule, client.url, instance))
+    claim(client).release()
+    record_run(instance, failing, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
+
+    reason = evaluate(schedule, client.url, instance)
+
+    assert isinstance(reason, str)
+    assert "held after 1 attempt" in reason
+
+
+def test_a_run_in_progress_gets_no_rival(client: Client, instance: dg.DagsterInstance) -> None:
+    schedule = build_pgque_schedule([revenue], cron_schedule=HOURLY)
+    publish(client, ["a"])
+    request = the_request(evaluate(schedule, client.url, instance))
+    record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.STARTED)
+    claim(client)
+
+    assert isinstance(evaluate(schedule, client.url, instance), str)
+
+
+def test_a_schedule_is_stopped_until_it_is_switched_on() -> None:
+    stopped = build_pgque_schedule([revenue], cron_schedule=HOURLY)
+    running = build_pgque_schedule(
+        [revenue], cron_schedule=HOURLY, default_status=dg.DefaultScheduleStatus.RUNNING
+    )
+
+    assert stopped.default_status == dg.DefaultScheduleStatus.STOPPED
+    assert running.default_status == dg.DefaultScheduleStatus.RUNNING
+
+
+def test_an_option_out_of_range_is_refused() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="a schedule's max_events is 0"):
+        build_pgque_schedule([revenue], cron_schedule=HOURLY, max_events=0)

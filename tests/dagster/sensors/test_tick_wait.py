@@ -1,0 +1,190 @@
+"""An evaluation that finds nothing to do waits for a tick; its runs need no step process."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+import psycopg
+import pytest
+
+from pgque_dagster import (
+    PgqueResource,
+    SparkBatch,
+    build_pgque_schedule,
+    build_pgque_sensor,
+    pgque_asset,
+)
+from pgque_dagster.client import Client
+from pgque_dagster.sensors.tick_wait import share_of_wait
+from tests.support.events import claim, publish
+from tests.support.sensing import record_run
+
+PATIENCE_SECONDS = 30
+LISTENS = "select count(*) from pg_stat_activity where query = 'listen \"pgque_orders\"'"
+
+
+@pgque_asset(queue="orders")
+def revenue(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+@pgque_asset(queue="orders", consumer="stock")
+def stock(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+def definitions(
+    url: str, sensor: dg.SensorDefinition, executor: dg.ExecutorDefinition | None = None
+) -> dg.Definitions:
+    resources = {"pgque": PgqueResource(url=url), "pyspark": None}
+    return dg.Definitions(
+        [revenue, stock], sensors=[sensor], resources=resources, executor=executor
+    )
+
+
+def evaluate(
+    sensor: dg.SensorDefinition, found: dg.Definitions, instance: dg.DagsterInstance
+) -> Any:
+    context = dg.build_sensor_context(
+        instance=instance, definitions=found, resources=dict(found.resources or {})
+    )
+    return sensor.evaluate_tick(context)
+
+
+def wait_until_somebody_listens(url: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with psycopg.connect(url, autocommit=True) as db:
+        while db.execute(LISTENS).fetchone() == (0,) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def ack_while_somebody_listens(url: str) -> None:
+    wait_until_somebody_listens(url)
+    with Client(url) as client:
+        claim(client).ack()
+
+
+@contextmanager
+def publishing_while_somebody_listens(url: str) -> Iterator[None]:
+    def publish_then() -> None:
+        wait_until_somebody_listens(url)
+        with Client(url) as client:
+            publish(client, ["a"])
+
+    thread = threading.Thread(target=publish_then)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_an_evaluation_gets_the_batch_of_a_tick_for_which_it_waits(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([revenue], tick_wait=timedelta(seconds=PATIENCE_SECONDS))
+
+    with publishing_while_somebody_listens(client.url):
+        data = evaluate(sensor, definitions(client.url, sensor), instance)
+
+    assert [request.asset_selection for request in data.run_requests] == [[revenue.key]]
+
+
+def test_an_evaluation_gets_the_next_batch_once_the_open_one_is_acked(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    """No NOTIFY tells of the ack."""
+    sensor = build_pgque_sensor(
+        [revenue], max_events=1, tick_wait=timedelta(seconds=PATIENCE_SECONDS)
+    )
+    publish(client, ["a"])
+    publish(client, ["b"])
+    found = definitions(client.url, sensor)
+    (first,) = evaluate(sensor, found, instance).run_requests
+    record_run(instance, revenue, client.url, first.tags, dg.DagsterRunStatus.STARTED)
+    acking = threading.Thread(target=ack_while_somebody_listens, args=[client.url])
+    acking.start()
+
+    (second,) = evaluate(sensor, found, instance).run_requests
+
+    acking.join()
+    assert int(second.tags["pgque/batch_id"]) > int(first.tags["pgque/batch_id"])
+
+
+def test_an_evaluation_that_waits_in_vain_says_what_is_missing(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([revenue], tick_wait=timedelta(milliseconds=10))
+
+    data = evaluate(sensor, definitions(client.url, sensor), instance)
+
+    assert data.skip_message == "orders/revenue: no batch yet, no event waits"
+
+
+def test_the_sensors_of_a_code_location_share_the_wait() -> None:
+    sensors = [
+        build_pgque_sensor([revenue], name="one"),
+        build_pgque_sensor([stock], name="two"),
+        build_pgque_sensor([revenue], name="at_once", tick_wait=timedelta()),
+    ]
+    found = dg.Definitions([revenue, stock], sensors=sensors, resources={"pgque": 1, "pyspark": 1})
+
+    assert share_of_wait(timedelta(seconds=4), found.get_repository_def()) == 2
+
+
+@pytest.mark.parametrize("seconds", [-1, 31])
+def test_a_wait_out_of_range_is_refused(seconds: int) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="tick_wait is "):
+        build_pgque_sensor([revenue], tick_wait=timedelta(seconds=seconds))
+
+
+def test_the_default_executor_executes_the_step_in_the_process_of_the_run(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([revenue])
+    found = definitions(client.url, sensor)
+    publish(client, ["a"])
+
+    (request,) = evaluate(sensor, found, instance).run_requests
+
+    job = found.resolve_job_def(str(sensor.job_name))
+    assert dg.validate_run_config(job, request.run_config)["execution"] == {
+        "multi_or_in_process_executor": {"in_process": {"retries": {"enabled": {}}}}
+    }
+
+
+def test_an_executor_of_the_project_is_left_alone(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([revenue])
+    publish(client, ["a"])
+
+    data = evaluate(sensor, definitions(client.url, sensor, dg.multiprocess_executor), instance)
+
+    assert [request.run_config for request in data.run_requests] == [{}]
+
+
+def test_a_schedule_uses_no_process_for_the_step_either(client: Client) -> None:
+    schedule = build_pgque_schedule([revenue], cron_schedule="0 * * * *")
+    found = dg.Definitions(
+        [revenue],
+        schedules=[schedule],
+        resources={"pgque": PgqueResource(url=client.url), "pyspark": None},
+    )
+    publish(client, ["a"])
+
+    with (
+        dg.DagsterInstance.local_temp() as instance,
+        dg.build_schedule_context(
+            instance=instance,
+            resources=dict(found.resources or {}),
+            repository_def=found.get_repository_def(),
+        ) as context,
+    ):
+        (request,) = schedule.evaluate_tick(context).run_requests or ()
+
+    assert request.run_config == {"execution": {"config": {"in_process": {}}}}

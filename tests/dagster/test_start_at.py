@@ -1,0 +1,153 @@
+"""Where the consumer of an asset starts, whoever registers it."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgque_dagster import (
+    BatchConsumerComponent,
+    PgqueResource,
+    SparkBatch,
+    build_pgque_sensor,
+    pgque_asset,
+    pgque_multi_asset,
+)
+from pgque_dagster.client import Client, InvalidArgument
+from tests.dagster.support import StoringIOManager, materialize
+from tests.support.events import claim, publish
+from tests.support.sensing import evaluate
+
+
+def payloads(batch: SparkBatch) -> list[str]:
+    return sorted(row.ev_data for row in batch.events().collect())
+
+
+def started(start_at: object) -> dg.AssetsDefinition:
+    return pgque_asset(queue="orders", name="revenue", start_at=start_at)(payloads)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def old_queue(client: Client, sql: Callable[[str], None]) -> Client:
+    """The queue has an event, is some hours old, and has no consumer."""
+    client.unregister_consumer("orders", "revenue")
+    publish(client, ["early"])
+    sql("update pgque.queue set queue_switch_time = now() - interval '2 hours'")
+    return client
+
+
+def test_a_sensor_registers_the_consumer_there(
+    old_queue: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([started("earliest")])
+
+    assert "registered at start_at earliest" in evaluate(sensor, old_queue.url, instance)
+    assert [event.payload for event in claim(old_queue).events()] == ["early"]
+
+
+def test_a_run_by_hand_registers_the_consumer_there(old_queue: Client, spark: SparkSession) -> None:
+    store = StoringIOManager()
+
+    assert materialize(started("earliest"), old_queue.url, spark, io_manager=store).success
+    assert store.stored == [["early"]]
+
+
+def test_a_registered_consumer_is_not_moved(client: Client, instance: dg.DagsterInstance) -> None:
+    publish(client, ["early"])
+    client.seek("orders", "revenue", "latest", skip=True)
+
+    evaluate(build_pgque_sensor([started("earliest")]), client.url, instance)
+
+    assert client.next_batch("orders", "revenue") is None
+
+
+def test_a_position_that_is_gone_is_the_reason_for_no_run(
+    old_queue: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
+) -> None:
+    sql("update pgque.queue set queue_first_tick = 2")
+    sensor = build_pgque_sensor([started(datetime(2020, 1, 1, tzinfo=UTC))])
+
+    reason = evaluate(sensor, old_queue.url, instance)
+
+    assert "does not retain all events since 2020-01-01" in reason
+    assert old_queue.consumers("orders") == []
+
+
+@pytest.mark.parametrize("start_at", ["soon", -1, True, datetime(2026, 1, 1), "2026-01-01T00:00"])
+def test_what_is_no_position_is_refused_when_the_asset_is_defined(start_at: object) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="start_at"):
+        started(start_at)
+
+
+def test_several_assets_share_the_start_of_their_consumer(
+    old_queue: Client, instance: dg.DagsterInstance
+) -> None:
+    @pgque_multi_asset(
+        queue="orders", consumer="revenue", specs=[dg.AssetSpec("a")], start_at="earliest"
+    )
+    def both(batch: SparkBatch) -> None:
+        pass
+
+    evaluate(build_pgque_sensor([both]), old_queue.url, instance)
+
+    assert claim(old_queue) is not None
+
+
+def test_a_component_takes_it_from_yaml(old_queue: Client, instance: dg.DagsterInstance) -> None:
+    component = BatchConsumerComponent.from_attributes_dict(
+        attributes={
+            "queue": "orders",
+            "consumer": "revenue",
+            "transform": f"{__name__}.payloads",
+            "start_at": "earliest",
+        }
+    )
+    (sensor,) = dg.build_defs_for_component(component).sensors or ()
+
+    assert isinstance(sensor, dg.SensorDefinition)
+    assert "start_at earliest" in str(evaluate(sensor, old_queue.url, instance))
+
+
+class TestResource:
+    def test_it_registers_its_consumers_there(self, old_queue: Client) -> None:
+        resource = PgqueResource(
+            url=old_queue.url,
+            consumers={"orders": ["revenue", "audit"]},
+            start_at={"orders": {"revenue": "earliest"}},
+        )
+        with resource.client() as client:
+            found = {each.name: each.pending_events for each in client.consumers("orders")}
+
+        assert found == {"revenue": 1, "audit": 0}
+
+    def test_a_position_that_is_none_is_refused(self, old_queue: Client) -> None:
+        resource = PgqueResource(
+            url=old_queue.url,
+            consumers={"orders": ["revenue"]},
+            start_at={"orders": {"revenue": "soon"}},
+        )
+        with pytest.raises(InvalidArgument, match="soon"):
+            resource.database_url()
+
+    @pytest.mark.parametrize("start_at", [{}, {"orders": {"revenue": "latest"}}])
+    def test_an_asset_that_it_would_overrule_is_refused(
+        self, old_queue: Client, start_at: dict[str, dict[str, str]]
+    ) -> None:
+        resource = PgqueResource(
+            url=old_queue.url, consumers={"orders": ["revenue"]}, start_at=start_at
+        )
+        sensor = build_pgque_sensor([started("earliest")])
+
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
+            sensor(dg.build_sensor_context(resources={"pgque": resource}))
+        assert old_queue.consumers("orders") == []
+
+    def test_an_asset_that_says_the_same_is_not_refused(self) -> None:
+        resource = PgqueResource(
+            consumers={"orders": ["revenue"]}, start_at={"orders": {"revenue": "earliest"}}
+        )
+        resource.check_start("orders", "revenue", "earliest")
+        resource.check_start("orders", "revenue", None)
+        resource.check_start("orders", "another", "latest")
