@@ -23,11 +23,18 @@ telemetry:
 nux:
   enabled: false
 """
-# Two concurrent runs suit two cores.
+# One run at a time suits two cores: a second one starts a second Spark, which takes longer than the
+# runs themselves. docs/latency.md explains the launcher and the run queue.
 _SETTINGS = """\
-concurrency:
-  runs:
-    max_concurrent_runs: 2
+run_launcher:
+  module: pgque_dagster.launcher
+  class: WarmRunLauncher
+run_coordinator:
+  module: dagster
+  class: QueuedRunCoordinator
+  config:
+    max_concurrent_runs: 1
+    dequeue_interval_seconds: 1
 run_monitoring:
   enabled: true
   start_timeout_seconds: 120
