@@ -1,6 +1,9 @@
 """Which folder's server is used: that of the project, from any of its folders."""
 
 import os
+import pwd
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +122,23 @@ def test_a_resource_without_a_url_uses_the_server_of_its_project(
 
             monkeypatch.chdir("/")
     assert not (folder / "src" / ".pgque").exists()
+
+
+CREATE_USER = """
+from pgque_dagster.embedded import host
+host._SYSTEM_USER = "pgque-test"
+print(host._system_user().uid)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root creates users")
+def test_servers_that_start_together_share_the_user_that_runs_them() -> None:
+    try:
+        starting = [
+            subprocess.Popen([sys.executable, "-c", CREATE_USER], stdout=subprocess.PIPE, text=True)
+            for _ in range(4)
+        ]
+        users = {process.communicate(timeout=60)[0] for process in starting}
+        assert users == {f"{pwd.getpwnam('pgque-test').pw_uid}\n"}
+    finally:
+        subprocess.run(["userdel", "pgque-test"], check=False)

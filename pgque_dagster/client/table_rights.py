@@ -88,8 +88,13 @@ def create_missing_table(
         for names in ((schema, name), (connection.info.user,))
     )
     with (
-        # Another process may create it first.
-        suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation),
+        # If another process creates it at the same time, the row type may be there before the table
+        # is noticed.
+        suppress(
+            psycopg.errors.DuplicateTable,
+            psycopg.errors.DuplicateObject,
+            psycopg.errors.UniqueViolation,
+        ),
         needing(
             connection,
             "create",

@@ -16,7 +16,8 @@ import socket
 import stat
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypedDict
@@ -27,6 +28,7 @@ _logger = logging.getLogger(__name__)
 
 _SYSTEM_USER = "pgque"
 _OPEN_FOLDERS = "PGQUE_OPEN_FOLDERS"
+_USERS = Path("/etc")  # its lock is held while a user is created
 # sockaddr_un holds 108 bytes with the closing zero on Linux, 104 on other systems.
 _SOCKET_PATH_BYTES = 103
 _SOCKET_NAME = ".s.PGSQL.65535"
@@ -193,14 +195,27 @@ def _system_user() -> ServerUser:
         return _named_user()
     command = ["useradd", "--system", "--no-create-home", "--shell=/usr/sbin/nologin", _SYSTEM_USER]
     try:
-        # Fails if another process creates the user at the same time, so only the result counts.
-        subprocess.run(command, check=False, capture_output=True)
+        # Two at a time would both create the user, and the second would change the first one's id.
+        with _locked(_USERS):
+            with suppress(KeyError):
+                return _named_user()
+            subprocess.run(command, check=False, capture_output=True)
         return _named_user()
     except (OSError, KeyError) as error:
         raise EmbeddedPostgresError(
             "PostgreSQL does not run as root: run as an ordinary user,"
             f" or create a system user named {_SYSTEM_USER!r}"
         ) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _named_user() -> ServerUser:

@@ -1,6 +1,8 @@
 """The row in the target belongs to one attempt at a time: the one that holds the lease."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from uuid import uuid4
 
 import pytest
@@ -92,3 +94,21 @@ def test_an_attempt_that_comes_after_later_batches_is_late_and_not_out_of_step(
         with pytest.raises(LeaseLost), connection.transaction():
             ROW.lock(connection, BATCH, lost_the_lease)
         assert ROW.read(connection).has(later)
+
+
+def test_consumers_that_start_together_create_the_table_once(
+    target_url: str, target: Connection
+) -> None:
+    together = Barrier(4)
+
+    def prepare() -> None:
+        with connect_client(target_url) as connection:
+            together.wait(60)
+            ROW.prepare(connection)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(25):
+            for started in [pool.submit(prepare) for _ in range(4)]:
+                started.result()
+            assert value(target, "select count(*) from pgque_completed_batch") == 1
+            target.execute("drop table pgque_completed_batch")
