@@ -1,4 +1,4 @@
-"""Joins the SQL files that build/manifest.txt lists into the install file and the uninstall file.
+"""Joins the SQL files that build/manifest.txt lists into those that users install and uninstall.
 
 Run `make sql`, or `python build/assemble.py [--check]`.
 """
@@ -6,12 +6,17 @@ Run `make sql`, or `python build/assemble.py [--check]`.
 import argparse
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL_FILE = "pgque.sql"
 UNINSTALL_FILE = "pgque_uninstall.sql"
+ADDON_PROLOGUE = "addons/prologue.sql"
+
+_ADDON = "addon "
 
 _HEADER = """\
 -- {title}
@@ -29,14 +34,24 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The SQL files in the order in which they run, as paths relative to `sql/`."""
+    """The SQL files in the order in which they run, as paths relative to `sql/`.
+
+    Attributes:
+        install: the engine's files.
+        uninstall: those that remove it.
+        addons: those of each add-on, by its name.
+    """
 
     install: tuple[str, ...]
     uninstall: tuple[str, ...]
+    addons: Mapping[str, tuple[str, ...]]
 
 
 def read_manifest(root: Path) -> Manifest:
-    """Reads build/manifest.txt: one path per line, `#` comments, uninstall files last."""
+    """Reads build/manifest.txt: one path per line, `#` comments, the engine's files first.
+
+    A section `[uninstall]` or `[addon <name>]` begins the files of another output.
+    """
     sections: dict[str, list[str]] = {"install": [], "uninstall": []}
     section = "install"
     for number, line in enumerate((root / "build/manifest.txt").read_text().splitlines(), 1):
@@ -45,6 +60,8 @@ def read_manifest(root: Path) -> Manifest:
             continue
         if entry.startswith("["):
             section = entry.strip("[]")
+            if section.startswith(_ADDON):
+                sections.setdefault(section, [])
             if section not in sections:
                 raise ManifestError(f"build/manifest.txt:{number}: unknown section {entry}")
             continue
@@ -53,12 +70,19 @@ def read_manifest(root: Path) -> Manifest:
         if any(entry in entries for entries in sections.values()):
             raise ManifestError(f"build/manifest.txt:{number}: {entry} is listed twice")
         sections[section].append(entry)
-    return Manifest(install=tuple(sections["install"]), uninstall=tuple(sections["uninstall"]))
+    addons = {
+        section.removeprefix(_ADDON): tuple(entries)
+        for section, entries in sections.items()
+        if section.startswith(_ADDON)
+    }
+    return Manifest(tuple(sections["install"]), tuple(sections["uninstall"]), addons)
 
 
 def find_unlisted(root: Path, manifest: Manifest) -> list[str]:
     """Returns the SQL files that the manifest does not list."""
-    known = {*manifest.install, *manifest.uninstall, INSTALL_FILE, UNINSTALL_FILE}
+    outputs = {INSTALL_FILE, UNINSTALL_FILE, *map(addon_file, manifest.addons)}
+    listed = {*manifest.install, *manifest.uninstall, *chain(*manifest.addons.values())}
+    known = outputs | listed | {ADDON_PROLOGUE}
     found = (path.relative_to(root / "sql").as_posix() for path in (root / "sql").rglob("*.sql"))
     return sorted(set(found) - known)
 
@@ -77,11 +101,22 @@ def assemble(root: Path, manifest: Manifest) -> dict[Path, str]:
         ),
         (UNINSTALL_FILE, "Removes PgQue with all its queues.", manifest.uninstall),
     ]
-    return {
+    files = {
         root / "sql" / file: _join(root, file, title, entries)
         for file, title, entries in outputs
         if entries
     }
+    for addon, entries in manifest.addons.items():
+        file = addon_file(addon)
+        title = f"The add-on {addon} of PgQue: installs or upgrades it, after {INSTALL_FILE}."
+        text = _join(root, file, title, (ADDON_PROLOGUE, *entries))
+        files[root / "sql" / file] = text.replace("@ADDON@", addon)
+    return files
+
+
+def addon_file(addon: str) -> str:
+    """Returns the name of the file that installs an add-on."""
+    return f"pgque_{addon}.sql"
 
 
 def _join(root: Path, file: str, title: str, entries: tuple[str, ...]) -> str:

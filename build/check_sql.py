@@ -3,12 +3,15 @@
 Run `make lint`, or `python build/check_sql.py`. The rules are in build/sql_rules.py.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
-from assemble import ROOT, ManifestError, read_manifest
+from assemble import ADDON_PROLOGUE, ROOT, ManifestError, read_manifest
 from sql_rules import (
+    ENGINE,
     Finding,
     Source,
     check_dynamic_sql,
@@ -19,16 +22,26 @@ from sql_rules import (
 from sql_source import SqlError, Statement, read_block, read_routine, read_statements
 
 _UNPINNED_FILE = Path("build/unpinned.txt")
+_PUBLIC_FILE = Path("build/public.txt")
+_CREATED_SCHEMA = re.compile(r"^create schema (?:if not exists )?(\w+)", re.MULTILINE)
 
 
 def check(root: Path) -> list[Finding]:
     """Checks all files of the manifest."""
     manifest = read_manifest(root)
-    unpinned, findings = _read_unpinned(root)
+    unpinned, findings = _read_reasons(root, _UNPINNED_FILE, "unpinned")
+    public, more = _read_reasons(root, _PUBLIC_FILE, "public")
+    findings += more
     created: set[str] = set()
-    for entry in [*manifest.install, *manifest.uninstall]:
-        path = Path("sql", entry)
-        source = Source(path, (root / path).read_text())
+    parts = [
+        _sources(root, [*manifest.install, *manifest.uninstall], {}),
+        *(
+            _sources(root, [ADDON_PROLOGUE, *entries], public)
+            for entries in manifest.addons.values()
+        ),
+    ]
+    last = {entries[-1] for entries in [manifest.install, *manifest.addons.values()]}
+    for source in chain(*parts):
         try:
             statements = read_statements(source.text)
         except SqlError as error:
@@ -40,12 +53,19 @@ def check(root: Path) -> list[Finding]:
                 findings += list(_check_statement(source, statement, unpinned))
             except SqlError as error:
                 findings.append(_syntax_finding(source, error))
-        if entry == manifest.install[-1]:
+        if source.path.relative_to("sql").as_posix() in last:
             findings += check_revoked(source, statements)
     for name in sorted(unpinned.keys() - created):
         message = f"there is no {name} without a search_path. Remove the entry"
         findings.append(Finding(_UNPINNED_FILE, 1, "unpinned", message))
     return sorted(set(findings))
+
+
+def _sources(root: Path, entries: list[str], public: Mapping[str, str]) -> list[Source]:
+    """Reads the files of the engine or of an add-on, which create its schemas."""
+    texts = {Path("sql", entry): (root / "sql" / entry).read_text() for entry in entries}
+    schemas = [name for text in texts.values() for name in _CREATED_SCHEMA.findall(text)]
+    return [Source(path, text, tuple(schemas) or ENGINE, public) for path, text in texts.items()]
 
 
 def _check_statement(
@@ -66,19 +86,19 @@ def _unpinned_names(statements: list[Statement]) -> Iterator[str]:
                 yield routine.full_name
 
 
-def _read_unpinned(root: Path) -> tuple[dict[str, str], list[Finding]]:
-    """Reads the routines that may run without their own search_path, with the reasons."""
-    unpinned = {}
+def _read_reasons(root: Path, file: Path, rule: str) -> tuple[dict[str, str], list[Finding]]:
+    """Reads the names that a rule leaves out, with the reasons."""
+    reasons = {}
     findings = []
-    for number, line in enumerate((root / _UNPINNED_FILE).read_text().splitlines(), 1):
+    for number, line in enumerate((root / file).read_text().splitlines(), 1):
         name, _, reason = line.partition("#")[0].strip().partition(" ")
         if not name:
             continue
-        unpinned[name] = reason.strip()
-        if not unpinned[name]:
+        reasons[name] = reason.strip()
+        if not reasons[name]:
             message = f"{name} has no reason. Write one after the name"
-            findings.append(Finding(_UNPINNED_FILE, number, "unpinned", message))
-    return unpinned, findings
+            findings.append(Finding(file, number, rule, message))
+    return reasons, findings
 
 
 def _syntax_finding(source: Source, error: SqlError) -> Finding:

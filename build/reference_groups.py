@@ -119,6 +119,7 @@ GROUPS = (
             "engine/ticker.sql",
             "engine/ticker_loop.sql",
             "engine/external_tick.sql",
+            "engine/addon.sql",
             "engine/maint.sql",
             "engine/maint_loop.sql",
             "engine/maint_operations.sql",

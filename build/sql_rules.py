@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from sql_names import unqualified_names
 from sql_source import Expression, Node, Routine, Statement, blank_comments, walk
 
-SCHEMA = "pgque"
-PINNED = ("pgque", "pg_catalog", "pg_temp")
+ENGINE = ("pgque",)
 MAX_BODY_LINES = 60
 
 _FORMAT_SPECIFIER = re.compile(r"%(?:%|(?:\d+\$)?-?(?:\d+|\*)?(.))", re.DOTALL)
@@ -35,10 +34,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Source:
-    """A file to check."""
+    """A file to check.
+
+    Attributes:
+        schemas: those of the engine, or of the add-on that the file belongs to.
+        public: what an add-on may grant to PUBLIC, as its original does, with the reasons.
+    """
 
     path: Path
     text: str
+    schemas: tuple[str, ...] = ENGINE
+    public: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -75,12 +81,13 @@ def check_routine(source: Source, routine: Routine, unpinned: Mapping[str, str])
 
 
 def _check_creation(source: Source, routine: Routine) -> Iterator[Finding]:
-    if routine.schema != SCHEMA:
+    if routine.schema not in source.schemas:
+        schema = source.schemas[0]
         yield source.finding(
             routine.line,
             "schema",
-            f"{routine.name} is created outside the schema {SCHEMA}."
-            f" Name it {SCHEMA}.{routine.name}",
+            f"{routine.name} is created outside the schema {schema}."
+            f" Name it {schema}.{routine.name}",
         )
     if not routine.replaces:
         yield source.finding(
@@ -94,9 +101,11 @@ def _check_search_path(
     source: Source, routine: Routine, unpinned: Mapping[str, str]
 ) -> Iterator[Finding]:
     name = routine.full_name
-    pinned = ", ".join(PINNED)
+    own = routine.schema if routine.schema in source.schemas else source.schemas[0]
+    path = (own, "pg_catalog", "pg_temp")
+    pinned = ", ".join(path)
     if routine.search_path is not None:
-        if routine.search_path != PINNED:
+        if routine.search_path != path:
             yield source.finding(
                 routine.line,
                 "search-path",
@@ -216,10 +225,12 @@ def _plain_specifiers(text: str) -> list[re.Match[str]]:
 
 
 def check_grants(source: Source, statement: Statement) -> Iterator[Finding]:
-    """Checks that nothing is granted to PUBLIC."""
+    """Checks that nothing is granted to PUBLIC but what the original of an add-on grants."""
     for node in walk({statement.kind: statement.tree}):
         grant = node.get("GrantStmt", node.get("action") if "action" in node else None)
-        if isinstance(grant, dict) and grant.get("is_grant") and _names_public(grant):
+        if not isinstance(grant, dict) or not grant.get("is_grant") or not _names_public(grant):
+            continue
+        if not all(name in source.public for name in _granted_names(grant)):
             yield source.finding(
                 statement.line,
                 "public",
@@ -227,8 +238,22 @@ def check_grants(source: Source, statement: Statement) -> Iterator[Finding]:
             )
 
 
+def _granted_names(grant: Node) -> Iterator[str]:
+    """Yields the schemas, relations, types and routines that are granted, by their full names."""
+    # ALTER DEFAULT PRIVILEGES names no object.
+    for each in grant.get("objects", [{}]):
+        names = each.get("ObjectWithArgs", {}).get("objname") or each.get("List", {}).get("items")
+        if "String" in each:
+            yield each["String"]["sval"]
+        elif "RangeVar" in each:
+            yield f"{each['RangeVar'].get('schemaname')}.{each['RangeVar']['relname']}"
+        else:
+            yield ".".join(part["String"]["sval"] for part in names or ())
+
+
 def check_revoked(source: Source, statements: list[Statement]) -> Iterator[Finding]:
-    """Checks that the last file revokes EXECUTE on all routines from PUBLIC."""
+    """Checks that the last file revokes EXECUTE on all routines of the first schema from PUBLIC."""
+    schema = source.schemas[0]
     revoked = {
         statement.tree["objtype"]
         for statement in statements
@@ -236,7 +261,7 @@ def check_revoked(source: Source, statements: list[Statement]) -> Iterator[Findi
         and not statement.tree.get("is_grant")
         and "privileges" not in statement.tree
         and statement.tree["targtype"] == "ACL_TARGET_ALL_IN_SCHEMA"
-        and {"String": {"sval": SCHEMA}} in statement.tree["objects"]
+        and {"String": {"sval": schema}} in statement.tree["objects"]
         and _names_public(statement.tree)
     }
     if not any(routines <= revoked for routines in _EVERY_ROUTINE):
@@ -244,7 +269,7 @@ def check_revoked(source: Source, statements: list[Statement]) -> Iterator[Findi
             len(source.lines),
             "public",
             "the last file leaves EXECUTE to PUBLIC. Write revoke all on all routines in schema"
-            f" {SCHEMA} from public",
+            f" {schema} from public",
         )
 
 

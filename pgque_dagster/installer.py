@@ -1,17 +1,19 @@
 """Installs, upgrades and removes the schema, with the SQL files in the package."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from . import __version__
 from .client import calls
 from .client.connection import connect
 from .client.errors import (
+    InvalidArgument,
     NewerInstalled,
     OlderInstalled,
     PermissionDenied,
@@ -20,9 +22,11 @@ from .client.errors import (
 )
 from .client.rights import translated_with_role
 
+ADDONS = ("pgq", "postgremq", "qgres")
+
 
 def read_sql(file_name: str) -> str:
-    """Returns the text of `pgque.sql` or `pgque_uninstall.sql`."""
+    """Returns the text of `pgque.sql`, `pgque_uninstall.sql` or the file of an add-on."""
     path = resources.files("pgque_dagster.sql") / file_name
     return path.read_text(encoding="utf-8")
 
@@ -44,12 +48,37 @@ def installed_version(url: str) -> str | None:
     return version
 
 
-def install(url: str) -> None:
+def installed_addons(url: str) -> dict[str, str]:
+    """Returns the versions of a database's add-ons by their names.
+
+    Raises:
+        ConnectionFailed: if the database cannot be reached.
+    """
+    with connect(url) as connection, translated_with_role(connection, _ADDONS):
+        return _read_addons(connection)
+
+
+_ADDONS = "select addon_name, addon_version from pgque.addon order by addon_name"
+
+
+def _read_addons(connection: psycopg.Connection[Any]) -> dict[str, str]:
+    if connection.execute("select to_regclass('pgque.addon')").fetchone() == (None,):
+        return {}
+    return dict(connection.execute(_ADDONS).fetchall())
+
+
+def install(url: str, addons: Sequence[str] = ()) -> None:
     """Installs the schema, or upgrades it to this package's version, in one transaction.
 
     Queues, events, positions, settings and dead letters stay. Running it again changes nothing.
 
+    Args:
+        url: the database.
+        addons: to install as well, each in a transaction of its own. Those that the database has
+            are upgraded in any case.
+
     Raises:
+        InvalidArgument: if there is no add-on of a name.
         ConnectionFailed: if the database cannot be reached.
         UnsupportedServer: if the server is older than PostgreSQL 14.
         PermissionDenied: if the role may not create the schema or its roles, or if the schema
@@ -58,10 +87,14 @@ def install(url: str) -> None:
         psycopg.errors.LockNotAvailable: if transactions were open on the queues for a minute, or
             for the connection's lock_timeout; nothing was changed.
     """
+    for addon in set(addons).difference(ADDONS):
+        raise InvalidArgument(f"there is no add-on {addon!r}", f"Choose from {', '.join(ADDONS)}.")
     with connect(url) as connection, _as_owner(connection):
         # Without parameters, psycopg sends the whole script as one text. The script contains its
         # own begin and commit.
         connection.execute(read_sql("pgque.sql").encode())
+        for addon in sorted({*_read_addons(connection), *addons}):
+            connection.execute(read_sql(f"pgque_{addon}.sql").encode())
 
 
 @contextmanager
@@ -88,33 +121,46 @@ def _as_owner(connection: psycopg.Connection[Any]) -> Iterator[None]:
         raise PermissionDenied(str(error.args[0]), way_out) from cause
 
 
-def install_if_missing(url: str) -> bool:
-    """Installs the schema if the database has none; returns whether it did."""
+def install_if_missing(url: str, addons: Sequence[str] = ()) -> bool:
+    """Installs the schema and add-ons that the database lacks; returns whether it did.
+
+    Raises:
+        PgqueError: as for `install`.
+        OlderInstalled: if an add-on is missing and the schema is older than this package.
+    """
     if installed_version(url) is not None:
-        return False
-    install(url)
+        if installed_addons(url).keys() >= set(addons):
+            return False
+        check_version(url)
+    install(url, addons)
     return True
 
 
-def upgrade(url: str) -> bool:
-    """Installs the schema if the database has none or an older version; returns whether it did.
+def upgrade(url: str, addons: Sequence[str] = ()) -> bool:
+    """Installs what is missing or older than this package; returns whether it did.
 
     Raises:
         PgqueError: as for `install`.
     """
     installed = installed_version(url)
     if installed is not None and _order(installed) >= _order(__version__):
-        return False
-    install(url)
+        found = installed_addons(url)
+        if found.keys() >= set(addons) and set(found.values()) <= {installed}:
+            return False
+    install(url, addons)
     return True
 
 
-def check_version(url: str) -> None:
-    """Checks that the schema has this package's version.
+def check_version(url: str, addons: Sequence[str] = ()) -> None:
+    """Checks that the schema and its add-ons have this package's version.
+
+    Args:
+        url: the database.
+        addons: those that must be there.
 
     Raises:
-        SchemaMissing: if the database has no schema.
-        OlderInstalled: if the schema has an older version.
+        SchemaMissing: if the database has no schema, or lacks an add-on.
+        OlderInstalled: if the schema or an add-on has an older version.
         NewerInstalled: if the schema has a newer version.
     """
     installed = installed_version(url)
@@ -133,6 +179,19 @@ def check_version(url: str) -> None:
             f"the database has pgque {installed}, which is newer than this package's {__version__}",
             f"Install pgque-dagster {installed} or newer here.",
         )
+    found = installed_addons(url)
+    for addon in addons:
+        if addon not in found:
+            raise SchemaMissing(
+                f"this database has no {addon} schema",
+                f"Run `pgque install --with {addon}`, or PgqueResource(install='if_missing').",
+            )
+    for addon, addon_version in found.items():
+        if addon_version != installed:
+            raise OlderInstalled(
+                f"the database has pgque {installed} with {addon} {addon_version}",
+                "Run `pgque install`, which upgrades add-ons, too.",
+            )
 
 
 def _order(version: str) -> list[int]:
@@ -141,12 +200,13 @@ def _order(version: str) -> list[int]:
     return [int(number) for number in numbers[0].split(".")] if numbers else []
 
 
-def uninstall(url: str, *, force: bool = False) -> None:
+def uninstall(url: str, *, force: bool = False, addon: str | None = None) -> None:
     """Removes the schema with all queues and positions, and its jobs in pg_cron; the roles stay.
 
     Args:
         url: the database.
         force: removes the schema even if queues have unread events.
+        addon: removes this add-on alone; by default all add-ons go with the schema.
 
     Raises:
         SchemaMissing: if there is no schema, or an older version that cannot check for unread
@@ -156,5 +216,8 @@ def uninstall(url: str, *, force: bool = False) -> None:
     """
     if installed_version(url) is None:
         raise SchemaMissing("this database has no pgque schema")
+    if addon is not None and addon not in installed_addons(url):
+        raise SchemaMissing(f"this database has no {addon} schema")
     with connect(url) as connection, _as_owner(connection):
-        connection.execute("select pgque.uninstall(%s)::text", [force])
+        function = sql.Identifier(addon or "pgque", "uninstall")
+        connection.execute(sql.SQL("select {}(%s)::text").format(function), [force])

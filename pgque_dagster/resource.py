@@ -70,6 +70,10 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="Whether to install the schema: never, if_missing, or upgrade an older one "
         "too.",
     )
+    addons: list[str] = Field(
+        default_factory=list,
+        description="Add-ons to install with the schema: pgq, postgremq, qgres.",
+    )
     ticking: TickingPolicy = Field(
         default="external",
         description="Who ticks and maintains: pg_cron of this database, whose jobs are created; "
@@ -118,7 +122,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         url = self.url or _embedded_server(os.environ.get("PGQUE_HOME"), Path.cwd()).url
         declared = repr(
             (
-                *(url, self.install, self.ticking, self.queues, self.queue_options),
+                *(url, self.install, self.addons, self.ticking, self.queues, self.queue_options),
                 *(self.consumers, self.start_at),
             )
         )
@@ -185,10 +189,10 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def _prepare(self, url: str) -> None:
         if self.install == "if_missing":
-            installer.install_if_missing(url)
+            installer.install_if_missing(url, self.addons)
         elif self.install == "upgrade":
-            installer.upgrade(url)
-        installer.check_version(url)
+            installer.upgrade(url, self.addons)
+        installer.check_version(url, self.addons)
         with Client(url) as client:
             for queue in dict.fromkeys([*self.queues, *self.queue_options]):
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))

@@ -1012,6 +1012,17 @@ create table if not exists pgque.lineage_lock (
 
 insert into pgque.lineage_lock default values on conflict do nothing;
 
+-- ===== schema/addon.sql ==========================================================================
+
+-- The add-ons that are installed: schemas with an API of their own on top of this one. The file of an
+-- add-on registers it here. Its schema has its name.
+create table if not exists pgque.addon (
+    addon_name     text not null,
+    addon_version  text not null,
+    installed_at   timestamptz not null default clock_timestamp(),
+    primary key (addon_name)
+);
+
 -- ===== engine/lookup.sql =========================================================================
 
 -- Raises the error for an argument that is null or out of its range. The message may have a place
@@ -7869,6 +7880,42 @@ begin
 end;
 $$;
 
+-- ===== engine/addon.sql ==========================================================================
+
+-- Does the maintenance of an add-on, which is its function maint(), and returns how many things that
+-- did. Returns 0 for an add-on that has none, or that was removed meanwhile.
+-- locks: those of that function. writes: the same.
+create or replace function pgque.maint_addon(i_addon_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_done  bigint := 0;
+begin
+    if exists (select from pgque.addon_maintenance() m where m = i_addon_name) then
+        execute format('select %I.maint()', i_addon_name) into v_done;
+    end if;
+    return coalesce(v_done, 0);
+end;
+$$;
+
+-- Lists the add-ons that have maintenance.
+-- locks: none. writes: nothing.
+create or replace function pgque.addon_maintenance()
+returns setof text
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select a.addon_name
+    from pgque.addon a
+    where to_regprocedure(format('%I.maint()', a.addon_name)) is not null
+    order by a.addon_name;
+end;
+$$;
+
 -- ===== engine/maint.sql ==========================================================================
 
 -- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
@@ -7946,6 +7993,7 @@ begin
            ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
            ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick'),
            ('maint_event_tables', null);
+    return query select 'maint_addon', m from pgque.addon_maintenance() m;
 end;
 $$;
 
@@ -7998,6 +8046,7 @@ begin
        and date_part('minute', v_now) = 0 then
         return query values ('pgque.maint_cron_log', null::text);
     end if;
+    return query select 'pgque.maint_addon', m from pgque.addon_maintenance() m;
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
 end;
 $$;
@@ -12489,7 +12538,7 @@ $$;
 
 -- ===== ops/uninstall.sql =========================================================================
 
--- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster.
+-- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the cluster.
 -- Refused while queues have unread events, unless forced: events that a consumer has not finished,
 -- that have no tick yet, that wait for a retry, or that are scheduled. Producers wait meanwhile, so
 -- that no event is missed.
@@ -12504,7 +12553,16 @@ declare
     v_floor   pgque.tick;
     v_unread  boolean;
     v_names   text[] := array[]::text[];
+    v_addon   text;
 begin
+    for v_addon in
+        select a.addon_name
+        from pgque.addon a
+        where to_regprocedure(format('%I.uninstall(boolean)', a.addon_name)) is not null
+        order by a.addon_name
+    loop
+        execute format('select %I.uninstall($1)', v_addon) using i_force;
+    end loop;
     perform pgque.lock_tables(true);
     if i_force is not true then
         perform pgque.check_adopted();
@@ -12608,6 +12666,21 @@ begin
 end;
 $$;
 
+do $$
+declare
+    v_names  constant text := (
+        select string_agg(format('pgque_%s.sql', a.addon_name), ', ' order by a.addon_name)
+        from pgque.addon a
+        where a.addon_version <> '0.3.0');
+begin
+    if v_names is not null then
+        raise warning using
+            message = format('add-ons have another version than pgque 0.3.0: install %s',
+                             v_names);
+    end if;
+end;
+$$;
+
 -- No view reads the logs of earlier versions any more (schema/log.sql).
 drop table if exists pgque.tick_before, pgque.position_before;
 
@@ -12639,7 +12712,7 @@ to pgque_reader, pgque_admin;
 
 grant select on
     pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
-    pgque.event_template
+    pgque.event_template, pgque.addon
 to pgque_reader, pgque_writer, pgque_admin;
 
 -- It shows every producer's keys.
@@ -12836,6 +12909,7 @@ grant execute on function
     pgque.maint_idem(text),
     pgque.maint_staging(),
     pgque.maint_event_tables(),
+    pgque.maint_addon(text),
     pgque.maint_operations(),
     pgque.maint_tables_to_vacuum(),
     pgque.maint_rotate_metadata(),

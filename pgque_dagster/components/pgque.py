@@ -118,6 +118,9 @@ class PgqueComponent(Options, dg.Component):
         InstallPolicy,
         option("Whether to install the schema: never, if_missing, or upgrade an older one too."),
     ] = "if_missing"
+    addons: Annotated[
+        list[str], option("Add-ons to install: pgq, postgremq, qgres.", ["postgremq"])
+    ] = Field(default=[])
     ticking: Annotated[
         TickingPolicy,
         option("Who ticks: pg_cron, something external such as `pgque ticker`, or a sensor."),

@@ -73,5 +73,6 @@ begin
            ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
            ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick'),
            ('maint_event_tables', null);
+    return query select 'maint_addon', m from pgque.addon_maintenance() m;
 end;
 $$;

@@ -45,6 +45,7 @@ begin
        and date_part('minute', v_now) = 0 then
         return query values ('pgque.maint_cron_log', null::text);
     end if;
+    return query select 'pgque.maint_addon', m from pgque.addon_maintenance() m;
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
 end;
 $$;

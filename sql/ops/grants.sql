@@ -21,7 +21,7 @@ to pgque_reader, pgque_admin;
 
 grant select on
     pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
-    pgque.event_template
+    pgque.event_template, pgque.addon
 to pgque_reader, pgque_writer, pgque_admin;
 
 -- It shows every producer's keys.
@@ -218,6 +218,7 @@ grant execute on function
     pgque.maint_idem(text),
     pgque.maint_staging(),
     pgque.maint_event_tables(),
+    pgque.maint_addon(text),
     pgque.maint_operations(),
     pgque.maint_tables_to_vacuum(),
     pgque.maint_rotate_metadata(),

@@ -65,6 +65,21 @@ begin
 end;
 $$;
 
+do $$
+declare
+    v_names  constant text := (
+        select string_agg(format('pgque_%s.sql', a.addon_name), ', ' order by a.addon_name)
+        from pgque.addon a
+        where a.addon_version <> '@VERSION@');
+begin
+    if v_names is not null then
+        raise warning using
+            message = format('add-ons have another version than pgque @VERSION@: install %s',
+                             v_names);
+    end if;
+end;
+$$;
+
 -- No view reads the logs of earlier versions any more (schema/log.sql).
 drop table if exists pgque.tick_before, pgque.position_before;
 

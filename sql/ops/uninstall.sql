@@ -1,4 +1,4 @@
--- Removes the jobs, their log and the schema, but not the roles, which belong to the cluster.
+-- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the cluster.
 -- Refused while queues have unread events, unless forced: events that a consumer has not finished,
 -- that have no tick yet, that wait for a retry, or that are scheduled. Producers wait meanwhile, so
 -- that no event is missed.
@@ -13,7 +13,16 @@ declare
     v_floor   pgque.tick;
     v_unread  boolean;
     v_names   text[] := array[]::text[];
+    v_addon   text;
 begin
+    for v_addon in
+        select a.addon_name
+        from pgque.addon a
+        where to_regprocedure(format('%I.uninstall(boolean)', a.addon_name)) is not null
+        order by a.addon_name
+    loop
+        execute format('select %I.uninstall($1)', v_addon) using i_force;
+    end loop;
     perform pgque.lock_tables(true);
     if i_force is not true then
         perform pgque.check_adopted();

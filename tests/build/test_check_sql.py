@@ -37,6 +37,7 @@ def findings(tmp_path: Path, text: str, *, unpinned: str = "", last: str = REVOK
     (tmp_path / "sql/z.sql").write_text(last)
     (tmp_path / "build/manifest.txt").write_text("a.sql\nz.sql\n[uninstall]\n")
     (tmp_path / "build/unpinned.txt").write_text(unpinned)
+    (tmp_path / "build/public.txt").write_text("")
     return [str(each).removeprefix("sql/a.sql:") for each in check_sql.check(tmp_path)]
 
 

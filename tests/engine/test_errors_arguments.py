@@ -43,7 +43,7 @@ NULL_MEANS = {
     "a new lease": "claim_ticks.i_epoch",
     "a record without fingerprints": "i_from_fingerprint i_to_fingerprint",
     "no tick, which has no fingerprint": "tick_fingerprint.i_tick_id",
-    "nothing that is left to clean up": "abort_staging.i_staging_id",
+    "nothing that is left to do": "abort_staging.i_staging_id maint_addon.i_addon_name",
     "what all consumers get": "tick_range_read_plan.i_consumer",
     "nobody, who holds no slot": "release_slot.i_worker",
     "no message": "i_max_return",
@@ -85,7 +85,9 @@ LENIENT = {
 # Asked about many at once, so one that is not there must not spoil the answer about the others.
 SAYS_SO_IN_ITS_ROWS = {"consumer_states"}
 # What is not there is as good as cleaned up.
-REFUSES_NOTHING = {"abort_staging", "get_batch_info", "get_consumer_info", "get_queue_info"}
+REFUSES_NOTHING = {
+    *("abort_staging", "get_batch_info", "get_consumer_info", "get_queue_info", "maint_addon")
+}
 BATCH_ARGUMENTS = {"i_batch_id", "x_batch_id"}
 
 

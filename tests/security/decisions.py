@@ -39,7 +39,7 @@ find_tick_helper
 force_next_tick force_tick get_batch_cursor grant_perms insert_event_raw maint
 maint_compact_counters maint_compact_history maint_compact_positions maint_compact_ticks
 maint_copy_ticks maint_cron_log maint_deliver_delayed maint_empty_half maint_idem
-maint_event_tables maint_loop maint_operations maint_pause maint_retry_events
+maint_addon maint_event_tables maint_loop maint_operations maint_pause maint_retry_events
 maint_rotate_metadata maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging
 maint_tables_to_vacuum next_beat pause_queue quote_fqname resume_queue run_maintenance seq_getval
 renew_lineage seq_setval set_metadata_rotation_period set_queue_config set_snapshot_patience
@@ -50,7 +50,7 @@ tune_storage upgrade_schema
 OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
-begin_positions check_log_name check_tick_half commit_locally
+addon_maintenance begin_positions check_log_name check_tick_half commit_locally
 find_small_batch follow_switch next_batch_of_both_halves
 is_snapshot_held maint_steps move_positions note_switch snapshot_holders write_position
 append_position append_slot apply_disable_insert

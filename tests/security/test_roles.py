@@ -22,13 +22,15 @@ MAY = {
 }
 SEEN_BY_READERS = {
     *("config", "queue", "consumer", "tick", "subscription", "retry_queue", "dead_letter"),
-    "delayed_events",
+    *("delayed_events", "addon"),
     *("partition_consumer", "partition_slot", "partition_slot_status", "partition_held"),
     *("event_template", "event_N", "event_N_0", "event_N_1", "event_N_2"),
 }
 READING = ("pgque_reader", "pgque_admin")
-# As in PgQ.
-SEEN_BY_WRITERS = {"queue", "consumer", "tick", "subscription", "retry_queue", "event_template"}
+# As in PgQ, and the names of add-ons.
+SEEN_BY_WRITERS = {
+    *("queue", "consumer", "tick", "subscription", "retry_queue", "event_template", "addon")
+}
 # Not into the one that rotation empties next, which is event_N_1 while event_N_0 is current.
 WRITTEN_BY_WRITERS = {
     f"event_N_{child}.{column}"

@@ -12,16 +12,24 @@ from ..output import show_result
     epilog=examples(
         "pgque install",
         "pgque --url postgresql://admin@db.example.com/shop install",
+        "pgque install --with postgremq",
     ),
 )
+@click.option(
+    "--with",
+    "addons",
+    multiple=True,
+    type=click.Choice(installer.ADDONS),
+    help="An add-on to install as well; may be repeated. Installed ones are upgraded in any case.",
+)
 @pass_database
-def install(database: Database) -> None:
+def install(database: Database, addons: tuple[str, ...]) -> None:
     """Install the schema, or upgrade it to this package's version.
 
     Queues, events, positions and settings are kept. Running it again changes nothing.
     """
     before = installer.installed_version(database.url)
-    installer.install(database.url)
+    installer.install(database.url, addons)
     after = installer.installed_version(database.url)
     if before is None:
         done = f"installed pgque {after}"
@@ -29,24 +37,28 @@ def install(database: Database) -> None:
         done = f"pgque {after} is installed; reinstalled it, nothing was lost"
     else:
         done = f"upgraded pgque from {before} to {after}"
-    show_result(done, before=before, version=after)
+    found = sorted(installer.installed_addons(database.url))
+    with_addons = f", with {', '.join(found)}" if found else ""
+    show_result(f"{done}{with_addons}", before=before, version=after, addons=found)
 
 
 @click.command(
     epilog=examples(
         "pgque uninstall",
         "pgque uninstall --force",
+        "pgque uninstall --addon postgremq",
     ),
 )
 @click.option("--force", is_flag=True, help="Remove unread events, too.")
+@click.option("--addon", type=click.Choice(installer.ADDONS), help="Remove this add-on alone.")
 @pass_database
-def uninstall(database: Database, force: bool) -> None:
-    """Remove the schema with all queues and positions, and its pg_cron jobs.
+def uninstall(database: Database, force: bool, addon: str | None) -> None:
+    """Remove the schema with all queues and positions, its add-ons and its pg_cron jobs.
 
     This cannot be undone. It is refused while events are unread, unless --force is given.
     """
-    installer.uninstall(database.url, force=force)
-    show_result("removed pgque; its roles are kept", uninstalled=True)
+    installer.uninstall(database.url, force=force, addon=addon)
+    show_result(f"removed {addon or 'pgque'}; its roles are kept", uninstalled=True)
 
 
 @click.command(
