@@ -1,0 +1,160 @@
+"""Add-ons are installed after the queue, again without loss, and removed by a function."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+
+from pgque_dagster import PgqueResource, installer
+from pgque_dagster.cli import main
+from pgque_dagster.client import InvalidArgument, OlderInstalled, SchemaMissing
+from tests.addons.conftest import addon_sql
+from tests.support.databases import as_user, empty_database, owned_database
+from tests.support.queues import connect, make_queue, rows, send, value
+
+each_addon = pytest.mark.parametrize("addon", installer.ADDONS)
+
+
+@pytest.fixture
+def url(server: Any) -> Iterator[str]:
+    """An empty database."""
+    with empty_database(server) as url:
+        yield url
+
+
+def pgque(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, input="", env={"PGQUE_URL": url})
+
+
+def schemas(url: str) -> set[str]:
+    with connect(url) as db:
+        return {name for (name,) in rows(db, "select nspname from pg_namespace")}
+
+
+@each_addon
+def test_it_needs_the_queue(url: str, addon: str) -> None:
+    with connect(url) as db, pytest.raises(psycopg.Error, match="needs pgque") as error:
+        db.execute(addon_sql(addon))
+    assert error.value.sqlstate == "PQ011"
+    assert "pgque.sql" in str(error.value.diag.message_hint)
+    assert schemas(url).isdisjoint({addon, "pgque"})
+
+
+@each_addon
+def test_it_needs_the_queue_in_its_version(url: str, addon: str) -> None:
+    installer.install(url)
+    with connect(url) as db:
+        db.execute("alter table pgque.config disable trigger all")
+        db.execute("update pgque.config set schema_version = '0.0.1'")
+        with pytest.raises(psycopg.Error, match="this database has pgque 0.0.1"):
+            db.execute(addon_sql(addon))
+    assert addon not in schemas(url)
+
+
+@each_addon
+def test_a_schema_of_its_name_is_left_alone(url: str, addon: str) -> None:
+    installer.install(url)
+    with connect(url) as db:
+        db.execute(f"create schema {addon} create table kept ()".encode())
+        with pytest.raises(psycopg.Error, match=f"schema {addon} already"):
+            db.execute(addon_sql(addon))
+        assert value(db, "select to_regclass(%s)", f"{addon}.kept") is not None
+
+
+def test_an_owner_without_superuser_installs_all(server: Any) -> None:
+    with owned_database(server) as database:
+        installer.install(database.owner_url, installer.ADDONS)
+        assert set(installer.installed_addons(database.owner_url)) == set(installer.ADDONS)
+        with connect(database.superuser_url) as db:
+            owners = rows(
+                db,
+                "select distinct p.proowner::regrole::text from pg_proc p"
+                " where p.pronamespace::regnamespace::text ~ '^(pgque|pgq|postgremq|qgres)'",
+            )
+        assert owners == [(database.owner,)]
+        installer.uninstall(database.owner_url)
+        assert schemas(database.superuser_url).isdisjoint({"pgque", *installer.ADDONS})
+
+
+@each_addon
+def test_a_role_that_does_not_own_the_queue_is_refused(server: Any, addon: str) -> None:
+    with owned_database(server) as database, connect(database.superuser_url) as db:
+        installer.install(database.owner_url)
+        db.execute("create role intruder login createrole password 'x'")
+        try:
+            with (
+                connect(as_user(database.superuser_url, "intruder")) as stranger,
+                pytest.raises(psycopg.errors.InsufficientPrivilege),
+            ):
+                stranger.execute(addon_sql(addon))
+        finally:
+            db.execute("drop role intruder")
+        assert addon not in schemas(database.superuser_url)
+
+
+def test_the_command_installs_reinstalls_and_removes_add_ons(url: str) -> None:
+    done = pgque(url, "install", *(f"--with={addon}" for addon in installer.ADDONS))
+    assert done.exit_code == 0, done.output
+    assert "with pgq, postgremq, qgres" in done.output
+    assert pgque(url, "install").exit_code == 0
+    assert set(installer.installed_addons(url)) == set(installer.ADDONS)
+    assert pgque(url, "uninstall", "--addon", "qgres").exit_code == 0
+    assert set(installer.installed_addons(url)) == {"pgq", "postgremq"}
+    assert "qgres" not in schemas(url)
+    missing = pgque(url, "uninstall", "--addon", "qgres")
+    assert missing.exit_code != 0
+    assert "no qgres schema" in missing.output
+    assert pgque(url, "install", "--with", "nothing").exit_code == 2
+    assert pgque(url, "uninstall").exit_code == 0
+    assert schemas(url).isdisjoint({"pgque", *installer.ADDONS})
+
+
+def test_installing_again_keeps_the_events_of_the_queue(url: str) -> None:
+    installer.install(url, installer.ADDONS)
+    with connect(url) as db:
+        make_queue(db)
+        send(db, "a")
+        for addon in installer.ADDONS:
+            db.execute(addon_sql(addon))
+        assert value(db, "select count(*) from pgque.event") == 1
+
+
+def test_an_unknown_add_on_is_refused_before_anything_is_installed(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="no add-on 'pgmq'"):
+        installer.install(url, ["pgmq"])
+    assert "pgque" not in schemas(url)
+
+
+def test_the_resource_installs_what_is_missing(url: str) -> None:
+    installer.install(url)
+    assert PgqueResource(url=url, addons=["qgres"]).database_url() == url
+    assert set(installer.installed_addons(url)) == {"qgres"}
+
+
+def test_the_resource_says_what_is_missing(url: str) -> None:
+    installer.install(url)
+    with pytest.raises(SchemaMissing, match="no qgres schema") as error:
+        PgqueResource(url=url, install="never", addons=["qgres"]).database_url()
+    assert "pgque install --with qgres" in str(error.value.hint)
+
+
+def test_an_older_add_on_is_upgraded_with_the_queue(url: str) -> None:
+    installer.install(url, ["qgres"])
+    with connect(url) as db:
+        db.execute("update pgque.addon set addon_version = '0.0.1'")
+    with pytest.raises(OlderInstalled, match="qgres 0.0.1"):
+        PgqueResource(url=url, install="never").database_url()
+    PgqueResource(url=url, install="upgrade").database_url()
+    assert installer.installed_addons(url)["qgres"] != "0.0.1"
+
+
+def test_the_queue_alone_warns_of_an_older_add_on(url: str) -> None:
+    installer.install(url, ["qgres"])
+    with connect(url) as db:
+        db.execute("update pgque.addon set addon_version = '0.0.1'")
+        said: list[str | None] = []
+        db.add_notice_handler(lambda notice: said.append(notice.message_primary))
+        db.execute(installer.read_sql("pgque.sql").encode())
+    assert [text for text in said if text and "install pgque_qgres.sql" in text]

@@ -1,0 +1,47 @@
+"""plpgsql_check finds nothing in any function of the add-ons."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pgque_dagster.installer import ADDONS
+from tests.conftest import Server
+from tests.support.queues import connect, rows
+
+# Debian packages plpgsql_check for its own server.
+pytestmark = pytest.mark.server(15)
+
+# As tests/engine/test_function_bodies.py: what it leaves out, it leaves out for the same reasons.
+CHECK = r"""
+select p.oid::regprocedure::text, f.lineno, f.level, f.message, f.detail
+from pg_proc p
+join pg_language l on l.oid = p.prolang and l.lanname = 'plpgsql'
+left join lateral (
+    select g.tgrelid, g.tgnewtable
+    from pg_trigger g
+    where g.tgfoid = p.oid
+    order by g.tgrelid
+    limit 1
+) g on true
+cross join lateral plpgsql_check_function_tb(
+    p.oid, case when p.prorettype = 'trigger'::regtype then coalesce(g.tgrelid, 'checked'::regclass)
+                else 0 end,
+    newtable => g.tgnewtable, extra_warnings => true, performance_warnings => false,
+    security_warnings => false) f
+where p.pronamespace::regnamespace::text = any (array[%s, %s || '_coop', %s || '_ext'])
+  and f.detail is distinct from 'cannot to determine result of dynamic SQL'
+order by 1, 2
+"""
+
+
+@pytest.mark.parametrize("addon", ADDONS)
+def test_no_function_has_a_warning(
+    server: Server, addon_templates: Callable[[str], str], addon: str
+) -> None:
+    with connect(server.database_url(addon_templates(addon))) as db:
+        with db.transaction(force_rollback=True):
+            db.execute("create extension plpgsql_check")
+            db.execute("create table checked (id bigint primary key, name text, at timestamptz)")
+            warnings = rows(db, CHECK, addon, addon, addon)
+    found = [" | ".join(str(part) for part in row) for row in warnings]
+    assert not found, "\n".join(found)
