@@ -16,6 +16,7 @@ import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.support.debian import DEBIAN_VERSION, DebianPostgres
+from tests.support.programs import is_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,7 @@ def server_version() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Gives slow tests more time, and leaves out what another server's features are needed for."""
+    """Gives slow tests more time, and leaves out those that need another server or program."""
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TEST_SECONDS))
@@ -73,10 +74,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark = item.get_closest_marker("server")
         return mark is not None and mark.args[0] != server_version()
 
-    others = [item for item in items if is_for_another(item)]
+    def lacks_a_program(item: pytest.Item) -> bool:
+        return not all(is_installed(mark.args[0]) for mark in item.iter_markers("program"))
+
+    def is_left_out(item: pytest.Item) -> bool:
+        return is_for_another(item) or lacks_a_program(item)
+
+    others = [item for item in items if is_left_out(item)]
     if others:
         config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if not is_for_another(item)]
+        items[:] = [item for item in items if not is_left_out(item)]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,285 @@
+-- Consuming under PgQ's names.
+
+-- Registers a consumer at the last tick. Returns 1, or 0 if it was registered.
+-- locks: those of pgque.register_consumer. writes: the same.
+create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer(x_queue_name, x_consumer_id);
+end;
+$$;
+
+-- Registers a consumer at a tick, or moves it there. Returns 1, or 0 if it was registered.
+-- locks: those of pgque.register_consumer_at. writes: the same.
+create or replace function pgq.register_consumer_at(
+    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
+end;
+$$;
+
+-- Unregisters a consumer, with its subconsumers, and deletes its retries. Returns how many were
+-- unregistered, subconsumers included; 0 if there is no such consumer. A subconsumer that is
+-- unregistered by its own name, and has a batch open, is refused.
+-- locks: those of pgque.unregister_consumer. writes: the same.
+create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+declare
+    v_members  integer := 0;
+    v_name     text;
+begin
+    for v_name in
+        select substr(c.co_name, length(mc.co_name) + 2)
+        from pgque.queue q
+        join pgque.subscription_base m on m.sub_queue = q.queue_id
+        join pgque.consumer mc on mc.co_id = m.sub_consumer
+        join pgque.subscription_base s on s.sub_main = m.sub_id
+        join pgque.consumer c on c.co_id = s.sub_consumer
+        where q.queue_name = x_queue_name and mc.co_name = x_consumer_name
+    loop
+        v_members := v_members
+            + pgque.unregister_subconsumer(x_queue_name, x_consumer_name, v_name, 1);
+    end loop;
+    return v_members + pgque.unregister_consumer(x_queue_name, x_consumer_name);
+end;
+$$;
+
+-- Opens the next batch within limits, or returns the open one; nulls when there is none.
+-- locks: those of pgque.next_batch_custom. writes: the same.
+create or replace function pgq.next_batch_custom(
+    i_queue_name text, i_consumer_name text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+                    cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+                                 i_min_interval) b;
+end;
+$$;
+
+-- The same without limits.
+-- locks: those of pgque.next_batch_custom. writes: the same.
+create or replace function pgq.next_batch_info(
+    i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+                    cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_info(i_queue_name, i_consumer_name) b;
+end;
+$$;
+
+-- The same, and returns only the id. It has no SET clause, for speed.
+-- locks: those of pgque.next_batch. writes: the same.
+create or replace function pgq.next_batch(i_queue_name text, i_consumer_name text)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    return pgque.next_batch($1, $2);
+end;
+$$;
+
+-- The events of an open batch, in order of ev_id. The planner inlines it into the statement that
+-- calls it, so that no row is stored twice. It runs with the rights of its caller.
+-- locks: none. writes: nothing.
+create or replace function pgq.get_batch_events(
+    x_batch_id bigint,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
+    out ev_type text, out ev_data text,
+    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language sql stable
+as $$
+    select * from pgque.get_batch_events($1)
+$$;
+
+-- The SELECT of a batch's events, in order of ev_id.
+-- locks: none. writes: nothing.
+create or replace function pgq.batch_event_sql(x_batch_id bigint)
+returns text
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.batch_event_sql(x_batch_id);
+end;
+$$;
+
+-- The event tables in which an open batch has, or may have, rows.
+-- locks: none. writes: nothing.
+create or replace function pgq.batch_event_tables(x_batch_id bigint)
+returns setof text
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select replace(t, 'pgque.', 'pgq.') from pgque.batch_event_tables(x_batch_id) t;
+end;
+$$;
+
+-- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
+-- returns the others. i_extra_where is SQL of the caller, so this runs with the caller's rights and
+-- search_path, as one statement: the caller could send the same text directly.
+-- locks: none. writes: nothing, unless the caller's condition does.
+create or replace function pgq.get_batch_cursor(
+    i_batch_id bigint, i_cursor_name text, i_quick_limit integer, i_extra_where text,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
+    out ev_type text, out ev_data text,
+    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql
+as $$
+declare
+    v_cursor  refcursor := i_cursor_name::pg_catalog.refcursor;
+begin
+    if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
+       or exists (select from pg_catalog.pg_cursors c where c.name = i_cursor_name) then
+        raise exception using
+            errcode = 'PQ005',
+            message = pg_catalog.format(
+                'no cursor "%s" with %s events at once', coalesce(i_cursor_name, 'null'),
+                coalesce(i_quick_limit::pg_catalog.text, 'null')),
+            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+    end if;
+
+    open v_cursor no scroll for execute pg_catalog.format(  -- quoted: the caller's own SQL
+        e'select * from (%s) e where (%s\n) order by 1',
+        pgq.batch_event_sql(i_batch_id), coalesce(i_extra_where, 'true'));
+    for v_nr in 1..i_quick_limit loop
+        fetch v_cursor into ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
+                            ev_extra1, ev_extra2, ev_extra3, ev_extra4;
+        exit when not found;
+        return next;
+    end loop;
+end;
+$$;
+
+-- The same over all events of the batch.
+-- locks: none. writes: nothing.
+create or replace function pgq.get_batch_cursor(
+    i_batch_id bigint, i_cursor_name text, i_quick_limit integer,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
+    out ev_type text, out ev_data text,
+    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select * from pgq.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
+end;
+$$;
+
+-- An open batch: its queue and consumer, and what it spans. Nulls for a batch that is not open.
+-- locks: none. writes: nothing.
+create or replace function pgq.get_batch_info(
+    x_batch_id bigint,
+    out queue_name text, out consumer_name text,
+    out batch_start timestamptz, out batch_end timestamptz,
+    out prev_tick_id bigint, out tick_id bigint, out lag interval,
+    out seq_start bigint, out seq_end bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select b.* into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id,
+                    lag, seq_start, seq_end
+    from pgque.get_batch_info(x_batch_id) b;
+end;
+$$;
+
+-- Finishes a batch. Raises an error if the batch is not open, because an end that does nothing must
+-- not look like one that did.
+-- locks: those of pgque.finish_batch. writes: the same.
+create or replace function pgq.finish_batch(x_batch_id bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.finish_batch(x_batch_id);
+end;
+$$;
+
+-- Schedules an event of an open batch for another delivery. Returns 1, or 0 if it was scheduled
+-- before.
+-- locks: those of pgque.event_retry. writes: retry_queue.
+create or replace function pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
+end;
+$$;
+
+-- Does the same, a number of seconds from now.
+-- locks: those of pgque.event_retry. writes: retry_queue.
+create or replace function pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
+end;
+$$;
+
+-- Schedules all events of an open batch for another delivery; returns how many.
+-- locks: those of pgque.batch_retry. writes: retry_queue.
+create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.batch_retry(i_batch_id, i_retry_seconds);
+end;
+$$;
+
+-- Schedules an event, given in full, as a retry of a consumer. Returns its id.
+-- locks: none. writes: retry_queue.
+create or replace function pgq.event_retry_raw(
+    x_queue text, x_consumer text, x_retry_after timestamptz,
+    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
+    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry_raw(
+        x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data,
+        x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
+end;
+$$;
