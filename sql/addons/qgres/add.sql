@@ -1,0 +1,99 @@
+-- Adds an entry to an SR queue. Sessions add at the same time. The row has this transaction's id, from
+-- which "Remove" knows whether it was there at its last call.
+-- locks: none beyond the insert's own. writes: the queue's current table of entries.
+create or replace function qgres._add(queue_id integer, entry qgres.queue_entry)
+returns void
+language plpgsql security definer
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_queue   qgres._queue;
+    v_origin  uuid;
+begin
+    select q.* into v_queue from qgres._queue q where q.queue_id = $1;
+    if not found or v_queue.queue_type <> 'Serial Remover' then
+        perform qgres._refuse_type($1, 'raise_exception',
+            'only valid for Serial Remover queues',
+            'Perhaps you want to use the "Publish"() function instead?');
+    end if;
+    select o.origin_id into v_origin from pgque.origin o;
+    if v_origin <> v_queue.origin_id then
+        perform qgres._adopt(queue_id);
+    end if;
+    execute format('insert into qgres.sr_entry_%s_%s (bytea, jsonb, text) '  -- quoted: numbers
+                   'values ($1, $2, $3)', v_queue.queue_id, v_queue.half)
+    using entry.bytea, entry.jsonb, entry.text;
+end;
+$$;
+
+-- Adds any parts to a queue given by its id. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_id integer, bytea bytea, jsonb jsonb, text text)
+returns void
+language sql
+as $$
+    select qgres._add($1, row($2, $3, $4)::qgres.queue_entry);
+$$;
+
+-- Adds bytea alone to a queue given by its id. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_id integer, bytea bytea)
+returns void
+language sql
+as $$
+    select qgres._add($1, row($2, null, null)::qgres.queue_entry);
+$$;
+
+-- Adds jsonb alone to a queue given by its id. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_id integer, jsonb jsonb)
+returns void
+language sql
+as $$
+    select qgres._add($1, row(null, $2, null)::qgres.queue_entry);
+$$;
+
+-- Adds text alone to a queue given by its id. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_id integer, text text)
+returns void
+language sql
+as $$
+    select qgres._add($1, row(null, null, $2)::qgres.queue_entry);
+$$;
+
+-- Adds any parts to a queue given by its name. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_name text, bytea bytea, jsonb jsonb, text text)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
+$$;
+
+-- Adds bytea alone to a queue given by its name. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_name text, bytea bytea)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
+$$;
+
+-- Adds jsonb alone to a queue given by its name. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_name text, jsonb jsonb)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
+$$;
+
+-- Adds text alone to a queue given by its name. See _add.
+-- locks: those of _add. writes: the same.
+create or replace function qgres.add(queue_name text, text text)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row(null, null, $2)::qgres.queue_entry);
+$$;

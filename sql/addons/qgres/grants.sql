@@ -1,0 +1,55 @@
+-- The last file: revokes all from PUBLIC, then grants. What PUBLIC gets is what upstream gives it:
+-- the names and types of queues, and functions that call the others with the caller's rights.
+revoke all on all tables in schema qgres from public;
+revoke all on all sequences in schema qgres from public;
+revoke all on all routines in schema qgres from public;
+
+grant usage on schema qgres to public;
+grant select on qgres.queue to public;
+
+grant execute on function
+    qgres.queue_entry(bytea, jsonb, text),
+    qgres._queue_type__sanitize(text),
+    qgres.queue__get(text),
+    qgres.queue__get(integer),
+    qgres.queue__get_id(text),
+    qgres.queue__create(text, text),
+    qgres.queue__drop(text, boolean),
+    qgres."Publish"(integer, bytea, jsonb, text),
+    qgres."Publish"(integer, bytea),
+    qgres."Publish"(integer, jsonb),
+    qgres."Publish"(integer, text),
+    qgres."Publish"(text, bytea, jsonb, text),
+    qgres."Publish"(text, bytea),
+    qgres."Publish"(text, jsonb),
+    qgres."Publish"(text, text),
+    qgres.add(integer, bytea, jsonb, text),
+    qgres.add(integer, bytea),
+    qgres.add(integer, jsonb),
+    qgres.add(integer, text),
+    qgres.add(text, bytea, jsonb, text),
+    qgres.add(text, bytea),
+    qgres.add(text, jsonb),
+    qgres.add(text, text)
+to public;
+
+grant execute on function
+    qgres.queue__create(text, qgres.queue_type),
+    qgres.queue__drop(integer, boolean),
+    qgres.log_queue(text),
+    qgres.maint()
+to qgres__queue_manage;
+
+grant execute on function
+    qgres."_Publish"(integer, qgres.queue_entry),
+    qgres._add(integer, qgres.queue_entry)
+to qgres__queue_insert;
+
+grant execute on function
+    qgres.consumer__register(text, text),
+    qgres.consumer__drop(text, text),
+    qgres.consume(integer, text, integer),
+    qgres.consume(text, text, integer),
+    qgres."Remove"(integer, integer),
+    qgres."Remove"(text, integer)
+to qgres__queue_delete;

@@ -1,0 +1,111 @@
+-- Makes an entry from its parts, by position or by name.
+-- locks: none. writes: nothing.
+create or replace function qgres.queue_entry(
+    bytea bytea default null, jsonb jsonb default null, text text default null)
+returns qgres.queue_entry
+language sql immutable
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+    select row($1, $2, $3)::qgres.queue_entry;
+$$;
+
+-- Reads the type of a queue from text: SP, SR or a long name, in any case.
+-- locks: none. writes: nothing.
+create or replace function qgres._queue_type__sanitize(queue_type text)
+returns qgres.queue_type
+language sql stable strict
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+    select case upper($1)
+        when 'SP' then 'Serial Publisher'
+        when 'SR' then 'Serial Remover'
+        else initcap($1) end::qgres.queue_type;
+$$;
+
+-- Looks up a queue by its name, in any case. No other function raises the error for an unknown name.
+-- locks: none. writes: nothing.
+create or replace function qgres.queue__get(queue_name text)
+returns qgres.queue
+language plpgsql stable
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_queue qgres.queue;
+begin
+    select q.* into v_queue from qgres.queue q where lower(q.queue_name) = lower($1);
+    if not found then
+        raise exception using
+            errcode = 'no_data_found',
+            message = format('queue "%s" does not exist', coalesce($1, '<NULL>')),
+            hint = 'See the view qgres.queue, or create it with qgres.queue__create.';
+    end if;
+    return v_queue;
+end;
+$$;
+
+-- Looks up a queue by its id. No other function raises the error for an unknown id.
+-- locks: none. writes: nothing.
+create or replace function qgres.queue__get(queue_id integer)
+returns qgres.queue
+language plpgsql stable
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_queue qgres.queue;
+begin
+    select q.* into v_queue from qgres.queue q where q.queue_id = $1;
+    if not found then
+        raise exception using
+            errcode = 'no_data_found',
+            message = format('queue_id %s does not exist', coalesce($1::text, '<NULL>')),
+            hint = 'See the view qgres.queue.';
+    end if;
+    return v_queue;
+end;
+$$;
+
+-- Returns the id of a queue.
+-- locks: none. writes: nothing.
+create or replace function qgres.queue__get_id(queue_name text)
+returns integer
+language sql stable
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+    select (qgres.queue__get($1)).queue_id;
+$$;
+
+-- Raises the error for a call on a queue of the other type, or for an unknown queue.
+-- locks: none. writes: nothing.
+create or replace function qgres._refuse_type(
+    i_queue_id integer, i_errcode text, i_message text, i_hint text)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_queue qgres.queue := qgres.queue__get(i_queue_id);
+begin
+    raise exception using
+        errcode = i_errcode,
+        message = i_message,
+        detail = format('queue_id %s is type "%s"', v_queue.queue_id, v_queue.queue_type),
+        hint = i_hint;
+end;
+$$;
+
+-- Refuses a negative limit, as LIMIT does.
+-- locks: none. writes: nothing.
+create or replace function qgres._check_limit(i_limit integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    if i_limit < 0 then
+        raise exception using
+            errcode = 'invalid_row_count_in_limit_clause',
+            message = format('row_limit must not be negative, it is %s', i_limit),
+            hint = 'Leave it out, or pass null, for all entries.';
+    end if;
+end;
+$$;
