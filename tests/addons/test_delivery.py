@@ -48,7 +48,7 @@ def test_it_needs_the_queue_in_its_version(url: str, addon: str) -> None:
     with connect(url) as db:
         db.execute("alter table pgque.config disable trigger all")
         db.execute("update pgque.config set schema_version = '0.0.1'")
-        with pytest.raises(psycopg.Error, match="this database has pgque 0.0.1"):
+        with pytest.raises(psycopg.Error, match=r"this database has pgque 0\.0\.1"):
             db.execute(addon_sql(addon))
     assert addon not in schemas(url)
 
@@ -60,6 +60,7 @@ def test_a_schema_of_its_name_is_left_alone(url: str, addon: str) -> None:
         db.execute(f"create schema {addon} create table kept ()".encode())
         with pytest.raises(psycopg.Error, match=f"schema {addon} already"):
             db.execute(addon_sql(addon))
+        db.rollback()
         assert value(db, "select to_regclass(%s)", f"{addon}.kept") is not None
 
 
@@ -144,7 +145,7 @@ def test_an_older_add_on_is_upgraded_with_the_queue(url: str) -> None:
     installer.install(url, ["qgres"])
     with connect(url) as db:
         db.execute("update pgque.addon set addon_version = '0.0.1'")
-    with pytest.raises(OlderInstalled, match="qgres 0.0.1"):
+    with pytest.raises(OlderInstalled, match=r"qgres 0\.0\.1"):
         PgqueResource(url=url, install="never").database_url()
     PgqueResource(url=url, install="upgrade").database_url()
     assert installer.installed_addons(url)["qgres"] != "0.0.1"

@@ -30,18 +30,25 @@ cross join lateral plpgsql_check_function_tb(
     security_warnings => false) f
 where p.pronamespace::regnamespace::text = any (array[%s, %s || '_coop', %s || '_ext'])
   and f.detail is distinct from 'cannot to determine result of dynamic SQL'
+  and f.message <> 'cannot determinate a result of dynamic SQL'
 order by 1, 2
 """
+
+# Makes the views on which triggers of the add-on are.
+WITH_TRIGGERS = {"pgq": "select pgq.create_queue('q')"}
 
 
 @pytest.mark.parametrize("addon", ADDONS)
 def test_no_function_has_a_warning(
     server: Server, addon_templates: Callable[[str], str], addon: str
 ) -> None:
-    with connect(server.database_url(addon_templates(addon))) as db:
-        with db.transaction(force_rollback=True):
-            db.execute("create extension plpgsql_check")
-            db.execute("create table checked (id bigint primary key, name text, at timestamptz)")
-            warnings = rows(db, CHECK, addon, addon, addon)
+    with (
+        connect(server.database_url(addon_templates(addon))) as db,
+        db.transaction(force_rollback=True),
+    ):
+        db.execute("create extension plpgsql_check")
+        db.execute("create table checked (id bigint primary key, name text, at timestamptz)")
+        db.execute(WITH_TRIGGERS.get(addon, "select").encode())
+        warnings = rows(db, CHECK, addon, addon, addon)
     found = [" | ".join(str(part) for part in row) for row in warnings]
     assert not found, "\n".join(found)
