@@ -5,7 +5,7 @@ that the role may not create, the error has the statement that somebody else run
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -54,6 +54,49 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
     except PermissionDenied as error:
         command = _create_sql(queue, options)
         raise _denied(client, what, action, advice, command) from error
+
+
+def ensure_topic(client: Client, topic: str) -> None:
+    """Creates a topic of postgremq and the queue that logs it, unless that queue exists.
+
+    Raises:
+        PermissionDenied: if the queue is missing and the role lacks pgque_admin.
+    """
+    queue = f"postgremq.{topic}"
+    _ensure_log(client, queue, lambda: client.run(calls.logs.log_topic(topic)))
+
+
+def ensure_serial_queue(client: Client, name: str) -> None:
+    """Creates a Serial Publisher of qgres and the queue that logs it, unless that queue exists.
+
+    Raises:
+        PermissionDenied: if the queue is missing and the role lacks pgque_admin.
+    """
+
+    def create() -> None:
+        with client.transaction():
+            if not client.run(calls.logs.has_serial_queue(name)):
+                client.run(calls.logs.create_serial_publisher(name))
+            client.run(calls.logs.log_serial_queue(name))
+
+    _ensure_log(client, f"qgres.{name}", create)
+
+
+def _ensure_log(client: Client, queue: str, create: Callable[[], object]) -> None:
+    if queue in client.run(calls.queues.queue_names()):
+        return
+    try:
+        create()
+    except PermissionDenied as error:
+        addon, _, name = queue.partition(".")
+        function = "log_topic" if addon == "postgremq" else "log_queue"
+        raise _denied(
+            client,
+            f'queue "{queue}" does not exist',
+            "create it",
+            "Let",
+            f"select {addon}.{function}({sql.Literal(name).as_string(None)});",
+        ) from error
 
 
 def register(

@@ -17,7 +17,13 @@ from .client import Client, HealthCheck
 from .client.pool import ClientPool
 from .client.positions import write_position
 from .deployment import deployment_name
-from .registration import ensure_consumer, ensure_queue, ensure_scheduled
+from .registration import (
+    ensure_consumer,
+    ensure_queue,
+    ensure_scheduled,
+    ensure_serial_queue,
+    ensure_topic,
+)
 
 if TYPE_CHECKING:
     from .embedded import EmbeddedPostgres
@@ -87,6 +93,16 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="Parameters of queues, by the queue's name, such as ticker_max_lag. They are "
         "also set on existing queues.",
     )
+    topics: list[str] = Field(
+        default_factory=list,
+        description="Topics of the add-on postgremq to create and to log if they are missing: each "
+        "message is also an event of the queue `postgremq.<topic>`.",
+    )
+    serial_queues: list[str] = Field(
+        default_factory=list,
+        description="Serial Publisher queues of the add-on qgres to create and to log if they are "
+        "missing: each entry is also an event of the queue `qgres.<name>`.",
+    )
     consumers: dict[str, list[str]] = Field(
         default_factory=dict,
         description="Consumers to register if they are missing, by queue: at the last tick, or at "
@@ -123,6 +139,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         declared = repr(
             (
                 *(url, self.install, self.addons, self.ticking, self.queues, self.queue_options),
+                *(self.topics, self.serial_queues),
                 *(self.consumers, self.start_at),
             )
         )
@@ -187,13 +204,22 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         with self.client() as client:
             return client.health()
 
+    def _needed_addons(self) -> list[str]:
+        needed = [("postgremq", self.topics), ("qgres", self.serial_queues)]
+        return list(dict.fromkeys([*self.addons, *(name for name, used in needed if used)]))
+
     def _prepare(self, url: str) -> None:
+        addons = self._needed_addons()
         if self.install == "if_missing":
-            installer.install_if_missing(url, self.addons)
+            installer.install_if_missing(url, addons)
         elif self.install == "upgrade":
-            installer.upgrade(url, self.addons)
-        installer.check_version(url, self.addons)
+            installer.upgrade(url, addons)
+        installer.check_version(url, addons)
         with Client(url) as client:
+            for topic in self.topics:
+                ensure_topic(client, topic)
+            for serial_queue in self.serial_queues:
+                ensure_serial_queue(client, serial_queue)
             for queue in dict.fromkeys([*self.queues, *self.queue_options]):
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
             for queue, consumers in self.consumers.items():

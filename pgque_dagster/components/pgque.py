@@ -132,6 +132,14 @@ class PgqueComponent(Options, dg.Component):
         dict[str, dict[str, Any]],
         option("Parameters of queues, by name.", {"orders": {"ticker_max_lag": "1 second"}}),
     ] = Field(default={})
+    topics: Annotated[
+        list[str],
+        option("Topics of postgremq to log: each is also the queue postgremq.<topic>.", ["orders"]),
+    ] = Field(default=[])
+    serial_queues: Annotated[
+        list[str],
+        option("Serial queues of qgres to log: each is also the queue qgres.<name>.", ["journal"]),
+    ] = Field(default=[])
     consumers: Annotated[
         dict[str, list[str]],
         option("Consumers to register with the queues, by queue.", {"orders": ["revenue"]}),
@@ -180,7 +188,10 @@ class PgqueComponent(Options, dg.Component):
         queues = list(all_components(context, QueueComponent))
         options["queue_options"] = _with_retention(self.queue_options, queues)
         named = [queue.queue for queue in queues]
-        options["queues"] = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
+        logged = [f"postgremq.{topic}" for topic in self.topics]
+        logged += [f"qgres.{queue}" for queue in self.serial_queues]
+        named = [*self.queues, *self.queue_options, *named, *logged]
+        options["queues"] = list(dict.fromkeys(named))
         consumers = list(all_components(context, BatchConsumerComponent))
         _check_consumers(consumers, options["queues"])
         for window in all_components(context, WindowComponent):

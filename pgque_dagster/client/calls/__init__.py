@@ -4,12 +4,23 @@ A call is a text, its parameters, and how to read the rows. A client runs it on 
 connection it has.
 """
 
-from . import batches, consumers, dead_letters, maintenance, plans, publishing, queues, statistics
+from . import (
+    batches,
+    consumers,
+    dead_letters,
+    logs,
+    maintenance,
+    plans,
+    publishing,
+    queues,
+    statistics,
+)
 
 __all__ = [
     "batches",
     "consumers",
     "dead_letters",
+    "logs",
     "maintenance",
     "plans",
     "publishing",

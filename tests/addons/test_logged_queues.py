@@ -1,0 +1,145 @@
+"""A topic and a serial queue are read by Dagster, Spark and streams like any queue."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgque_dagster import PgqueResource, SparkBatch, installer, pgque_asset
+from pgque_dagster.client import PermissionDenied
+from pgque_dagster.spark import register
+from tests.dagster.support import StoringIOManager, materialize
+from tests.support.databases import empty_database
+from tests.support.dg_project import DgProject
+from tests.support.logins import as_login
+from tests.support.queues import Connection, connect, tick, value
+from tests.support.streams import needs_available_now
+
+PUBLISH = {
+    "postgremq": "select postgremq.publish_message('orders', jsonb_build_object('n', %s::int))",
+    "qgres": "select qgres.\"Publish\"('orders', jsonb => jsonb_build_object('n', %s::int))",
+}
+DECLARED: dict[str, dict[str, Any]] = {
+    "postgremq": {"topics": ["orders"]},
+    "qgres": {"serial_queues": ["orders"]},
+}
+each_addon = pytest.mark.parametrize("addon", DECLARED)
+
+
+@pytest.fixture
+def url(server: Any) -> Iterator[str]:
+    """An empty database."""
+    with empty_database(server) as url:
+        yield url
+
+
+@pytest.fixture
+def db(url: str) -> Iterator[Connection]:
+    with connect(url) as db:
+        yield db
+
+
+@pytest.fixture
+def publish(db: Connection) -> Callable[[str, range], None]:
+    """Publishes numbers, and ticks the queue that logs them."""
+
+    def numbers(addon: str, wanted: range) -> None:
+        for number in wanted:
+            value(db, PUBLISH[addon], number)
+        tick(db, f"{addon}.orders")
+
+    return numbers
+
+
+def totals_of(queue: str) -> dg.AssetsDefinition:
+    @pgque_asset(queue=queue)
+    def totals(batch: SparkBatch) -> Any:
+        rows = batch.payload("n int not null", keep=["ev_extra1"]).collect()
+        return sorted((int(row["ev_extra1"]), row["n"]) for row in rows)
+
+    return totals
+
+
+@each_addon
+def test_an_asset_gets_each_entry_once_and_in_order(
+    url: str, spark: SparkSession, addon: str, publish: Callable[[str, range], None]
+) -> None:
+    queue = f"{addon}.orders"
+    resource = PgqueResource(url=url, consumers={queue: ["totals"]}, **DECLARED[addon])
+    resource.database_url()
+    kept = StoringIOManager()
+    for numbers in (range(1, 4), range(4, 7)):
+        publish(addon, numbers)
+        result = materialize(
+            totals_of(queue), url, spark, io_manager=kept, resources={"pgque": resource}
+        )
+        assert result.success
+    ids = [entry for batch in kept.stored for entry, _ in batch]
+    assert [number for batch in kept.stored for _, number in batch] == [1, 2, 3, 4, 5, 6]
+    assert ids == sorted(set(ids))
+    with connect(url) as db:
+        assert value(db, "select pgque.next_batch(%s, 'totals')", queue) is None
+
+
+@needs_available_now
+@each_addon
+def test_a_stream_gets_each_entry_once(
+    url: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    addon: str,
+    publish: Callable[[str, range], None],
+) -> None:
+    queue = f"{addon}.orders"
+    PgqueResource(url=url, consumers={queue: ["stream"]}, **DECLARED[addon]).database_url()
+    publish(addon, range(1, 6))
+    register(spark)
+    delivered: list[str] = []
+
+    def keep(events: DataFrame, _: int) -> None:
+        delivered.extend(row.ev_data for row in events.select("ev_data").collect())
+
+    query = (
+        spark.readStream.format("pgque")
+        .options(url=url, queue=queue, consumer="stream")
+        .load()
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert sorted(delivered) == [f'{{"n": {number}}}' for number in range(1, 6)]
+
+
+@each_addon
+def test_a_reader_starts_where_an_administrator_did(url: str, addon: str) -> None:
+    installer.install(url, [addon])
+    reader = as_login(url, "pgque_reader")
+    with pytest.raises(PermissionDenied, match=f'queue "{addon}.orders" does not exist') as error:
+        PgqueResource(url=reader, **DECLARED[addon]).database_url()
+    assert f"select {addon}.log_" in str(error.value.hint)
+    PgqueResource(url=url, **DECLARED[addon]).database_url()
+    assert PgqueResource(url=reader, **DECLARED[addon]).database_url() == reader
+
+
+@each_addon
+def test_yaml_declares_what_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addon: str
+) -> None:
+    project = DgProject(tmp_path)
+    monkeypatch.chdir(project.folder)
+    monkeypatch.syspath_prepend(project.folder)
+    ((option, names),) = DECLARED[addon].items()
+    project.write(
+        "pgque", f"type: pgque_dagster.PgqueComponent\nattributes: {{{option}: {names}}}\n"
+    )
+    consumer = f"queue: {addon}.orders, consumer: totals, transform: math.sqrt"
+    project.write(
+        "totals", f"type: pgque_dagster.BatchConsumerComponent\nattributes: {{{consumer}}}\n"
+    )
+    resource = project.load().resources["pgque"]
+    assert getattr(resource, option) == names
