@@ -1,0 +1,280 @@
+"""docs/migrating.md, step by step, from Debian's C extension, while everything runs."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+import pytest
+
+from tests.addons.conftest import addon_sql
+from tests.conftest import INSTALL_SQL
+from tests.support.databases import empty_database
+from tests.support.debian import DebianPostgres
+from tests.support.pgq_programs import wait_until
+from tests.support.queues import Connection, connect, rows, value
+
+pytestmark = pytest.mark.program("postgresql-15-pgq3")
+
+PAGE = Path(__file__).parents[3] / "docs" / "migrating.md"
+BLOCKS = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+UNREAD, CREATE, SWITCH_TRIGGERS, WHAT_IS_UNREAD, REPLACE, PRINT, CLOSE = BLOCKS
+
+BOOKS = """
+create table orders (id serial primary key, note text);
+create table ledger (payload text primary key);
+create table sink (consumer text, payload text);
+"""
+CONSUMERS = ("quick", "slow")
+
+Step = Callable[[Connection], object]
+
+
+class Runner(threading.Thread):
+    """Repeats a step on a connection of its own until it is stopped."""
+
+    def __init__(self, url: str, step: Step) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+        self._url = url
+        self._step = step
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with connect(self._url) as db:
+                while not self._stopping.is_set():
+                    self._step(db)
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+        assert self.error is None, self.error
+
+
+@contextmanager
+def runners() -> Iterator[Callable[[str, Step], Runner]]:
+    """Starts runners, and stops those that are left."""
+    started: list[Runner] = []
+
+    def start(url: str, step: Step) -> Runner:
+        started.append(Runner(url, step))
+        started[-1].start()
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for each in started:
+            each.stop()
+
+
+def ordering(numbers: Iterator[int]) -> Step:
+    """Changes a table. Its trigger sends the change, to whichever queue."""
+
+    def step(db: Connection) -> None:
+        with db.transaction():
+            order = value(db, "insert into orders (note) values (%s) returning id", next(numbers))
+            db.execute("insert into ledger values (%s)", [f"order {order}"])
+
+    return step
+
+
+def sending(schema: str, numbers: Iterator[int]) -> Step:
+    """Sends events by a call."""
+
+    def step(db: Connection) -> None:
+        payload = f"{schema} {next(numbers)}"
+        with db.transaction():
+            value(db, f"select {schema}.insert_event('q', 't', %s)", payload)
+            db.execute("insert into ledger values (%s)", [payload])
+
+    return step
+
+
+def consuming(schema: str, consumer: str) -> Step:
+    """Notes events in the transaction that finishes the batch; retries some of them once."""
+
+    def step(db: Connection) -> None:
+        batch = value(db, f"select {schema}.next_batch('q', %s)", consumer)
+        if batch is None:
+            value(db, "select pg_sleep(0.01)::text")
+            return
+        with db.transaction():
+            events = f"select ev_id, ev_retry, ev_data from {schema}.get_batch_events(%s)"
+            for ev_id, retry, data in rows(db, events, batch):
+                order = re.match(r"id=(\d+)&", data)
+                payload = f"order {order[1]}" if order else data
+                if retry is None and payload.endswith("7"):
+                    value(db, f"select {schema}.event_retry(%s, %s, 0)", batch, ev_id)
+                else:
+                    db.execute("insert into sink values (%s, %s)", [consumer, payload])
+            value(db, f"select {schema}.finish_batch(%s)", batch)
+
+    return step
+
+
+def ticking(schema: str) -> Step:
+    """Does what pgqd does."""
+
+    def step(db: Connection) -> None:
+        value(db, f"select {schema}.ticker()")
+        value(db, f"select {schema}.maint_retry_events()")
+        value(db, "select pg_sleep(0.02)::text")
+
+    return step
+
+
+@pytest.fixture(scope="module")
+def debian() -> Iterator[DebianPostgres]:
+    with (
+        TemporaryDirectory(prefix="pgque-test-") as folder,
+        DebianPostgres(Path(folder) / "postgres") as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def old_url(debian: DebianPostgres) -> Iterator[str]:
+    """A database with a queue of C PgQ, its consumers, and a table that publishes."""
+    with empty_database(debian) as url:
+        with connect(url) as db:
+            db.execute("create extension pgq")
+            db.execute(BOOKS.encode())
+            value(db, "select pgq.create_queue('q')")
+            db.execute(
+                "update pgq.queue set queue_ticker_max_lag = '0.05 s', queue_ticker_max_count = 20,"
+                " queue_ticker_idle_period = '0.2 s', queue_rotation_period = '3 h'"
+            )
+            for consumer in CONSUMERS:
+                value(db, "select pgq.register_consumer('q', %s)", consumer)
+            db.execute(
+                "create trigger send after insert on orders"
+                " for each row execute procedure pgq.logutriga('q')"
+            )
+            db.execute(UNREAD.encode())
+        yield url
+
+
+def is_finished(db: Connection) -> bool:
+    return rows(db, WHAT_IS_UNREAD) == []
+
+
+def check_books(*databases: Connection) -> None:
+    """Each consumer noted each committed event once."""
+    sent = sorted(text for db in databases for (text,) in rows(db, "select payload from ledger"))
+    sql = "select payload from sink where consumer = %s"
+    for consumer in CONSUMERS:
+        noted = sorted(text for db in databases for (text,) in rows(db, sql, consumer))
+        assert noted == sent
+
+
+def count_noted(db: Connection, consumer: str) -> int:
+    found: int = value(db, "select count(*) from sink where consumer = %s", consumer)
+    return found
+
+
+def is_all_noted(*databases: Connection) -> bool:
+    sent = sum(value(db, "select count(*) from ledger") for db in databases)
+    return all(sum(count_noted(db, each) for db in databases) >= sent for each in CONSUMERS)
+
+
+def refuses(db: Connection, block: str) -> None:
+    with pytest.raises(psycopg.errors.RaiseException, match="events are unread"):
+        db.execute(block.encode())
+    db.execute("rollback")
+
+
+def test_a_queue_moves_within_its_database(old_url: str) -> None:
+    numbers = count()
+    with runners() as start, connect(old_url) as db, connect(old_url) as late:
+        ticker = start(old_url, ticking("pgq"))
+        orders = start(old_url, ordering(numbers))
+        calls = start(old_url, sending("pgq", numbers))
+        quick = start(old_url, consuming("pgq", "quick"))
+        wait_until(lambda: count_noted(db, "quick") > 50)
+        wait_until(lambda: value(db, "select pgq.next_batch('q', 'slow')") is not None)
+
+        db.execute(INSTALL_SQL.read_bytes())
+        db.execute(CREATE.encode())
+        with late.transaction():
+            sending("pgq", numbers)(late)
+            db.execute(SWITCH_TRIGGERS.encode())
+            calls.stop()
+            new_calls = start(old_url, sending("pgque", numbers))
+        wait_until(lambda: value(db, "select count(*) from pgque.event_1") > 50)
+        refuses(db, REPLACE)
+
+        slow = start(old_url, consuming("pgq", "slow"))
+        wait_until(lambda: is_finished(db))
+        for each in (quick, slow, ticker):
+            each.stop()
+        db.execute(REPLACE.encode())
+        db.execute(addon_sql("pgq"))
+        start(old_url, ticking("pgq"))
+        for consumer in CONSUMERS:
+            start(old_url, consuming("pgq", consumer))
+        wait_until(lambda: min(count_noted(db, each) for each in CONSUMERS) > 100)
+        orders.stop()
+        new_calls.stop()
+        wait_until(lambda: is_all_noted(db))
+        check_books(db)
+        found = rows(
+            db, "select queue_ticker_max_count, queue_rotation_period::text from pgq.queue"
+        )
+        assert found == [(20, "03:00:00")]
+
+
+def test_a_queue_moves_to_another_database(debian: DebianPostgres, old_url: str) -> None:
+    numbers = count()
+    with (
+        empty_database(debian) as new_url,
+        connect(old_url) as db,
+        connect(new_url) as new,
+        runners() as start,
+    ):
+        new.execute(BOOKS.encode())
+        start(old_url, ticking("pgq"))
+        calls = start(old_url, sending("pgq", numbers))
+        quick = start(old_url, consuming("pgq", "quick"))
+        wait_until(lambda: count_noted(db, "quick") > 50)
+
+        new.execute(INSTALL_SQL.read_bytes())
+        new.execute(addon_sql("pgq"))
+        for (command,) in rows(db, PRINT):
+            new.execute(command.encode())
+        start(new_url, ticking("pgq"))
+        new_calls = start(new_url, sending("pgq", numbers))
+        calls.stop()
+        refuses(db, CLOSE)
+
+        slow = start(old_url, consuming("pgq", "slow"))
+        wait_until(lambda: is_finished(db))
+        quick.stop()
+        slow.stop()
+        for consumer in CONSUMERS:
+            start(new_url, consuming("pgq", consumer))
+        db.execute(CLOSE.encode())
+        with pytest.raises(psycopg.Error, match="disallowed"):
+            sending("pgq", numbers)(db)
+        wait_until(lambda: min(count_noted(new, each) for each in CONSUMERS) > 50)
+        new_calls.stop()
+        wait_until(lambda: is_all_noted(db, new))
+        check_books(db, new)
+
+
+def test_a_record_of_the_old_batches_is_forgotten(db: Connection) -> None:
+    value(db, "select pgq_ext.set_batch_done('c', 1)")
+    value(db, "select pgq_ext.set_last_tick('c', 7)")
+    commands = re.findall(r"`(select pgq_ext[^`]*)`", PAGE.read_text())
+    for command in commands:
+        value(db, command.replace("'consumer'", "'c'"))
+    assert len(commands) == 2
+    assert value(db, "select pgq_ext.is_batch_done('c', 1)") is False
+    assert value(db, "select pgq_ext.get_last_tick('c')") is None
