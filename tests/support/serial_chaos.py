@@ -1,0 +1,126 @@
+"""The workers of busy serial queues as processes, which may lose their connection at any moment.
+
+Senders note what they send in `ledger`, in the same transaction. The consumer `inside` and the
+removers note what they get in the same transaction, too. The consumer `outside` stores it
+in a second database before it commits, so it may store an entry twice, as the same row.
+
+    python -m tests.support.serial_chaos ROLE URL SINK_URL SEED
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from random import Random
+
+import psycopg
+
+from tests.support.queues import Connection, connect, value
+from tests.support.serial import add, consume, make_sp, make_sr, publish, remove
+
+BOOKS = """
+create table stop ();
+create table ledger (queue text, number bigint, payload text primary key);
+create table sink (queue text, number bigint, payload text primary key);
+"""
+SINK = "create table sink (number bigint primary key, payload text)"
+
+Work = Callable[[Connection, str, Random], None]
+
+
+def prepare(db: Connection) -> None:
+    """The queues and the books."""
+    db.execute(BOOKS.encode())
+    make_sp(db, consumers=("inside", "outside"))
+    make_sr(db)
+    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+
+
+def send(db: Connection, sink: str, random: Random) -> None:
+    """Publishes and adds, in a transaction with savepoints that may be rolled back."""
+    with db.transaction(force_rollback=random.random() < 0.2):
+        for _ in range(random.randint(1, 3)):
+            with db.transaction(force_rollback=random.random() < 0.2):
+                text = f"{random.getrandbits(64)}"
+                (number,) = publish(db, text)
+                db.execute("insert into ledger values ('sp', %s, %s)", [number, text])
+                add(db, text)
+                db.execute("insert into ledger values ('sr', null, %s)", [f"sr {text}"])
+        if random.random() < 0.05:
+            time.sleep(random.uniform(0, 0.2))
+
+
+def consume_inside(db: Connection, sink: str, random: Random) -> None:
+    """Stores the entries in the transaction that consumes them."""
+    with db.transaction(force_rollback=random.random() < 0.1):
+        for number, text in consume(db, "inside", random.randint(1, 20)):
+            db.execute("insert into sink values ('sp', %s, %s)", [number, text])
+
+
+def consume_outside(db: Connection, sink: str, random: Random) -> None:
+    """Stores the entries in another database first, where an entry counts once."""
+    with connect(sink) as other, db.transaction(force_rollback=random.random() < 0.1):
+        for row in consume(db, "outside", random.randint(1, 20)):
+            sql = (
+                "insert into sink as s values (%s, %s) on conflict (number)"
+                " do update set payload = excluded.payload || s.payload"
+                " where excluded.payload <> s.payload"
+            )
+            other.execute(sql.encode(), row)
+
+
+def remove_some(db: Connection, sink: str, random: Random) -> None:
+    """Stores the entries in the transaction that removes them."""
+    with db.transaction(force_rollback=random.random() < 0.1):
+        for text in remove(db, random.randint(1, 20)):
+            db.execute("insert into sink values ('sr', null, %s)", [f"sr {text}"])
+
+
+def maintain(db: Connection, sink: str, random: Random) -> None:
+    """Rotates all the time."""
+    value(db, "select qgres.maint()")
+    time.sleep(0.01)
+
+
+ROLES: dict[str, Work] = {
+    "sender": send,
+    "inside": consume_inside,
+    "outside": consume_outside,
+    "remover": remove_some,
+    "maintainer": maintain,
+}
+CAST = ["sender"] * 3 + ["inside"] * 2 + ["outside"] * 2 + ["remover"] * 2 + ["maintainer"]
+
+
+def drain(db: Connection, sink: str) -> None:
+    """Reads what is left, without anything that goes wrong."""
+    calm = Random(0)
+    calm.random = lambda: 0.999  # type: ignore[method-assign]
+    for _ in range(100_000):
+        before = value(db, "select count(*) from sink")
+        for work in (consume_inside, consume_outside, remove_some):
+            work(db, sink, calm)
+        last = value(db, "select max(number) from ledger")
+        with connect(sink) as other:
+            is_read = value(other, "select coalesce(max(number), 0)::bigint from sink") >= last
+        if is_read and value(db, "select count(*) from sink") == before:
+            return
+
+
+def work(role: str, url: str, sink: str, seed: int) -> None:
+    """Works until `stop` holds a row. Ends at an error that no lost connection explains."""
+    random = Random(seed)
+    while True:
+        try:
+            with connect(f"{url}&application_name=chaos-{role}") as db:
+                while not value(db, "select count(*) from stop"):
+                    ROLES[role](db, sink, random)
+                return
+        except psycopg.Error as error:
+            state = error.sqlstate
+            if state is not None and not state.startswith(("08", "57")):
+                raise
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
