@@ -3,11 +3,10 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
-import psycopg
 import pytest
 
+from tests.support.publishers import Publishers
 from tests.support.queues import Connection, connect, refused, value, wait_until_blocked
 from tests.support.serial import (
     add,
@@ -216,44 +215,6 @@ def test_own_entries_of_a_transaction_are_removed_once(db: Connection, another: 
     assert len(rest) == 3
     assert sorted(rest) == sorted(set(rest))
     assert remove(db) == []
-
-
-class Publishers:
-    """Threads that publish their own running numbers; some transactions roll back, some die."""
-
-    def __init__(self, url: str, threads: int, transactions: int) -> None:
-        self._url = url
-        self._transactions = transactions
-        self.committed: dict[int, list[str]] = {}
-        self._threads = [threading.Thread(target=self._run, args=(nr,)) for nr in range(threads)]
-
-    def __enter__(self) -> "Publishers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for thread in self._threads:
-            thread.join()
-
-    @property
-    def are_running(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
-
-    def _run(self, thread: int) -> None:
-        done = self.committed[thread] = []
-        db = connect(self._url)
-        for nr in range(self._transactions):
-            texts = [f"{thread}:{nr}:{part}" for part in range(nr % 3 + 1)]
-            with suppress(psycopg.OperationalError), db.transaction(force_rollback=nr % 4 == 3):
-                publish(db, *texts)
-                if nr % 7 == 6:
-                    value(db, "select pg_terminate_backend(pg_backend_pid())")
-                if nr % 4 != 3:
-                    done += texts
-            if db.closed:
-                db = connect(self._url)
-        db.close()
 
 
 def test_many_publishers_leave_no_gap_and_consumers_see_the_order(
