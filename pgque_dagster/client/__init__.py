@@ -63,6 +63,7 @@ from .models import (
 )
 from .partitions import PartitionedConsumer, Slot
 from .positions import Position
+from .serial import Entry, NumberedEntry, SerialQueue
 from .ticker import Ticker
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ __all__ = [
     "DeadLetterCount",
     "DeadLetterNotFound",
     "Delivery",
+    "Entry",
     "Event",
     "EventNotInBatch",
     "HandlerMissing",
@@ -123,6 +125,7 @@ __all__ = [
     "Metric",
     "NewerInstalled",
     "NotAdopted",
+    "NumberedEntry",
     "OlderInstalled",
     "PartitionedConsumer",
     "PermissionDenied",
@@ -142,6 +145,7 @@ __all__ = [
     "SchedulerMissing",
     "SchemaMissing",
     "Sent",
+    "SerialQueue",
     "SkipsEvents",
     "Slot",
     "Sought",

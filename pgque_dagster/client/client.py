@@ -7,6 +7,7 @@ from .consuming import Consuming
 from .dead_letters import DeadLetters
 from .producing import Producing
 from .registrations import Registrations
+from .serial import AsyncSerialQueues, SerialQueues
 from .session import Session
 
 
@@ -36,6 +37,11 @@ class Client(Session, Producing, Registrations, Consuming[Batch], Administration
 
     _batch_class = Batch
 
+    @property
+    def serial(self) -> SerialQueues:
+        """The serial queues of the add-on qgres."""
+        return SerialQueues(self)
+
 
 class AsyncClient(
     AsyncSession, Producing, Registrations, Consuming[AsyncBatch], Administration, DeadLetters
@@ -57,3 +63,8 @@ class AsyncClient(
     """
 
     _batch_class = AsyncBatch
+
+    @property
+    def serial(self) -> AsyncSerialQueues:
+        """The serial queues of the add-on qgres."""
+        return AsyncSerialQueues(self)

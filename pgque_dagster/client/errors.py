@@ -215,6 +215,10 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
     hint = error.diag.message_hint or ""
     if error.sqlstate in _BY_CODE:
         return _BY_CODE[error.sqlstate](message, hint)
+    if isinstance(error, pg.InvalidSchemaName | pg.UndefinedTable) and '"qgres' in message:
+        return SchemaMissing(
+            f"this database has no serial queues: {message}", "Run: pgque install --with qgres"
+        )
     if isinstance(error, pg.InvalidSchemaName):
         return SchemaMissing(f"this database has no pgque schema: {message}", _INSTALL)
     # A name, which no language of the server translates.

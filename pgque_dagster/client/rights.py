@@ -22,10 +22,18 @@ create_queue dlq_purge drop_queue force_next_tick insert_event_raw maint maint_o
 pause_queue resume_queue run_maintenance set_queue_config start status stop ticker ticker_pace
 """
 _CALL = re.compile(r"\bpgque\.(\w+)\s*\(")
+# Functions of the add-on qgres; those not listed need qgres__queue_delete.
+_SERIAL_MANAGE = "queue__create queue__drop log_queue"
+_SERIAL_INSERT = "Publish add"
+_SERIAL_CALL = re.compile(r'\bqgres\."?(\w+)"?\s*\(')
 
 
 def role_for(statement: str) -> str | None:
-    """Returns the role that a statement needs; None if it calls no function of pgque."""
+    """Returns the role that a statement needs; None if it calls no function of ours."""
+    serial = _SERIAL_CALL.findall(statement)
+    if serial:
+        manages, inserts = (serial[0] in each.split() for each in (_SERIAL_MANAGE, _SERIAL_INSERT))
+        return f"qgres__queue_{'manage' if manages else 'insert' if inserts else 'delete'}"
     names = set(_CALL.findall(statement))
     if names & set(_ADMIN.split()):
         return "pgque_admin"
