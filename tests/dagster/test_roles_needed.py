@@ -22,6 +22,7 @@ from pgque_dagster import (
     build_pgque_sensor,
     build_pgque_ticker_sensor,
     build_queue_health_checks,
+    installer,
     pgque_asset,
     pgque_multi_asset,
     pgque_replay_asset,
@@ -125,6 +126,14 @@ class Shop:
             "pyspark": SessionHolder(self._spark),
             "io_manager": StoringIOManager(),
         }
+
+    def _topics(self, url: str) -> str:
+        installer.install(self._admin.url, ["postgremq"])
+        return self._resource(url, topics=["orders"]).database_url()
+
+    def _serial_queues(self, url: str) -> str:
+        installer.install(self._admin.url, ["qgres"])
+        return self._resource(url, serial_queues=["orders"]).database_url()
 
     def _pgqueresource(self, url: str) -> str:
         return self._resource(url, consumers={"orders": ["revenue"]}).database_url()

@@ -1,5 +1,6 @@
 -- The last file: revokes all from PUBLIC, then grants. What PUBLIC gets is what upstream gives it:
--- the names and types of queues, and functions that call the others with the caller's rights.
+-- the names and types of queues, and functions that call the others with the caller's rights. Who
+-- administers pgque manages serial queues, too.
 revoke all on all tables in schema qgres from public;
 revoke all on all sequences in schema qgres from public;
 revoke all on all routines in schema qgres from public;
@@ -38,7 +39,7 @@ grant execute on function
     qgres.queue__drop(integer, boolean),
     qgres.log_queue(text),
     qgres.maint()
-to qgres__queue_manage;
+to qgres__queue_manage, pgque_admin;
 
 grant execute on function
     qgres."_Publish"(integer, qgres.queue_entry),
