@@ -308,6 +308,267 @@ begin
 end;
 $$;
 
+-- ===== addons/qgres/functions.sql ================================================================
+
+-- Functions that are generated for each queue, because their plans are cached: to plan a statement that
+-- names a queue's tables takes longer than to run it. Only the functions below call them, which have
+-- locked the queue or the consumer. They name both halves wherever that gives the same answer as the
+-- right one: the newest position and the last number are the highest of both.
+
+-- Lists the functions that were generated for a queue.
+-- locks: none. writes: nothing.
+create or replace function qgres._queue_functions(i_queue_id integer)
+returns setof regprocedure
+language sql stable
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+    select p.oid::regprocedure
+    from pg_proc p
+    where p.pronamespace = 'qgres'::regnamespace
+      and p.proname ~ format('^s[pr]_[a-z]+_%s$', i_queue_id);
+$$;
+
+-- Creates the function that says where a consumer of an SP queue stands, and the last number of the
+-- queue. It is inlined into the statements that use it.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_positions_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: the queue's number
+        $sql$
+        create or replace function qgres.sp_positions_%1$s(
+            i_consumer_id integer, i_base bigint, i_first bigint)
+        returns table (position_number bigint, last_number bigint) language sql stable as $body$
+            select greatest(
+                       i_base,
+                       (select p.upto_number from qgres.sp_position_%1$s_0 p
+                        where p.consumer_id = i_consumer_id order by p.after_number desc limit 1),
+                       (select p.upto_number from qgres.sp_position_%1$s_1 p
+                        where p.consumer_id = i_consumer_id order by p.after_number desc limit 1)),
+                   greatest(
+                       i_first - 1,
+                       (select e.sequence_number from qgres.sp_entry_%1$s_0 e
+                        order by e.sequence_number desc limit 1),
+                       (select e.sequence_number from qgres.sp_entry_%1$s_1 e
+                        order by e.sequence_number desc limit 1))
+        $body$
+        $sql$, i_queue_id);
+end;
+$$;
+
+-- Creates the function that publishes to an SP queue: it inserts an entry after the last one.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_publish_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: the queue's number
+        $sql$
+        create or replace function qgres.sp_publish_%1$s(
+            i_half smallint, i_first bigint, i_entry qgres.queue_entry)
+        returns bigint language plpgsql as $body$
+        declare
+            v_number bigint;
+        begin
+            if i_half = 0 then
+                insert into qgres.sp_entry_%1$s_0 as new (sequence_number, bytea, jsonb, text)
+                values (coalesce((select e.sequence_number from qgres.sp_entry_%1$s_0 e
+                                  order by e.sequence_number desc limit 1) + 1, i_first),
+                        i_entry.bytea, i_entry.jsonb, i_entry.text)
+                on conflict do nothing returning new.sequence_number into strict v_number;
+            else
+                insert into qgres.sp_entry_%1$s_1 as new (sequence_number, bytea, jsonb, text)
+                values (coalesce((select e.sequence_number from qgres.sp_entry_%1$s_1 e
+                                  order by e.sequence_number desc limit 1) + 1, i_first),
+                        i_entry.bytea, i_entry.jsonb, i_entry.text)
+                on conflict do nothing returning new.sequence_number into strict v_number;
+            end if;
+            return v_number;
+        end;
+        $body$
+        $sql$, i_queue_id);
+end;
+$$;
+
+-- Creates the function that moves a consumer of an SP queue and returns the entries that it passed.
+-- Numbers have no gaps and become visible in order, so the end of the page follows from its beginning.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_consume_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: the queue's number
+        $sql$
+        create or replace function qgres.sp_consume_%1$s(
+            i_consumer qgres._consumer, i_first bigint, i_limit integer)
+        returns setof qgres._sp_entry language plpgsql
+        set enable_seqscan = off set enable_bitmapscan = off as $body$
+        declare
+            v_after  bigint;
+            v_upto   bigint;
+        begin
+            select p.position_number, least(p.position_number + i_limit, p.last_number)
+            into v_after, v_upto
+            from qgres.sp_positions_%1$s(i_consumer.consumer_id, i_consumer.base_number, i_first) p;
+            if v_upto > v_after and i_consumer.half = 0 then
+                insert into qgres.sp_position_%1$s_0
+                values (i_consumer.consumer_id, v_after, v_upto) on conflict do nothing;
+            elsif v_upto > v_after then
+                insert into qgres.sp_position_%1$s_1
+                values (i_consumer.consumer_id, v_after, v_upto) on conflict do nothing;
+            else
+                return;
+            end if;
+            return query
+            select e.* from qgres.sp_entry_%1$s_0 e
+            where e.sequence_number > v_after and e.sequence_number <= v_upto
+            union all
+            select e.* from qgres.sp_entry_%1$s_1 e
+            where e.sequence_number > v_after and e.sequence_number <= v_upto
+            order by 1;
+        end;
+        $body$
+        $sql$, i_queue_id);
+end;
+$$;
+
+-- Creates the function that adds to an SR queue.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_add_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: the queue's number
+        $sql$
+        create or replace function qgres.sr_add_%1$s(i_half smallint, i_entry qgres.queue_entry)
+        returns void language plpgsql as $body$
+        begin
+            if i_half = 0 then
+                insert into qgres.sr_entry_%1$s_0 (bytea, jsonb, text)
+                values (i_entry.bytea, i_entry.jsonb, i_entry.text);
+            else
+                insert into qgres.sr_entry_%1$s_1 (bytea, jsonb, text)
+                values (i_entry.bytea, i_entry.jsonb, i_entry.text);
+            end if;
+        end;
+        $body$
+        $sql$, i_queue_id);
+end;
+$$;
+
+-- Creates the function that returns up to i_limit entries of an SR queue behind a place that are
+-- visible in one snapshot and not in another, or, without the later snapshot, those that this
+-- transaction added behind a place. The search begins at i_low, so a transaction that is open for long
+-- costs nothing.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_page_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: the queue's number
+        $sql$
+        create or replace function qgres.sr_page_%1$s(
+            i_position qgres._sr_position, i_low xid8, i_id bigint, i_limit bigint)
+        returns setof qgres._sr_entry language plpgsql
+        set enable_seqscan = off set enable_bitmapscan = off as $body$
+        begin
+            if i_position.until_snapshot is null then
+                return query
+                select e.* from (select * from qgres.sr_entry_%1$s_0
+                                 union all select * from qgres.sr_entry_%1$s_1) e
+                where e.entry_txid = i_low and e.entry_id > i_id
+                order by e.entry_txid, e.entry_id limit i_limit;
+                return;
+            end if;
+            return query
+            select e.* from (select * from qgres.sr_entry_%1$s_0
+                             union all select * from qgres.sr_entry_%1$s_1) e
+            where (e.entry_txid, e.entry_id) > (i_low, i_id)
+              and e.entry_txid < pg_snapshot_xmax(i_position.until_snapshot)
+              and pg_visible_in_snapshot(e.entry_txid, i_position.until_snapshot)
+              and not pg_visible_in_snapshot(e.entry_txid, i_position.after_snapshot)
+              and (e.entry_txid = i_position.own_txid and e.entry_id <= i_position.own_id) is not true
+            order by e.entry_txid, e.entry_id limit i_limit;
+        end;
+        $body$
+        $sql$, i_queue_id);
+end;
+$$;
+
+-- Creates the functions that read and write the log of positions of an SR queue.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_removal_functions(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: the queue's number
+        $sql$
+        create or replace function qgres.sr_removed_%1$s()
+        returns qgres._sr_position language plpgsql
+        set enable_seqscan = off set enable_bitmapscan = off as $body$
+        declare
+            v_position qgres._sr_position;
+        begin
+            select p.* into v_position
+            from (select * from qgres.sr_position_%1$s_0
+                  union all select * from qgres.sr_position_%1$s_1) p
+            order by p.pos_seq desc limit 1;
+            return v_position;
+        end;
+        $body$;
+        create or replace function qgres.sr_move_%1$s(
+            i_half smallint, i_position qgres._sr_position)
+        returns void language plpgsql as $body$
+        begin
+            if i_half = 0 then
+                insert into qgres.sr_position_%1$s_0 select i_position.* on conflict do nothing;
+            else
+                insert into qgres.sr_position_%1$s_1 select i_position.* on conflict do nothing;
+            end if;
+        end;
+        $body$
+        $sql$, i_queue_id);
+end;
+$$;
+
+-- Creates the functions of a queue. An installation creates them again.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_functions(i_queue qgres._queue)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_function regprocedure;
+begin
+    if i_queue.queue_type = 'Serial Publisher' then
+        perform qgres._build_positions_function(i_queue.queue_id);
+        perform qgres._build_publish_function(i_queue.queue_id);
+        perform qgres._build_consume_function(i_queue.queue_id);
+    else
+        perform qgres._build_add_function(i_queue.queue_id);
+        perform qgres._build_page_function(i_queue.queue_id);
+        perform qgres._build_removal_functions(i_queue.queue_id);
+    end if;
+    for v_function in select f from qgres._queue_functions(i_queue.queue_id) f loop
+        execute format('revoke all on function %s from public', v_function);  -- quoted: by regprocedure
+    end loop;
+end;
+$$;
+
 -- ===== addons/qgres/queues.sql ===================================================================
 
 -- Returns the name of a table of a queue, with its schema. Kinds are sp_entry, sp_position, sr_entry
@@ -376,6 +637,7 @@ begin
             execute format('revoke all on %s from public', v_table);  -- quoted: a number's
         end loop;
     end loop;
+    perform qgres._build_functions(v_queue);
     if queue_type = 'Serial Remover' then
         execute format('insert into %s (pos_seq, after_snapshot) values (1, $1)',  -- quoted: a number's
                        qgres._table('sr_position', v_queue.queue_id, 0))
@@ -437,9 +699,10 @@ language plpgsql security definer
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  qgres._queue;
-    v_table  text;
-    v_left   text;
+    v_queue     qgres._queue;
+    v_table     text;
+    v_left      text;
+    v_function  regprocedure;
 begin
     if force is not true then
         perform pgque.check_read_committed('queue__drop without force');
@@ -463,6 +726,9 @@ begin
     end if;
     delete from qgres._consumer c where c.queue_id = $1;
     delete from qgres._queue q where q.queue_id = $1;
+    for v_function in select f from qgres._queue_functions(queue_id) f loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
     for v_table in select t from qgres._tables(v_queue) t loop
         execute format('drop table %s', v_table);  -- quoted: made of the queue's number
     end loop;
@@ -491,32 +757,27 @@ as $$
 declare
     v_number bigint;
 begin
-    execute format('select max(sequence_number) from %s',  -- quoted: made of numbers
-                   qgres._table('sp_entry', i_queue.queue_id, i_queue.half))
-    into v_number;
-    return coalesce(v_number, i_queue.first_number - 1);
+    execute format('select last_number from qgres.sp_positions_%s(0, 0, $1)',  -- quoted: a number
+                   i_queue.queue_id)
+    into v_number using i_queue.first_number;
+    return v_number;
 end;
 $$;
 
--- Where a consumer stands, and the last number of its queue. The consumer's newest move is the row
--- with the highest after_number.
+-- Where a consumer of an SP queue stands.
 -- locks: none. writes: nothing.
-create or replace function qgres._positions(
-    i_queue qgres._queue, i_consumer qgres._consumer,
-    out position_number bigint, out last_number bigint)
-returns record
+create or replace function qgres._position(i_consumer qgres._consumer)
+returns bigint
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
+declare
+    v_number bigint;
 begin
-    execute format(  -- quoted: made of numbers
-        'select coalesce((select p.upto_number from qgres.sp_position_%1$s_%3$s p '
-        'where p.consumer_id = $1 order by p.after_number desc limit 1), $2), '
-        'coalesce((select e.sequence_number from qgres.sp_entry_%1$s_%2$s e '
-        'order by e.sequence_number desc limit 1), $3 - 1)',
-        i_queue.queue_id, i_queue.half, i_consumer.half)
-    into position_number, last_number
-    using i_consumer.consumer_id, i_consumer.base_number, i_queue.first_number;
+    execute format('select position_number from qgres.sp_positions_%s($1, $2, 0)',  -- quoted: a number
+                   i_consumer.queue_id)
+    into v_number using i_consumer.consumer_id, i_consumer.base_number;
+    return v_number;
 end;
 $$;
 
@@ -525,10 +786,8 @@ $$;
 -- A second session that consumes as the same consumer waits for the first. In REPEATABLE READ, a move
 -- that the snapshot does not see makes this one a serialization failure, because after_number is a
 -- key.
---
--- The numbers have no gaps and become visible in order, so the end of the page follows from its
--- beginning. The half of the entries may be switched meanwhile, but not emptied, because that needs
--- the consumer's row.
+-- The half of the entries may be switched meanwhile, but not emptied, because that needs the
+-- consumer's row.
 -- locks: the consumer's row, until the transaction ends. writes: the consumer's log.
 create or replace function qgres.consume(
     queue_id integer, consumer_name text, row_limit integer default 2147483647)
@@ -538,12 +797,11 @@ set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
-    v_queue     qgres._queue;
-    v_after     bigint;
-    v_upto      bigint;
-    v_from      text;
+    v_first     bigint;
 begin
-    perform qgres._check_limit(row_limit);
+    if row_limit < 0 then
+        perform qgres._check_limit(row_limit);
+    end if;
     select c.* into v_consumer
     from qgres._consumer c
     where c.queue_id = $1 and lower(c.consumer_name) = lower($2)
@@ -551,24 +809,10 @@ begin
     if not found then
         perform qgres._refuse_consumer($1, $2);
     end if;
-    select q.* into v_queue from qgres._queue q where q.queue_id = $1;
-    select p.position_number, p.last_number into v_after, v_upto
-    from qgres._positions(v_queue, v_consumer) p;
-    v_upto := least(v_after + row_limit, v_upto);
-    if v_upto <= v_after then
-        return;
-    end if;
-    v_from := qgres._table('sp_entry', v_queue.queue_id, v_queue.half);
-    if v_after + 1 < v_queue.first_number then
-        v_from := format('(select * from %s union all select * from %s)', v_from,
-                         qgres._table('sp_entry', v_queue.queue_id, 1 - v_queue.half));
-    end if;
-    return query execute format(  -- quoted: made of numbers
-        'with moved as (insert into %s values ($3, $1, $2) on conflict do nothing) '
-        'select e.sequence_number, e.bytea, e.jsonb, e.text from %s e '
-        'where e.sequence_number > $1 and e.sequence_number <= $2 order by e.sequence_number',
-        qgres._table('sp_position', v_queue.queue_id, v_consumer.half), v_from)
-    using v_after, v_upto, v_consumer.consumer_id;
+    select q.first_number into v_first from qgres._queue q where q.queue_id = $1;
+    return query execute format(
+        'select * from qgres.sp_consume_%s($1, $2, $3)', v_consumer.queue_id)  -- quoted: a number
+    using v_consumer, v_first, row_limit;
 end;
 $$;
 
@@ -690,11 +934,10 @@ begin
                              coalesce($2, '<NULL>'), $1),
             hint = format('Register it with: select qgres.consumer__register(%L, %L);', $1, $2);
     end if;
-    select min(p.position_number) into v_floor
-    from qgres._consumer c, qgres._positions(v_queue, c) p
+    select min(qgres._position(c)) into v_floor
+    from qgres._consumer c
     where c.queue_id = v_queue.queue_id;
-    v_floor := coalesce(v_floor, (select p.position_number
-                                  from qgres._positions(v_queue, v_consumer) p));
+    v_floor := coalesce(v_floor, qgres._position(v_consumer));
     update qgres._queue q
     set floor_number = greatest(q.floor_number, v_floor)
     where q.queue_id = v_queue.queue_id;
@@ -780,13 +1023,8 @@ begin
             '"Publish"() may only be called on Serial Publisher queues',
             'Perhaps you want to use the add() function instead?');
     end if;
-    execute format(  -- quoted: made of the queue's number
-        'insert into qgres.sp_entry_%1$s_%2$s as new (sequence_number, bytea, jsonb, text) '
-        'values (coalesce((select e.sequence_number from qgres.sp_entry_%1$s_%2$s e '
-        'order by e.sequence_number desc limit 1) + 1, $1), $2, $3, $4) '
-        'on conflict do nothing returning new.sequence_number', v_queue.queue_id, v_queue.half)
-    into strict sequence_number
-    using v_queue.first_number, entry.bytea, entry.jsonb, entry.text;
+    execute format('select qgres.sp_publish_%s($1, $2, $3)', v_queue.queue_id)  -- quoted: a number
+    into sequence_number using v_queue.half, v_queue.first_number, entry;
     if v_queue.log_queue is not null then
         perform qgres._log_entry(v_queue.log_queue, sequence_number, entry);
     end if;
@@ -884,22 +1122,23 @@ language plpgsql security definer
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   qgres._queue;
-    v_origin  uuid;
+    v_type      qgres.queue_type;
+    v_half      smallint;
+    v_is_ours   boolean;
 begin
-    select q.* into v_queue from qgres._queue q where q.queue_id = $1;
-    if not found or v_queue.queue_type <> 'Serial Remover' then
+    select q.queue_type, q.half, q.origin_id = o.origin_id into v_type, v_half, v_is_ours
+    from qgres._queue q
+    cross join pgque.origin o
+    where q.queue_id = $1;
+    if not found or v_type <> 'Serial Remover' then
         perform qgres._refuse_type($1, 'raise_exception',
             'only valid for Serial Remover queues',
             'Perhaps you want to use the "Publish"() function instead?');
-    end if;
-    select o.origin_id into v_origin from pgque.origin o;
-    if v_origin <> v_queue.origin_id then
+    elsif not v_is_ours then
         perform qgres._adopt(queue_id);
     end if;
-    execute format('insert into qgres.sr_entry_%s_%s (bytea, jsonb, text) '  -- quoted: numbers
-                   'values ($1, $2, $3)', v_queue.queue_id, v_queue.half)
-    using entry.bytea, entry.jsonb, entry.text;
+    execute format('select qgres.sr_add_%s($1, $2)', queue_id)  -- quoted: a number
+    using v_half, entry;
 end;
 $$;
 
@@ -982,17 +1221,15 @@ $$;
 
 -- The newest row of an SR queue's log of positions.
 -- locks: none. writes: nothing.
-create or replace function qgres._removed(i_queue qgres._queue)
+create or replace function qgres._removed(i_queue_id integer)
 returns qgres._sr_position
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_position qgres._sr_position%rowtype;
+    v_position qgres._sr_position;
 begin
-    execute format('select * from %s order by pos_seq desc limit 1',  -- quoted: made of numbers
-                   qgres._table('sr_position', i_queue.queue_id, i_queue.position_half))
-    into v_position;
+    execute format('select * from qgres.sr_removed_%s()', i_queue_id) into v_position;  -- quoted: a number
     if v_position.pos_seq is null then
         raise exception using
             errcode = 'serialization_failure',
@@ -1003,33 +1240,26 @@ begin
 end;
 $$;
 
--- Returns up to i_limit entries behind a place that are visible in one snapshot and not in another.
--- The search begins at the oldest transaction that the earlier one left open and the later one
--- sees, or behind the earlier one, so a transaction that is open for long costs nothing.
+-- Returns up to i_limit entries that are visible in the later snapshot of a position and not in the
+-- earlier one. The search begins at the oldest transaction that the earlier one left open and the
+-- later one sees, or behind the earlier one.
 -- locks: none. writes: nothing.
 create or replace function qgres._page(
-    i_queue qgres._queue, i_position qgres._sr_position, i_limit bigint)
+    i_queue_id integer, i_position qgres._sr_position, i_limit bigint)
 returns setof qgres._sr_entry
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_low xid8 := coalesce(
+        i_position.last_txid,
         (select min(x::text::bigint)::text::xid8 from pg_snapshot_xip(i_position.after_snapshot) x
          where pg_visible_in_snapshot(x, i_position.until_snapshot)),
         pg_snapshot_xmax(i_position.after_snapshot));
 begin
-    return query execute format(  -- quoted: made of the queue's number
-        'select * from (select * from qgres.sr_entry_%1$s_0 '
-        'union all select * from qgres.sr_entry_%1$s_1) e '
-        'where (e.entry_txid, e.entry_id) > ($1, $2) and e.entry_txid < $3 '
-        'and pg_visible_in_snapshot(e.entry_txid, $4) '
-        'and not pg_visible_in_snapshot(e.entry_txid, $5) '
-        'and (e.entry_txid = $6 and e.entry_id <= $7) is not true '
-        'order by e.entry_txid, e.entry_id limit $8', i_queue.queue_id)
-    using coalesce(i_position.last_txid, v_low), coalesce(i_position.last_id, 0),
-          pg_snapshot_xmax(i_position.until_snapshot), i_position.until_snapshot,
-          i_position.after_snapshot, i_position.own_txid, i_position.own_id, i_limit;
+    return query execute format(
+        'select * from qgres.sr_page_%s($1, $2, $3, $4)', i_queue_id)  -- quoted: a number
+    using i_position, v_low, coalesce(i_position.last_id, 0), i_limit;
 end;
 $$;
 
@@ -1037,20 +1267,19 @@ $$;
 -- snapshot yet.
 -- locks: none. writes: nothing.
 create or replace function qgres._own_page(
-    i_queue qgres._queue, i_position qgres._sr_position, i_limit bigint)
+    i_queue_id integer, i_position qgres._sr_position, i_limit bigint)
 returns setof qgres._sr_entry
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_own xid8 := pg_current_xact_id_if_assigned();
+    v_own    xid8 := pg_current_xact_id_if_assigned();
+    v_after  bigint := case when i_position.own_txid = v_own then i_position.own_id else 0 end;
 begin
-    return query execute format(  -- quoted: made of the queue's number
-        'select * from (select * from qgres.sr_entry_%1$s_0 '
-        'union all select * from qgres.sr_entry_%1$s_1) e '
-        'where e.entry_txid = $1 and e.entry_id > $2 '
-        'order by e.entry_id limit $3', i_queue.queue_id)
-    using v_own, case when i_position.own_txid = v_own then i_position.own_id else 0 end, i_limit;
+    i_position.until_snapshot := null;
+    return query execute format(
+        'select * from qgres.sr_page_%s($1, $2, $3, $4)', i_queue_id)  -- quoted: a number
+    using i_position, v_own, v_after, i_limit;
 end;
 $$;
 
@@ -1058,16 +1287,15 @@ $$;
 -- see makes this one a serialization failure, because its number is taken.
 -- locks: none. writes: the queue's log of positions.
 create or replace function qgres._write_position(
-    i_queue qgres._queue, i_half integer, i_position qgres._sr_position)
+    i_queue_id integer, i_half integer, i_position qgres._sr_position)
 returns void
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     i_position.pos_seq := i_position.pos_seq + 1;
-    execute format('insert into %s select ($1).* on conflict do nothing',  -- quoted: made of numbers
-                   qgres._table('sr_position', i_queue.queue_id, i_half))
-    using i_position;
+    execute format('select qgres.sr_move_%s($1, $2)', i_queue_id)  -- quoted: a number
+    using i_half::smallint, i_position;
 end;
 $$;
 
@@ -1116,13 +1344,15 @@ declare
     v_is_fresh  boolean := false;
     v_is_moved  boolean := false;
 begin
-    perform qgres._check_limit(row_limit);
-    v_new := qgres._removed(v_queue);
+    if row_limit < 0 then
+        perform qgres._check_limit(row_limit);
+    end if;
+    v_new := qgres._removed(v_queue.queue_id);
     while v_left > 0 and not v_is_fresh loop
         v_is_fresh := v_new.until_snapshot is null;
         v_is_moved := v_is_moved or not v_is_fresh;
         v_new.until_snapshot := coalesce(v_new.until_snapshot, pgque.tick_snapshot());
-        for v_entry in select p.* from qgres._page(v_queue, v_new, v_left) p loop
+        for v_entry in select p.* from qgres._page(queue_id, v_new, v_left) p loop
             v_left := v_left - 1;
             v_is_moved := true;
             v_new.last_txid := v_entry.entry_txid;
@@ -1145,7 +1375,7 @@ begin
         v_new.own_id := null;
     end if;
     if v_left > 0 then
-        for v_entry in select p.* from qgres._own_page(v_queue, v_new, v_left) p loop
+        for v_entry in select p.* from qgres._own_page(queue_id, v_new, v_left) p loop
             v_is_moved := true;
             v_new.own_txid := v_entry.entry_txid;
             v_new.own_id := v_entry.entry_id;
@@ -1156,7 +1386,7 @@ begin
         end loop;
     end if;
     if v_is_moved then
-        perform qgres._write_position(v_queue, v_queue.position_half, v_new);
+        perform qgres._write_position(queue_id, v_queue.position_half, v_new);
     end if;
 end;
 $$;
@@ -1181,9 +1411,9 @@ as $$
 declare
     v_position qgres._sr_position%rowtype;
 begin
-    v_position := qgres._removed(i_queue);
+    v_position := qgres._removed(i_queue.queue_id);
     if v_position.until_snapshot is not null then
-        if exists (select from qgres._page(i_queue, v_position, 1)) then
+        if exists (select from qgres._page(i_queue.queue_id, v_position, 1)) then
             return true;
         end if;
         v_position.after_snapshot := v_position.until_snapshot;
@@ -1191,8 +1421,8 @@ begin
         v_position.last_id := null;
     end if;
     v_position.until_snapshot := pgque.tick_snapshot();
-    return exists (select from qgres._page(i_queue, v_position, 1))
-        or exists (select from qgres._own_page(i_queue, v_position, 1));
+    return exists (select from qgres._page(i_queue.queue_id, v_position, 1))
+        or exists (select from qgres._own_page(i_queue.queue_id, v_position, 1));
 end;
 $$;
 
@@ -1214,7 +1444,7 @@ begin
     if v_queue.origin_id = v_origin then
         return;
     end if;
-    v_position := qgres._removed(v_queue);
+    v_position := qgres._removed(v_queue.queue_id);
     for v_half in 0 .. 1 loop
         execute format(  -- quoted: made of the queue's number
             'delete from %s e where pg_visible_in_snapshot(e.entry_txid, $1) '
@@ -1226,7 +1456,7 @@ begin
         execute format('update %s set entry_txid = pg_current_xact_id()',  -- quoted: made of numbers
                        qgres._table('sr_entry', i_queue_id, v_half));
     end loop;
-    perform qgres._write_position(v_queue, v_queue.position_half, row(
+    perform qgres._write_position(i_queue_id, v_queue.position_half, row(
         v_position.pos_seq, pgque.tick_snapshot(), null, null, null, null, null)::qgres._sr_position);
     update qgres._queue q
     set origin_id = v_origin, moved_by = null, moved_at = null, noted_snapshot = null, holders = null
@@ -1252,8 +1482,8 @@ language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
-    return coalesce((select min(p.position_number)
-                     from qgres._consumer c, qgres._positions(i_queue, c) p
+    return coalesce((select min(qgres._position(c))
+                     from qgres._consumer c
                      where c.queue_id = i_queue.queue_id), i_queue.floor_number);
 end;
 $$;
@@ -1294,7 +1524,7 @@ begin
     execute format('select min(entry_txid) from %s',  -- quoted: made of numbers
                    qgres._table('sr_entry', i_queue.queue_id, i_queue.half))
     into v_first;
-    return pg_visible_in_snapshot(v_first, (qgres._removed(i_queue)).after_snapshot);
+    return pg_visible_in_snapshot(v_first, (qgres._removed(i_queue.queue_id)).after_snapshot);
 end;
 $$;
 
@@ -1336,7 +1566,7 @@ begin
         where c.queue_id = i_queue.queue_id and c.half <> i_queue.half
         for no key update skip locked
     loop
-        v_number := (select p.position_number from qgres._positions(i_queue, v_consumer) p);
+        v_number := qgres._position(v_consumer);
         update qgres._consumer c
         set half = i_queue.half, base_number = v_number
         where c.consumer_id = v_consumer.consumer_id;
@@ -1362,12 +1592,12 @@ begin
             return 0;
         end if;
     else
-        v_position := qgres._removed(i_queue);
+        v_position := qgres._removed(i_queue.queue_id);
         if qgres._has_unseen(i_queue, 1 - i_queue.half, v_position.after_snapshot) then
             return 0;
         end if;
         if i_queue.position_half <> i_queue.half then
-            perform qgres._write_position(i_queue, i_queue.half, v_position);
+            perform qgres._write_position(i_queue.queue_id, i_queue.half, v_position);
         end if;
     end if;
     update qgres._queue q
@@ -1537,6 +1767,13 @@ end;
 $$;
 
 -- ===== addons/qgres/grants.sql ===================================================================
+
+-- Generated functions of an earlier version.
+do $$
+begin
+    perform qgres._build_functions(q) from qgres._queue q;
+end;
+$$;
 
 -- The last file: revokes all from PUBLIC, then grants. What PUBLIC gets is what upstream gives it:
 -- the names and types of queues, and functions that call the others with the caller's rights. Who

@@ -7,22 +7,23 @@ language plpgsql security definer
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   qgres._queue;
-    v_origin  uuid;
+    v_type      qgres.queue_type;
+    v_half      smallint;
+    v_is_ours   boolean;
 begin
-    select q.* into v_queue from qgres._queue q where q.queue_id = $1;
-    if not found or v_queue.queue_type <> 'Serial Remover' then
+    select q.queue_type, q.half, q.origin_id = o.origin_id into v_type, v_half, v_is_ours
+    from qgres._queue q
+    cross join pgque.origin o
+    where q.queue_id = $1;
+    if not found or v_type <> 'Serial Remover' then
         perform qgres._refuse_type($1, 'raise_exception',
             'only valid for Serial Remover queues',
             'Perhaps you want to use the "Publish"() function instead?');
-    end if;
-    select o.origin_id into v_origin from pgque.origin o;
-    if v_origin <> v_queue.origin_id then
+    elsif not v_is_ours then
         perform qgres._adopt(queue_id);
     end if;
-    execute format('insert into qgres.sr_entry_%s_%s (bytea, jsonb, text) '  -- quoted: numbers
-                   'values ($1, $2, $3)', v_queue.queue_id, v_queue.half)
-    using entry.bytea, entry.jsonb, entry.text;
+    execute format('select qgres.sr_add_%s($1, $2)', queue_id)  -- quoted: a number
+    using v_half, entry;
 end;
 $$;
 

@@ -8,32 +8,27 @@ as $$
 declare
     v_number bigint;
 begin
-    execute format('select max(sequence_number) from %s',  -- quoted: made of numbers
-                   qgres._table('sp_entry', i_queue.queue_id, i_queue.half))
-    into v_number;
-    return coalesce(v_number, i_queue.first_number - 1);
+    execute format('select last_number from qgres.sp_positions_%s(0, 0, $1)',  -- quoted: a number
+                   i_queue.queue_id)
+    into v_number using i_queue.first_number;
+    return v_number;
 end;
 $$;
 
--- Where a consumer stands, and the last number of its queue. The consumer's newest move is the row
--- with the highest after_number.
+-- Where a consumer of an SP queue stands.
 -- locks: none. writes: nothing.
-create or replace function qgres._positions(
-    i_queue qgres._queue, i_consumer qgres._consumer,
-    out position_number bigint, out last_number bigint)
-returns record
+create or replace function qgres._position(i_consumer qgres._consumer)
+returns bigint
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
+declare
+    v_number bigint;
 begin
-    execute format(  -- quoted: made of numbers
-        'select coalesce((select p.upto_number from qgres.sp_position_%1$s_%3$s p '
-        'where p.consumer_id = $1 order by p.after_number desc limit 1), $2), '
-        'coalesce((select e.sequence_number from qgres.sp_entry_%1$s_%2$s e '
-        'order by e.sequence_number desc limit 1), $3 - 1)',
-        i_queue.queue_id, i_queue.half, i_consumer.half)
-    into position_number, last_number
-    using i_consumer.consumer_id, i_consumer.base_number, i_queue.first_number;
+    execute format('select position_number from qgres.sp_positions_%s($1, $2, 0)',  -- quoted: a number
+                   i_consumer.queue_id)
+    into v_number using i_consumer.consumer_id, i_consumer.base_number;
+    return v_number;
 end;
 $$;
 
@@ -42,10 +37,8 @@ $$;
 -- A second session that consumes as the same consumer waits for the first. In REPEATABLE READ, a move
 -- that the snapshot does not see makes this one a serialization failure, because after_number is a
 -- key.
---
--- The numbers have no gaps and become visible in order, so the end of the page follows from its
--- beginning. The half of the entries may be switched meanwhile, but not emptied, because that needs
--- the consumer's row.
+-- The half of the entries may be switched meanwhile, but not emptied, because that needs the
+-- consumer's row.
 -- locks: the consumer's row, until the transaction ends. writes: the consumer's log.
 create or replace function qgres.consume(
     queue_id integer, consumer_name text, row_limit integer default 2147483647)
@@ -55,12 +48,11 @@ set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
-    v_queue     qgres._queue;
-    v_after     bigint;
-    v_upto      bigint;
-    v_from      text;
+    v_first     bigint;
 begin
-    perform qgres._check_limit(row_limit);
+    if row_limit < 0 then
+        perform qgres._check_limit(row_limit);
+    end if;
     select c.* into v_consumer
     from qgres._consumer c
     where c.queue_id = $1 and lower(c.consumer_name) = lower($2)
@@ -68,24 +60,10 @@ begin
     if not found then
         perform qgres._refuse_consumer($1, $2);
     end if;
-    select q.* into v_queue from qgres._queue q where q.queue_id = $1;
-    select p.position_number, p.last_number into v_after, v_upto
-    from qgres._positions(v_queue, v_consumer) p;
-    v_upto := least(v_after + row_limit, v_upto);
-    if v_upto <= v_after then
-        return;
-    end if;
-    v_from := qgres._table('sp_entry', v_queue.queue_id, v_queue.half);
-    if v_after + 1 < v_queue.first_number then
-        v_from := format('(select * from %s union all select * from %s)', v_from,
-                         qgres._table('sp_entry', v_queue.queue_id, 1 - v_queue.half));
-    end if;
-    return query execute format(  -- quoted: made of numbers
-        'with moved as (insert into %s values ($3, $1, $2) on conflict do nothing) '
-        'select e.sequence_number, e.bytea, e.jsonb, e.text from %s e '
-        'where e.sequence_number > $1 and e.sequence_number <= $2 order by e.sequence_number',
-        qgres._table('sp_position', v_queue.queue_id, v_consumer.half), v_from)
-    using v_after, v_upto, v_consumer.consumer_id;
+    select q.first_number into v_first from qgres._queue q where q.queue_id = $1;
+    return query execute format(
+        'select * from qgres.sp_consume_%s($1, $2, $3)', v_consumer.queue_id)  -- quoted: a number
+    using v_consumer, v_first, row_limit;
 end;
 $$;
 

@@ -78,11 +78,10 @@ begin
                              coalesce($2, '<NULL>'), $1),
             hint = format('Register it with: select qgres.consumer__register(%L, %L);', $1, $2);
     end if;
-    select min(p.position_number) into v_floor
-    from qgres._consumer c, qgres._positions(v_queue, c) p
+    select min(qgres._position(c)) into v_floor
+    from qgres._consumer c
     where c.queue_id = v_queue.queue_id;
-    v_floor := coalesce(v_floor, (select p.position_number
-                                  from qgres._positions(v_queue, v_consumer) p));
+    v_floor := coalesce(v_floor, qgres._position(v_consumer));
     update qgres._queue q
     set floor_number = greatest(q.floor_number, v_floor)
     where q.queue_id = v_queue.queue_id;

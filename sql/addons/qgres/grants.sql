@@ -1,3 +1,10 @@
+-- Generated functions of an earlier version.
+do $$
+begin
+    perform qgres._build_functions(q) from qgres._queue q;
+end;
+$$;
+
 -- The last file: revokes all from PUBLIC, then grants. What PUBLIC gets is what upstream gives it:
 -- the names and types of queues, and functions that call the others with the caller's rights. Who
 -- administers pgque manages serial queues, too.

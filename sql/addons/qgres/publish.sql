@@ -20,13 +20,8 @@ begin
             '"Publish"() may only be called on Serial Publisher queues',
             'Perhaps you want to use the add() function instead?');
     end if;
-    execute format(  -- quoted: made of the queue's number
-        'insert into qgres.sp_entry_%1$s_%2$s as new (sequence_number, bytea, jsonb, text) '
-        'values (coalesce((select e.sequence_number from qgres.sp_entry_%1$s_%2$s e '
-        'order by e.sequence_number desc limit 1) + 1, $1), $2, $3, $4) '
-        'on conflict do nothing returning new.sequence_number', v_queue.queue_id, v_queue.half)
-    into strict sequence_number
-    using v_queue.first_number, entry.bytea, entry.jsonb, entry.text;
+    execute format('select qgres.sp_publish_%s($1, $2, $3)', v_queue.queue_id)  -- quoted: a number
+    into sequence_number using v_queue.half, v_queue.first_number, entry;
     if v_queue.log_queue is not null then
         perform qgres._log_entry(v_queue.log_queue, sequence_number, entry);
     end if;

@@ -64,6 +64,7 @@ begin
             execute format('revoke all on %s from public', v_table);  -- quoted: a number's
         end loop;
     end loop;
+    perform qgres._build_functions(v_queue);
     if queue_type = 'Serial Remover' then
         execute format('insert into %s (pos_seq, after_snapshot) values (1, $1)',  -- quoted: a number's
                        qgres._table('sr_position', v_queue.queue_id, 0))
@@ -125,9 +126,10 @@ language plpgsql security definer
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  qgres._queue;
-    v_table  text;
-    v_left   text;
+    v_queue     qgres._queue;
+    v_table     text;
+    v_left      text;
+    v_function  regprocedure;
 begin
     if force is not true then
         perform pgque.check_read_committed('queue__drop without force');
@@ -151,6 +153,9 @@ begin
     end if;
     delete from qgres._consumer c where c.queue_id = $1;
     delete from qgres._queue q where q.queue_id = $1;
+    for v_function in select f from qgres._queue_functions(queue_id) f loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
     for v_table in select t from qgres._tables(v_queue) t loop
         execute format('drop table %s', v_table);  -- quoted: made of the queue's number
     end loop;

@@ -3,17 +3,15 @@
 
 -- The newest row of an SR queue's log of positions.
 -- locks: none. writes: nothing.
-create or replace function qgres._removed(i_queue qgres._queue)
+create or replace function qgres._removed(i_queue_id integer)
 returns qgres._sr_position
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_position qgres._sr_position%rowtype;
+    v_position qgres._sr_position;
 begin
-    execute format('select * from %s order by pos_seq desc limit 1',  -- quoted: made of numbers
-                   qgres._table('sr_position', i_queue.queue_id, i_queue.position_half))
-    into v_position;
+    execute format('select * from qgres.sr_removed_%s()', i_queue_id) into v_position;  -- quoted: a number
     if v_position.pos_seq is null then
         raise exception using
             errcode = 'serialization_failure',
@@ -24,33 +22,26 @@ begin
 end;
 $$;
 
--- Returns up to i_limit entries behind a place that are visible in one snapshot and not in another.
--- The search begins at the oldest transaction that the earlier one left open and the later one
--- sees, or behind the earlier one, so a transaction that is open for long costs nothing.
+-- Returns up to i_limit entries that are visible in the later snapshot of a position and not in the
+-- earlier one. The search begins at the oldest transaction that the earlier one left open and the
+-- later one sees, or behind the earlier one.
 -- locks: none. writes: nothing.
 create or replace function qgres._page(
-    i_queue qgres._queue, i_position qgres._sr_position, i_limit bigint)
+    i_queue_id integer, i_position qgres._sr_position, i_limit bigint)
 returns setof qgres._sr_entry
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_low xid8 := coalesce(
+        i_position.last_txid,
         (select min(x::text::bigint)::text::xid8 from pg_snapshot_xip(i_position.after_snapshot) x
          where pg_visible_in_snapshot(x, i_position.until_snapshot)),
         pg_snapshot_xmax(i_position.after_snapshot));
 begin
-    return query execute format(  -- quoted: made of the queue's number
-        'select * from (select * from qgres.sr_entry_%1$s_0 '
-        'union all select * from qgres.sr_entry_%1$s_1) e '
-        'where (e.entry_txid, e.entry_id) > ($1, $2) and e.entry_txid < $3 '
-        'and pg_visible_in_snapshot(e.entry_txid, $4) '
-        'and not pg_visible_in_snapshot(e.entry_txid, $5) '
-        'and (e.entry_txid = $6 and e.entry_id <= $7) is not true '
-        'order by e.entry_txid, e.entry_id limit $8', i_queue.queue_id)
-    using coalesce(i_position.last_txid, v_low), coalesce(i_position.last_id, 0),
-          pg_snapshot_xmax(i_position.until_snapshot), i_position.until_snapshot,
-          i_position.after_snapshot, i_position.own_txid, i_position.own_id, i_limit;
+    return query execute format(
+        'select * from qgres.sr_page_%s($1, $2, $3, $4)', i_queue_id)  -- quoted: a number
+    using i_position, v_low, coalesce(i_position.last_id, 0), i_limit;
 end;
 $$;
 
@@ -58,20 +49,19 @@ $$;
 -- snapshot yet.
 -- locks: none. writes: nothing.
 create or replace function qgres._own_page(
-    i_queue qgres._queue, i_position qgres._sr_position, i_limit bigint)
+    i_queue_id integer, i_position qgres._sr_position, i_limit bigint)
 returns setof qgres._sr_entry
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_own xid8 := pg_current_xact_id_if_assigned();
+    v_own    xid8 := pg_current_xact_id_if_assigned();
+    v_after  bigint := case when i_position.own_txid = v_own then i_position.own_id else 0 end;
 begin
-    return query execute format(  -- quoted: made of the queue's number
-        'select * from (select * from qgres.sr_entry_%1$s_0 '
-        'union all select * from qgres.sr_entry_%1$s_1) e '
-        'where e.entry_txid = $1 and e.entry_id > $2 '
-        'order by e.entry_id limit $3', i_queue.queue_id)
-    using v_own, case when i_position.own_txid = v_own then i_position.own_id else 0 end, i_limit;
+    i_position.until_snapshot := null;
+    return query execute format(
+        'select * from qgres.sr_page_%s($1, $2, $3, $4)', i_queue_id)  -- quoted: a number
+    using i_position, v_own, v_after, i_limit;
 end;
 $$;
 
@@ -79,16 +69,15 @@ $$;
 -- see makes this one a serialization failure, because its number is taken.
 -- locks: none. writes: the queue's log of positions.
 create or replace function qgres._write_position(
-    i_queue qgres._queue, i_half integer, i_position qgres._sr_position)
+    i_queue_id integer, i_half integer, i_position qgres._sr_position)
 returns void
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     i_position.pos_seq := i_position.pos_seq + 1;
-    execute format('insert into %s select ($1).* on conflict do nothing',  -- quoted: made of numbers
-                   qgres._table('sr_position', i_queue.queue_id, i_half))
-    using i_position;
+    execute format('select qgres.sr_move_%s($1, $2)', i_queue_id)  -- quoted: a number
+    using i_half::smallint, i_position;
 end;
 $$;
 
@@ -137,13 +126,15 @@ declare
     v_is_fresh  boolean := false;
     v_is_moved  boolean := false;
 begin
-    perform qgres._check_limit(row_limit);
-    v_new := qgres._removed(v_queue);
+    if row_limit < 0 then
+        perform qgres._check_limit(row_limit);
+    end if;
+    v_new := qgres._removed(v_queue.queue_id);
     while v_left > 0 and not v_is_fresh loop
         v_is_fresh := v_new.until_snapshot is null;
         v_is_moved := v_is_moved or not v_is_fresh;
         v_new.until_snapshot := coalesce(v_new.until_snapshot, pgque.tick_snapshot());
-        for v_entry in select p.* from qgres._page(v_queue, v_new, v_left) p loop
+        for v_entry in select p.* from qgres._page(queue_id, v_new, v_left) p loop
             v_left := v_left - 1;
             v_is_moved := true;
             v_new.last_txid := v_entry.entry_txid;
@@ -166,7 +157,7 @@ begin
         v_new.own_id := null;
     end if;
     if v_left > 0 then
-        for v_entry in select p.* from qgres._own_page(v_queue, v_new, v_left) p loop
+        for v_entry in select p.* from qgres._own_page(queue_id, v_new, v_left) p loop
             v_is_moved := true;
             v_new.own_txid := v_entry.entry_txid;
             v_new.own_id := v_entry.entry_id;
@@ -177,7 +168,7 @@ begin
         end loop;
     end if;
     if v_is_moved then
-        perform qgres._write_position(v_queue, v_queue.position_half, v_new);
+        perform qgres._write_position(queue_id, v_queue.position_half, v_new);
     end if;
 end;
 $$;
@@ -202,9 +193,9 @@ as $$
 declare
     v_position qgres._sr_position%rowtype;
 begin
-    v_position := qgres._removed(i_queue);
+    v_position := qgres._removed(i_queue.queue_id);
     if v_position.until_snapshot is not null then
-        if exists (select from qgres._page(i_queue, v_position, 1)) then
+        if exists (select from qgres._page(i_queue.queue_id, v_position, 1)) then
             return true;
         end if;
         v_position.after_snapshot := v_position.until_snapshot;
@@ -212,8 +203,8 @@ begin
         v_position.last_id := null;
     end if;
     v_position.until_snapshot := pgque.tick_snapshot();
-    return exists (select from qgres._page(i_queue, v_position, 1))
-        or exists (select from qgres._own_page(i_queue, v_position, 1));
+    return exists (select from qgres._page(i_queue.queue_id, v_position, 1))
+        or exists (select from qgres._own_page(i_queue.queue_id, v_position, 1));
 end;
 $$;
 
@@ -235,7 +226,7 @@ begin
     if v_queue.origin_id = v_origin then
         return;
     end if;
-    v_position := qgres._removed(v_queue);
+    v_position := qgres._removed(v_queue.queue_id);
     for v_half in 0 .. 1 loop
         execute format(  -- quoted: made of the queue's number
             'delete from %s e where pg_visible_in_snapshot(e.entry_txid, $1) '
@@ -247,7 +238,7 @@ begin
         execute format('update %s set entry_txid = pg_current_xact_id()',  -- quoted: made of numbers
                        qgres._table('sr_entry', i_queue_id, v_half));
     end loop;
-    perform qgres._write_position(v_queue, v_queue.position_half, row(
+    perform qgres._write_position(i_queue_id, v_queue.position_half, row(
         v_position.pos_seq, pgque.tick_snapshot(), null, null, null, null, null)::qgres._sr_position);
     update qgres._queue q
     set origin_id = v_origin, moved_by = null, moved_at = null, noted_snapshot = null, holders = null

@@ -14,8 +14,8 @@ language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
-    return coalesce((select min(p.position_number)
-                     from qgres._consumer c, qgres._positions(i_queue, c) p
+    return coalesce((select min(qgres._position(c))
+                     from qgres._consumer c
                      where c.queue_id = i_queue.queue_id), i_queue.floor_number);
 end;
 $$;
@@ -56,7 +56,7 @@ begin
     execute format('select min(entry_txid) from %s',  -- quoted: made of numbers
                    qgres._table('sr_entry', i_queue.queue_id, i_queue.half))
     into v_first;
-    return pg_visible_in_snapshot(v_first, (qgres._removed(i_queue)).after_snapshot);
+    return pg_visible_in_snapshot(v_first, (qgres._removed(i_queue.queue_id)).after_snapshot);
 end;
 $$;
 
@@ -98,7 +98,7 @@ begin
         where c.queue_id = i_queue.queue_id and c.half <> i_queue.half
         for no key update skip locked
     loop
-        v_number := (select p.position_number from qgres._positions(i_queue, v_consumer) p);
+        v_number := qgres._position(v_consumer);
         update qgres._consumer c
         set half = i_queue.half, base_number = v_number
         where c.consumer_id = v_consumer.consumer_id;
@@ -124,12 +124,12 @@ begin
             return 0;
         end if;
     else
-        v_position := qgres._removed(i_queue);
+        v_position := qgres._removed(i_queue.queue_id);
         if qgres._has_unseen(i_queue, 1 - i_queue.half, v_position.after_snapshot) then
             return 0;
         end if;
         if i_queue.position_half <> i_queue.half then
-            perform qgres._write_position(i_queue, i_queue.half, v_position);
+            perform qgres._write_position(i_queue.queue_id, i_queue.half, v_position);
         end if;
     end if;
     update qgres._queue q
