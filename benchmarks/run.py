@@ -19,6 +19,7 @@ from benchmarks import (
     picture,
     producers,
     publishing,
+    serial,
     soak,
     stalls,
 )
@@ -47,6 +48,7 @@ def main() -> None:
             "latency",
             "soak",
             "partitions",
+            "serial",
             "consumers",
             "observability",
             "stalls",
@@ -67,6 +69,7 @@ def main() -> None:
         ),
         "latency": lambda url: latency.measure(url, seconds=30),
         "partitions": lambda url: partitions.measure(url, rounds=options.rounds),
+        "serial": lambda url: serial.measure(url, rounds=options.rounds),
         "observability": lambda url: observability.measure(url, rounds=options.rounds),
         "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
         "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
