@@ -38,11 +38,20 @@ def queues(db: Connection) -> Connection:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_needs_its_role(queues: Connection, database_url: str, call: str) -> None:
-    others = [role for role in (*ROLES, "pgque_admin") if role != CALLS[call]]
+    admins = ["pgque_admin"] if CALLS[call] != MANAGE else []
+    others = [role for role in (*ROLES, *admins) if role != CALLS[call]]
     with connect(as_login(database_url, *others)) as stranger, refused("42501"):
         rows(stranger, f"select qgres.{call}")
     with connect(as_login(database_url, CALLS[call])) as member:
         assert rows(member, f"select qgres.{call}")
+
+
+@pytest.mark.parametrize("call", [call for call, role in CALLS.items() if role == MANAGE])
+def test_an_admin_of_the_queue_manages_serial_queues(
+    queues: Connection, database_url: str, call: str
+) -> None:
+    with connect(as_login(database_url, "pgque_admin")) as admin:
+        assert rows(admin, f"select qgres.{call}")
 
 
 def test_anybody_may_look_queues_up(queues: Connection, database_url: str) -> None:
