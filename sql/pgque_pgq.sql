@@ -1572,6 +1572,7 @@ language plpgsql security definer
 set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
+    perform pgq_ext.check_arguments(a_consumer, a_subconsumer, 0, 'tick');
     return (select t.last_tick_id from pgq_ext.completed_tick t
             where t.consumer_id = a_consumer and t.subconsumer_id = a_subconsumer);
 end;

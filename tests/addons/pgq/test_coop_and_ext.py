@@ -1,0 +1,157 @@
+"""pgq_coop and pgq_ext behave as PgQ's, step by step."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.queues import Connection, refused, rows, tick, value
+
+Another = Callable[[], Connection]
+
+
+@pytest.fixture
+def shared(db: Connection) -> Connection:
+    """A queue with two subconsumers, and a batch for each."""
+    value(db, "select pgq.create_queue('q')")
+    for worker in ("one", "two"):
+        register = "select pgq_coop.register_subconsumer('q', 'shared', %s)"
+        assert [value(db, register, worker) for _ in range(2)] == [1, 0]
+    for payload in ("a", "b"):
+        value(db, "select pgq.insert_event('q', 't', %s)", payload)
+        tick(db)
+    return db
+
+
+def batch_of(db: Connection, worker: str, *limits: str) -> int | None:
+    found: int | None = value(
+        db,
+        f"select pgq_coop.next_batch{limits[0] if limits else ''}('q', 'shared', %s"
+        + "".join(f", {limit}" for limit in limits[1:])
+        + ")",
+        worker,
+    )
+    return found
+
+
+def payloads(db: Connection, batch: int | None) -> list[str]:
+    return [text for (text,) in rows(db, "select ev_data from pgq.get_batch_events(%s)", batch)]
+
+
+def test_each_worker_gets_a_batch_of_its_own_until_it_finishes_it(shared: Connection) -> None:
+    one, two = batch_of(shared, "one"), batch_of(shared, "two")
+    assert (payloads(shared, one), payloads(shared, two)) == (["a"], ["b"])
+    assert batch_of(shared, "one") == one
+    assert value(shared, "select pgq_coop.finish_batch(%s)", one) == 1
+    assert batch_of(shared, "one") is None
+    with refused("PQ003", "batch not found"):
+        value(shared, "select pgq_coop.finish_batch(%s)", one)
+
+
+def test_a_silent_worker_loses_its_batch(shared: Connection) -> None:
+    lost = batch_of(shared, "one")
+    value(shared, "select pgq_coop.finish_batch(%s)", batch_of(shared, "two"))
+    assert batch_of(shared, "two", "", "'1 hour'") is None
+    taken = batch_of(shared, "two", "", "'0'")
+    assert payloads(shared, taken) == ["a"]
+    with refused("PQ003"):
+        value(shared, "select pgq_coop.finish_batch(%s)", lost)
+
+
+def test_limits_of_a_batch(shared: Connection) -> None:
+    assert batch_of(shared, "one", "_custom", "'1 hour'", "null", "null") is None
+    assert batch_of(shared, "one", "_custom", "null", "3", "null") is None
+    assert batch_of(shared, "one", "_custom", "null", "null", "'1 hour'", "'1 hour'") is None
+    assert payloads(shared, batch_of(shared, "one", "_custom", "null", "2", "null")) == ["a", "b"]
+
+
+def test_a_worker_registers_itself(shared: Connection) -> None:
+    assert payloads(shared, batch_of(shared, "three")) == ["a"]
+    assert value(shared, "select pgq_coop.next_batch('q', 'other', 'w')") is None
+    found = rows(shared, "select consumer_name, last_tick from pgq.get_consumer_info()")
+    assert found[:3] == [("other", 3), ("other.w", None), ("shared", 2)]
+
+
+def test_a_normal_consumer_becomes_a_shared_one(db: Connection) -> None:
+    value(db, "select pgq.create_queue('q')")
+    value(db, "select pgq.register_consumer('q', 'shared')")
+    value(db, "select pgq.insert_event('q', 't', 'a')")
+    tick(db)
+    assert payloads(db, batch_of(db, "one")) == ["a"]
+
+
+def test_a_batch_of_a_worker_that_leaves_is_retried(shared: Connection) -> None:
+    batch_of(shared, "one")
+    leave = "select pgq_coop.unregister_subconsumer('q', 'shared', 'one', %s)"
+    with refused("PQ016"):
+        value(shared, leave, 0)
+    assert [value(shared, leave, 1), value(shared, leave, 1)] == [1, 0]
+    assert value(shared, "select ev_data from pgq.retry_queue") == "a"
+
+
+def test_a_consumer_leaves_with_its_workers(shared: Connection) -> None:
+    batch_of(shared, "one")
+    assert value(shared, "select pgq.unregister_consumer('q', 'shared.two')") == 1
+    assert value(shared, "select pgq.unregister_consumer('q', 'shared')") == 2
+    assert rows(shared, "select * from pgq.get_consumer_info()") == []
+    assert rows(shared, "select * from pgq.retry_queue") == []
+
+
+@pytest.mark.parametrize("names", ["'c'", "'c', 'w'"])
+def test_a_batch_is_recorded_once(db: Connection, names: str) -> None:
+    def ask(function: str, batch: int) -> bool:
+        return bool(value(db, f"select pgq_ext.{function}({names}, %s)", batch))
+
+    assert not ask("is_batch_done", 1)
+    assert ask("set_batch_done", 1)
+    assert ask("is_batch_done", 1)
+    assert not ask("set_batch_done", 1)
+    assert ask("set_batch_done", 2)
+    assert not ask("is_batch_done", 1)
+    assert ask("set_batch_done", 0)
+    assert value(db, "select last_batch_id from pgq_ext.completed_batch") == 2
+
+
+@pytest.mark.parametrize("names", ["'c'", "'c', 'w'"])
+def test_a_tick_is_recorded_and_forgotten(db: Connection, names: str) -> None:
+    last = f"select pgq_ext.get_last_tick({names})"
+    assert value(db, last) is None
+    for number in (7, 3, None):
+        assert value(db, f"select pgq_ext.set_last_tick({names}, %s)", number) == 1
+        assert value(db, last) == number
+    assert rows(db, "select * from pgq_ext.completed_tick") == []
+
+
+@pytest.mark.parametrize("names", ["'c'", "'c', 'w'"])
+def test_events_are_recorded_until_the_next_batch(db: Connection, names: str) -> None:
+    def ask(function: str, batch: int, event: int) -> bool:
+        return bool(
+            value(db, f"select pgq_ext.{function}_event_done({names}, %s, %s)", batch, event)
+        )
+
+    assert not ask("is", 1, 10)
+    assert ask("set", 1, 10)
+    assert ask("is", 1, 10)
+    assert not ask("set", 1, 10)
+    assert ask("set", 1, 11)
+    assert ask("set", 2, 10)
+    assert rows(db, "select batch_id, event_id from pgq_ext.completed_event") == [(2, 10)]
+    assert not ask("is", 1, 11)
+
+
+def test_consumers_and_workers_are_recorded_apart(db: Connection) -> None:
+    value(db, "select pgq_ext.set_batch_done('c', 'w', 5)")
+    assert value(db, "select pgq_ext.is_batch_done('c', 5)") is False
+    assert value(db, "select pgq_ext.is_batch_done('c', 'v', 5)") is False
+    assert value(db, "select pgq_ext.is_batch_done('d', 'w', 5)") is False
+
+
+def test_a_batch_that_rolls_back_is_not_recorded(db: Connection) -> None:
+    with db.transaction(force_rollback=True):
+        value(db, "select pgq_ext.set_batch_done('c', 5)")
+    assert value(db, "select pgq_ext.is_batch_done('c', 5)") is False
+
+
+def test_a_record_of_many_batches_stays_on_few_pages(db: Connection) -> None:
+    for batch in range(1, 2000):
+        value(db, "select pgq_ext.set_batch_done('c', %s)", batch)
+    assert value(db, "select pg_relation_size('pgq_ext.completed_batch')") <= 2 * 8192

@@ -1,0 +1,268 @@
+"""The tables of PgQ: settings by UPDATE, limits, extra maintenance, event tables, triggers."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.queues import Connection, refused, rotate, rows, tick, value
+
+Another = Callable[[], Connection]
+
+
+@pytest.fixture(autouse=True)
+def queue(db: Connection) -> None:
+    value(db, "select pgq.create_queue('q')")
+    value(db, "select pgq.register_consumer('q', 'c')")
+
+
+def insert(db: Connection, payload: str = "x") -> int:
+    found: int = value(db, "select pgq.insert_event('q', 't', %s)", payload)
+    return found
+
+
+def delivered(db: Connection, columns: str = "ev_data") -> list[tuple[object, ...]]:
+    """The events of the next batch, which is finished."""
+    tick(db)
+    batch = value(db, "select pgq.next_batch('q', 'c')")
+    found = rows(db, f"select {columns} from pgq.get_batch_events(%s)", batch)
+    value(db, "select pgq.finish_batch(%s)", batch)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("column", "setting"),
+    [
+        ("queue_rotation_period", "03:00:00"),
+        ("queue_external_ticker", "true"),
+        ("queue_disable_insert", "true"),
+        ("queue_ticker_paused", "true"),
+        ("queue_ticker_max_count", "7"),
+        ("queue_ticker_max_lag", "00:00:00.5"),
+        ("queue_ticker_idle_period", "1 mon 00:00:01"),
+        ("queue_per_tx_limit", "3"),
+    ],
+)
+def test_an_update_changes_a_setting(db: Connection, column: str, setting: str) -> None:
+    value(db, "select pgq.create_queue('other')")
+    before = rows(db, f"select {column}::text from pgq.queue where queue_name = 'other'")
+    db.execute("set intervalstyle = sql_standard")
+    db.execute(f"update pgq.queue set {column} = %s where queue_name = 'q'".encode(), [setting])
+    db.execute("reset intervalstyle")
+    assert value(db, f"select {column}::text from pgq.queue where queue_name = 'q'") == setting
+    assert before == rows(db, f"select {column}::text from pgq.queue where queue_name = 'other'")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["queue_ntables = 5", "queue_name = 'x'", "queue_cur_table = 2", "queue_ticker_paused = null"],
+)
+def test_an_update_of_what_the_engine_keeps_is_refused(db: Connection, change: str) -> None:
+    with refused("PQ005", change.split()[0]):
+        db.execute(f"update pgq.queue set {change}".encode())
+
+
+def test_a_row_of_a_queue_is_neither_inserted_nor_deleted(db: Connection) -> None:
+    for statement in ("delete from pgq.queue", "insert into pgq.queue (queue_name) values ('x')"):
+        with refused("55000"):
+            db.execute(statement.encode())
+
+
+def test_a_transaction_sends_no_more_than_the_limit(db: Connection, another: Another) -> None:
+    db.execute("update pgq.queue set queue_per_tx_limit = 2")
+    db.execute("create table t (id int primary key)")
+    db.execute(
+        "create trigger s after insert on t for each row execute procedure pgq.logutriga('q')"
+    )
+    ways = [
+        "select pgq.insert_event('q', 't', 'x')",
+        "insert into t values (3)",
+        "insert into pgq.event_1 (ev_data) values ('x')",
+        "select pgq.insert_event_raw('q', null, null, null, null, 't', '', '', '', '', '')",
+    ]
+    for way in ways:
+        with db.transaction(force_rollback=True):
+            insert(db)
+            with db.transaction(force_rollback=True):
+                insert(db)
+            insert(db)
+            with refused("54000", "allows max 2 events from one TX"), db.transaction():
+                db.execute(way.encode())
+    for _ in range(3):
+        insert(db)
+    db.execute("update pgq.queue set queue_per_tx_limit = null")
+    with db.transaction():
+        for _ in range(5):
+            insert(db)
+    assert len(delivered(db)) == 8
+
+
+def test_only_allowed_functions_are_extra_maintenance(db: Connection) -> None:
+    db.execute("create function public.extra(text) returns int language sql as 'select 0'")
+    change = "update pgq.queue set queue_extra_maint = '{public.extra}'"
+    with refused("PQ005", "public.extra"):
+        db.execute(change.encode())
+    assert value(db, "select pgq.allow_extra_maint('public.extra')") == 1
+    db.execute(change.encode())
+    listed = "select func_arg from pgq.maint_operations() where func_name = 'public.extra'"
+    assert rows(db, listed) == [("q",)]
+    assert value(db, "select pgq.forbid_extra_maint('public.extra')") == 1
+    assert rows(db, listed) == []
+    value(db, "select pgq.allow_extra_maint('public.extra')")
+    db.execute("drop function public.extra(text)")
+    assert rows(db, listed) == []
+
+
+def test_copy_fills_any_event_table(db: Connection) -> None:
+    table = value(db, "select pgq.current_event_table('q')")
+    insert(db)
+    rotate(db)
+    rotate(db)
+    for name in (table, "pgq.event_1", "pgq.event_1_0", "pgq.event_1_1", "pgq.event_1_2"):
+        with db.cursor().copy(f"copy {name} (ev_type, ev_data) from stdin".encode()) as copy:
+            copy.write_row(("t", name))
+    assert [text for (text,) in delivered(db)][1:] == [
+        table,
+        "pgq.event_1",
+        "pgq.event_1_0",
+        "pgq.event_1_1",
+        "pgq.event_1_2",
+    ]
+
+
+def test_an_admin_sets_ids_and_times(db: Connection) -> None:
+    db.execute("set role pgq_admin")
+    number = value(
+        db,
+        "insert into pgq.event_1_0 (ev_id, ev_time, ev_retry, ev_data)"
+        " values (500, '2020-01-01', 2, 'old') returning ev_id",
+    )
+    assert number == 500
+    with refused("PQ005", "ev_txid"):
+        db.execute("insert into pgq.event_1_0 (ev_txid) values (1)")
+    db.execute("reset role")
+    assert delivered(db, "ev_id, ev_retry, ev_data") == [(500, 2, "old")]
+
+
+def test_a_closed_queue_takes_no_rows(db: Connection) -> None:
+    db.execute("update pgq.queue set queue_disable_insert = true")
+    with refused("PQ006"):
+        db.execute("insert into pgq.event_1 (ev_data) values ('x')")
+    with refused("PQ006"):
+        value(db, "select pgq.current_event_table('q')")
+
+
+def test_views_of_event_tables_come_and_go_with_their_queue(db: Connection) -> None:
+    views = "select count(*) from pg_views where schemaname = 'pgq' and viewname ~ '^event_[0-9]'"
+    value(db, "select pgque.create_queue('other')")
+    assert value(db, views) == 4
+    assert value(db, "select pgq.maint()") == 1
+    assert value(db, "select pgq.maint()") == 0
+    assert value(db, views) == 8
+    value(db, "select pgque.create_queue('third')")
+    assert value(db, "select pgq.current_event_table('third')") == "pgq.event_3_0"
+    assert value(db, views) == 12
+    value(db, "select pgque.drop_queue('other')")
+    value(db, "select pgq.drop_queue('third')")
+    assert value(db, views) == 4
+    value(db, "select pgque.maint_event_tables()")
+    assert value(db, "select to_regclass('pgque.event_2_dropped')") is None
+
+
+def test_events_can_be_selected_from_their_tables(db: Connection) -> None:
+    insert(db, "seen")
+    assert rows(db, "select ev_id, ev_data from pgq.event_1") == [(1, "seen")]
+    assert value(db, "select ev_txid < txid_current() from pgq.event_1_0") is True
+
+
+def test_an_admin_gives_retries_up_and_hastens_them(db: Connection) -> None:
+    insert(db), insert(db)
+    tick(db)
+    batch = value(db, "select pgq.next_batch('q', 'c')")
+    value(db, "select pgq.batch_retry(%s, 3600)", batch)
+    db.execute("set role pgq_admin")
+    db.execute("delete from pgq.retry_queue where ev_id = 1")
+    db.execute("update pgq.retry_queue set ev_retry_after = now()")
+    assert value(db, "select pgq.maint_retry_events()") == 1
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [
+        (
+            "logutriga",
+            [("I:id", "id=1&note=a+b"), ("U:id", "id=1&note=c"), ("D:id", "id=1&note=c")],
+        ),
+        (
+            "sqltriga",
+            [
+                ("I", "(id,note) values ('1','a b')"),
+                ("U", "note='c' where id='1'"),
+                ("D", "id='1'"),
+            ],
+        ),
+        (
+            "jsontriga",
+            [
+                ('{"op":"INSERT","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"a b"}'),
+                ('{"op":"UPDATE","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"c"}'),
+                ('{"op":"DELETE","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"c"}'),
+            ],
+        ),
+    ],
+)
+def test_a_trigger_sends_changes(
+    db: Connection, trigger: str, expected: list[tuple[str, str]]
+) -> None:
+    db.execute("create table t (id int primary key, note text)")
+    db.execute(
+        "create trigger s after insert or update or delete on t"
+        f" for each row execute procedure pgq.{trigger}('q')".encode()
+    )
+    db.execute("insert into t values (1, 'a b')")
+    db.execute("update t set note = 'c'")
+    db.execute("delete from t")
+    assert delivered(db, "ev_type, ev_data") == expected
+
+
+@pytest.mark.parametrize("trigger", ["logutriga", "sqltriga", "jsontriga"])
+def test_a_trigger_takes_arguments(db: Connection, trigger: str) -> None:
+    db.execute("create table t (id int primary key, note text, secret text)")
+    arguments = "'SKIP', 'ignore=secret', 'ev_extra2=note', 'when=id > 1', 'ev_type=upper(note)'"
+    db.execute(
+        "create trigger s before insert on t for each row"
+        f" execute procedure pgq.{trigger}('q', {arguments})".encode()
+    )
+    db.execute("insert into t values (1, 'a', 'hidden'), (2, 'b', 'hidden')")
+    assert value(db, "select count(*) from t") == 0
+    ((kind, data, extra),) = delivered(db, "ev_type, ev_data, ev_extra2")
+    assert (kind, extra) == ("B", "b")
+    assert "hidden" not in str(data)
+    db.execute("create table denied (id int primary key)")
+    db.execute(
+        "create trigger s before insert on denied for each row"
+        f" execute procedure pgq.{trigger}('q', 'deny')".encode()
+    )
+    with refused("PQ014", "denied"):
+        db.execute("insert into denied values (1)")
+
+
+@pytest.mark.parametrize("trigger", ["logutriga", "sqltriga", "jsontriga"])
+def test_who_changes_a_table_needs_the_role_of_writers(db: Connection, trigger: str) -> None:
+    db.execute("create table t (id int primary key)")
+    db.execute("grant insert on t to public")
+    db.execute(
+        "create trigger s after insert on t"
+        f" for each row execute procedure pgq.{trigger}('q')".encode()
+    )
+    db.execute("set role pgq_reader")
+    with refused("42501", "pgq_writer"):
+        db.execute("insert into t values (1)")
+    db.execute("set role pgq_writer")
+    db.execute("insert into t values (1)")
+    db.execute("reset role")
+    assert len(delivered(db)) == 1
+
+
+def test_the_planner_inlines_the_events_of_a_batch(db: Connection) -> None:
+    plan = rows(db, "explain (verbose) select * from pgq.get_batch_events(1)")
+    assert "pgque.get_batch_events" in str(plan)
