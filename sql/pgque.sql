@@ -210,11 +210,11 @@ begin
         ) f (signature, new_column) on p.oid = to_regprocedure('pgque.' || f.signature)
         where p.pronamespace = 'pgque'::regnamespace
           and (p.proname = any (array[
-                   'build_read_function', 'build_tables_function', 'calling_role',
+                   'batch_metrics', 'build_read_function', 'build_tables_function', 'calling_role',
                    'check_logs_complete', 'check_may_claim', 'check_option_type', 'complete_tick_copy',
-                   'create_event_tables', 'deliver_singly', 'find_fingerprint', 'floor_obstacle',
+                   'consumer_metrics', 'create_event_tables', 'deliver_singly', 'find_fingerprint', 'floor_obstacle',
                    'give_up_held', 'half_table', 'hold_event', 'insert_fragment', 'json_change_type',
-                   'page_select', 'refuse_to_wait', 'retries_left', 'slice_sql', 'unread_queues'])
+                   'page_select', 'queue_metrics', 'refuse_to_wait', 'retries_left', 'slice_sql', 'unread_queues'])
                or f.signature is not null
                and p.proargnames @> array[f.new_column] is not true)
     loop
@@ -613,6 +613,11 @@ create table if not exists pgque.position_log_0 (
 create table if not exists pgque.position_log_1 (
     primary key (sub_id, pos_seq)
 ) inherits (pgque.position_log) with (autovacuum_enabled = false);
+
+-- Tells the planner that the parent has no rows, so that no plan for one subscription reads it.
+alter table pgque.position_log
+    drop constraint if exists position_log_is_empty,
+    add constraint position_log_is_empty check (sub_id is null) no inherit;
 
 create index if not exists position_log_0_batch_idx
     on pgque.position_log_0 (sub_batch, pos_seq) where sub_batch is not null;
@@ -1573,39 +1578,6 @@ $$;
 create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
-
--- The events that each consumer finished, retried and dead-lettered. Events of a subconsumer's open
--- batch are not finished, although the cursor of its main consumer is past them. An event counts as
--- finished once, however often it was delivered again.
-create or replace view pgque.consumer_count as
-select s.sub_queue as queue_id,
-       s.sub_id,
-       l.acked + t.tick_event_seq - coalesce(w.events, 0) as acked,
-       l.nacked,
-       l.dead_lettered
-from pgque.subscription s
-cross join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
-) t
-join (
-    select c.sub_id,
-           sum(c.acked)::bigint as acked,
-           sum(c.nacked)::bigint as nacked,
-           sum(c.dead_lettered)::bigint as dead_lettered
-    from pgque.counter_log c
-    group by c.sub_id
-) l on l.sub_id = s.sub_id
-left join (
-    select m.sub_main,
-           sum(b.tick_event_seq - a.tick_event_seq)::bigint as events
-    from pgque.subscription m
-    join pgque.tick a on a.tick_queue = m.sub_queue and a.tick_id = m.sub_last_tick
-    join pgque.tick b on b.tick_queue = m.sub_queue and b.tick_id = m.sub_next_tick
-    where m.sub_main is not null
-    group by m.sub_main
-) w on w.sub_main = s.sub_id
-where s.sub_main is null;
 
 -- ===== engine/lineage.sql ========================================================================
 
@@ -11157,10 +11129,51 @@ begin
 end;
 $$;
 
--- Returns the key figures of each queue. depth is the number of events that the slowest consumer
--- has not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is
--- at least the age of the oldest of these events, and null if there is none. Subconsumers do not
--- count as consumers.
+-- The figures of each queue, for queue_stats and metrics. depth is the number of events that the
+-- slowest consumer has not finished, including events without a tick; it is 0 without consumers.
+-- oldest_tick is the last one before the oldest of these events. finished counts the events before
+-- the positions of all consumers, less those in open batches of subconsumers.
+create or replace view pgque.queue_figures as
+select q.queue_id,
+       q.queue_name,
+       q.queue_cur_table,
+       q.queue_rotation_period,
+       q.queue_switch_time,
+       q.queue_ticker_paused,
+       q.tick_id,
+       q.tick_time,
+       q.last_event_id,
+       coalesce(q.last_event_id - c.event_seq, 0) as depth,
+       case when q.last_event_id > c.event_seq then oldest.tick_time end as oldest_time,
+       coalesce(c.consumers, 0) as consumers,
+       coalesce(c.finished, 0) as finished,
+       coalesce(round((q.tick_event_seq - q.before_event_seq)
+                      / nullif(extract(epoch from q.tick_time - q.before_time), 0)::numeric, 3), 0)
+       as events_per_sec,
+       coalesce(d.dead_letters, 0) as dead_letters
+from pgque.queue_progress q
+left join (
+    select p.sub_queue, min(p.tick_event_seq) as event_seq,
+           (count(*) filter (where p.sub_main is null))::integer as consumers,
+           sum(case when p.sub_main is null then p.tick_event_seq else -p.batch_events end)
+           as finished
+    from pgque.consumer_progress p
+    group by p.sub_queue
+) c on c.sub_queue = q.queue_id
+left join lateral (
+    select t.tick_time from pgque.tick t
+    where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
+    order by t.tick_id desc limit 1
+) oldest on true
+left join (
+    select l.dl_queue_id, count(*) as dead_letters
+    from pgque.dead_letter l
+    group by l.dl_queue_id
+) d on d.dl_queue_id = q.queue_id;
+
+-- Returns the key figures of each queue. oldest_msg_age is at least the age of the oldest event that
+-- the slowest consumer has not finished, and null if there is none. Subconsumers do not count as
+-- consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
@@ -11174,32 +11187,10 @@ as $$
 begin
     perform pgque.check_logs_visible();
     return query
-    select q.queue_name, q.queue_id,
-           coalesce(q.last_event_id - c.event_seq, 0),
-           case when q.last_event_id > c.event_seq then clock_timestamp() - oldest.tick_time end,
-           coalesce(c.consumers, 0),
-           coalesce(round((q.tick_event_seq - q.before_event_seq)
-                          / nullif(extract(epoch from q.tick_time - q.before_time), 0)::numeric, 3), 0),
-           q.queue_cur_table, clock_timestamp() - q.queue_switch_time, q.queue_rotation_period,
-           q.queue_ticker_paused, q.tick_time, q.tick_id,
-           coalesce(d.dead_letters, 0)
-    from pgque.queue_progress q
-    left join (
-        select p.sub_queue, min(p.tick_event_seq) as event_seq,
-               (count(*) filter (where p.sub_main is null))::integer as consumers
-        from pgque.consumer_progress p
-        group by p.sub_queue
-    ) c on c.sub_queue = q.queue_id
-    left join lateral (
-        select t.tick_time from pgque.tick t
-        where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
-        order by t.tick_id desc limit 1
-    ) oldest on true
-    left join (
-        select l.dl_queue_id, count(*) as dead_letters
-        from pgque.dead_letter l
-        group by l.dl_queue_id
-    ) d on d.dl_queue_id = q.queue_id
+    select q.queue_name, q.queue_id, q.depth, clock_timestamp() - q.oldest_time, q.consumers,
+           q.events_per_sec, q.queue_cur_table, clock_timestamp() - q.queue_switch_time,
+           q.queue_rotation_period, q.queue_ticker_paused, q.tick_time, q.tick_id, q.dead_letters
+    from pgque.queue_figures q
     order by q.queue_name;
 end;
 $$;
@@ -11488,8 +11479,14 @@ from (
     window w as (partition by l.sub_id order by l.pos_seq)
 ) p
 join pgque.subscription_base s on s.sub_id = p.sub_id
-join pgque.tick b on b.tick_queue = s.sub_queue and b.tick_id = p.sub_last_tick
-join pgque.tick e on e.tick_queue = s.sub_queue and e.tick_id = p.sub_next_tick
+cross join lateral (
+    select t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
+) b
+cross join lateral (
+    select t.tick_time, t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
+) e
 where p.sub_batch is not null
   and p.batch_after is null
   and p.ended_at is not null
@@ -11527,6 +11524,95 @@ $$;
 
 -- ===== ops/metrics.sql ===========================================================================
 
+-- The metrics of queues. What a queue's consumers acked is the sum of its counters and of the events
+-- before their positions (schema/counters.sql).
+create or replace view pgque.queue_metric as
+with figures as materialized (  -- or the labels are made for each metric
+    select q.*, coalesce(n.acked + q.finished, 0) as acked, coalesce(n.nacked, 0) as nacked,
+           coalesce(n.dead_lettered, 0) as dead_lettered,
+           jsonb_build_object('queue', q.queue_name) as labels
+    from pgque.queue_figures q
+    left join (
+        select c.queue_id, sum(c.acked) as acked, sum(c.nacked) as nacked,
+               sum(c.dead_lettered) as dead_lettered
+        from pgque.counter_log c
+        group by c.queue_id
+    ) n on n.queue_id = q.queue_id
+)
+select m.metric_name, m.metric_type, m.value, f.labels
+from figures f
+cross join lateral (values
+    ('pgque.queue.depth', 'gauge', f.depth::numeric),
+    ('pgque.queue.oldest_message_age_seconds', 'gauge',
+     coalesce(extract(epoch from clock_timestamp() - f.oldest_time)::numeric, 0)),
+    ('pgque.queue.throughput', 'gauge', f.events_per_sec),
+    ('pgque.message.sent_total', 'counter', f.last_event_id::numeric),
+    ('pgque.message.acked_total', 'counter', f.acked),
+    ('pgque.message.nacked_total', 'counter', f.nacked),
+    ('pgque.message.dead_lettered_total', 'counter', f.dead_lettered),
+    ('pgque.message.dead_lettered', 'gauge', f.dead_letters::numeric)
+) m (metric_name, metric_type, value);
+
+-- The metrics of consumers. A subconsumer has no counters, and without a batch no metrics. Events of
+-- a subconsumer's open batch are not finished, although the cursor of its main consumer is past
+-- them. An event counts as finished once, however often it was delivered again.
+create or replace view pgque.consumer_metric as
+with consumer as materialized (
+    select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
+           extract(epoch from clock_timestamp() - p.tick_time)::numeric as lag,
+           p.pending_events as pending,
+           n.acked + p.tick_event_seq
+           - coalesce(sum(p.batch_events) filter (where p.sub_main is not null)
+                      over (partition by coalesce(p.sub_main, p.sub_id)), 0) as acked,
+           n.nacked, n.dead_lettered
+    from pgque.consumer_progress p
+    join pgque.queue q on q.queue_id = p.sub_queue
+    left join (
+        select c.sub_id, sum(c.acked) as acked, sum(c.nacked) as nacked,
+               sum(c.dead_lettered) as dead_lettered
+        from pgque.counter_log c
+        group by c.sub_id
+    ) n on n.sub_id = p.sub_id and p.sub_main is null
+)
+select m.metric_name, m.metric_type, m.value, c.labels
+from consumer c
+cross join lateral (values
+    ('pgque.consumer.lag_seconds', 'gauge', c.lag),
+    ('pgque.consumer.pending_events', 'gauge', c.pending::numeric),
+    ('pgque.consumer.acked_total', 'counter', c.acked),
+    ('pgque.consumer.nacked_total', 'counter', c.nacked),
+    ('pgque.consumer.dead_lettered_total', 'counter', c.dead_lettered)
+) m (metric_name, metric_type, value)
+where m.value is not null;
+
+-- The size and processing time of the batches that ended in the last 5 minutes, by consumer.
+create or replace view pgque.batch_metric as
+with batches as (
+    select e.sub_id,
+           percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
+               order by extract(epoch from e.ended_at - e.opened_at)) as seconds,
+           percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
+               order by e.events) as sizes
+    from pgque.ended_batch e
+    where e.ended_at >= clock_timestamp() - interval '5 minutes'
+    group by e.sub_id
+), quantiles as materialized (
+    select b.seconds[k.nr] as seconds, b.sizes[k.nr] as size,
+           jsonb_build_object('queue', q.queue_name, 'consumer', c.co_name, 'quantile', k.quantile)
+           as labels
+    from batches b
+    join pgque.subscription_base s on s.sub_id = b.sub_id
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    cross join (values (1, '0.5'), (2, '0.95'), (3, '0.99')) k (nr, quantile)
+)
+select m.metric_name, 'gauge' as metric_type, m.value::numeric as value, q.labels
+from quantiles q
+cross join lateral (values
+    ('pgque.processing_latency_seconds', q.seconds),
+    ('pgque.batch.size', q.size)
+) m (metric_name, value);
+
 -- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
 -- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
 -- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
@@ -11541,9 +11627,9 @@ set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
-    return query select * from pgque.queue_metrics();
-    return query select * from pgque.consumer_metrics();
-    return query select * from pgque.batch_metrics();
+    return query select * from pgque.queue_metric;
+    return query select * from pgque.consumer_metric;
+    return query select * from pgque.batch_metric;
     return query
     select 'pgque.ticker.duration_seconds', 'gauge',
            coalesce(extract(epoch from max(r.tick_time) - min(r.tick_time))::numeric, 0), '{}'::jsonb
@@ -11555,112 +11641,6 @@ begin
         where not q.queue_external_ticker
     ) r
     where r.is_last_run;
-end;
-$$;
-
--- Returns the metrics of queues.
--- locks: none. writes: nothing.
-create or replace function pgque.queue_metrics()
-returns table (metric_name text, metric_type text, value numeric, labels jsonb)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select m.metric_name, m.metric_type, m.value, jsonb_build_object('queue', s.queue_name)
-    from pgque.queue_stats() s
-    join pgque.queue q on q.queue_id = s.queue_id
-    left join (
-        select e.queue_id, sum(e.acked) as acked, sum(e.nacked) as nacked,
-               sum(e.dead_lettered) as dead_lettered
-        from (
-            select c.queue_id, c.acked, c.nacked, c.dead_lettered from pgque.consumer_count c
-            union all
-            select l.queue_id, l.acked, l.nacked, l.dead_lettered
-            from pgque.counter_log l
-            left join pgque.subscription_base b on b.sub_id = l.sub_id
-            where b.sub_id is null
-        ) e
-        group by e.queue_id
-    ) n on n.queue_id = s.queue_id
-    cross join lateral (values
-        ('pgque.queue.depth', 'gauge', s.depth::numeric),
-        ('pgque.queue.oldest_message_age_seconds', 'gauge',
-         coalesce(extract(epoch from s.oldest_msg_age)::numeric, 0)),
-        ('pgque.queue.throughput', 'gauge', s.events_per_sec),
-        ('pgque.message.sent_total', 'counter',
-         coalesce(pg_sequence_last_value(q.queue_seq), 0)::numeric),
-        ('pgque.message.acked_total', 'counter', coalesce(n.acked, 0)),
-        ('pgque.message.nacked_total', 'counter', coalesce(n.nacked, 0)),
-        ('pgque.message.dead_lettered_total', 'counter', coalesce(n.dead_lettered, 0)),
-        ('pgque.message.dead_lettered', 'gauge', s.dlq_count::numeric)
-    ) m (metric_name, metric_type, value);
-end;
-$$;
-
--- Returns the metrics of consumers. A subconsumer has no counters, and without a batch no metrics.
--- locks: none. writes: nothing.
-create or replace function pgque.consumer_metrics()
-returns table (metric_name text, metric_type text, value numeric, labels jsonb)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    with counted as materialized (
-        select * from pgque.consumer_count
-    ), consumer as materialized (
-        select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
-               extract(epoch from clock_timestamp() - p.tick_time)::numeric as lag,
-               p.pending_events as pending,
-               n.acked, n.nacked, n.dead_lettered
-        from pgque.consumer_progress p
-        join pgque.queue q on q.queue_id = p.sub_queue
-        left join counted n on n.sub_id = p.sub_id
-    )
-    select m.metric_name, m.metric_type, m.value, c.labels
-    from consumer c
-    cross join lateral (values
-        ('pgque.consumer.lag_seconds', 'gauge', c.lag),
-        ('pgque.consumer.pending_events', 'gauge', c.pending::numeric),
-        ('pgque.consumer.acked_total', 'counter', c.acked::numeric),
-        ('pgque.consumer.nacked_total', 'counter', c.nacked::numeric),
-        ('pgque.consumer.dead_lettered_total', 'counter', c.dead_lettered::numeric)
-    ) m (metric_name, metric_type, value)
-    where m.value is not null;
-end;
-$$;
-
--- Returns the size and processing time of the batches that ended in the last 5 minutes, by
--- consumer.
--- locks: none. writes: nothing.
-create or replace function pgque.batch_metrics()
-returns table (metric_name text, metric_type text, value numeric, labels jsonb)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select m.metric_name, 'gauge', m.percentiles[k.nr]::numeric,
-           jsonb_build_object('queue', q.queue_name, 'consumer', c.co_name, 'quantile', k.quantile)
-    from (
-        select e.sub_id,
-               percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
-                   order by extract(epoch from e.ended_at - e.opened_at)) as seconds,
-               percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
-                   order by e.events) as sizes
-        from pgque.ended_batch e
-        where e.ended_at >= clock_timestamp() - interval '5 minutes'
-        group by e.sub_id
-    ) b
-    join pgque.subscription_base s on s.sub_id = b.sub_id
-    join pgque.queue q on q.queue_id = s.sub_queue
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    cross join (values (1, '0.5'), (2, '0.95'), (3, '0.99')) k (nr, quantile)
-    cross join lateral (values
-        ('pgque.processing_latency_seconds', b.seconds),
-        ('pgque.batch.size', b.sizes)
-    ) m (metric_name, percentiles);
 end;
 $$;
 
@@ -11762,7 +11742,9 @@ begin
         select sum(pg_total_relation_size(t.oid)) as bytes
         from pg_class t
         where t.relnamespace = 'pgque'::regnamespace
-          and t.relkind = 'r' and t.relname ~ format('^%s(_log|$)', r.log_name)
+          and t.relname = any (array[r.log_name, r.log_name || '_log', r.log_name || '_log_0',
+                                     r.log_name || '_log_1'])
+          and t.relkind = 'r'
     ) size
     order by is_left desc, size.bytes desc
     limit 1;
@@ -11999,12 +11981,13 @@ begin
                case when a.age <= 2 * a.period + interval '1 minute' then true
                     else pgque.event_bytes(q) = 0 end as is_fine
     ) t
-    left join (
-        select distinct on (p.sub_queue) p.sub_queue, p.co_name, p.tick_time
+    left join lateral (
+        select p.co_name, p.tick_time
         from pgque.consumer_progress p
-        where p.sub_last_tick < p.newest_tick
-        order by p.sub_queue, p.sub_last_tick, p.co_name
-    ) slowest on slowest.sub_queue = q.queue_id;
+        where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
+        order by p.sub_last_tick, p.co_name
+        limit 1
+    ) slowest on true;
 end;
 $$;
 
@@ -12681,11 +12664,10 @@ begin
 end;
 $$;
 
--- No view reads the logs of earlier versions any more (schema/log.sql).
+-- What earlier versions had: a view for tickers to pass over sequences that a drop had locked, one
+-- that counted what consumers did, and the logs (schema/log.sql), which no view reads any more.
+drop view if exists pgque.locked_relation, pgque.consumer_count;
 drop table if exists pgque.tick_before, pgque.position_before;
-
--- An earlier version's ticker passed over sequences that a drop had locked.
-drop view if exists pgque.locked_relation;
 
 -- ===== ops/grants.sql ============================================================================
 

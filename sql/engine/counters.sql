@@ -101,36 +101,3 @@ $$;
 create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
-
--- The events that each consumer finished, retried and dead-lettered. Events of a subconsumer's open
--- batch are not finished, although the cursor of its main consumer is past them. An event counts as
--- finished once, however often it was delivered again.
-create or replace view pgque.consumer_count as
-select s.sub_queue as queue_id,
-       s.sub_id,
-       l.acked + t.tick_event_seq - coalesce(w.events, 0) as acked,
-       l.nacked,
-       l.dead_lettered
-from pgque.subscription s
-cross join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
-) t
-join (
-    select c.sub_id,
-           sum(c.acked)::bigint as acked,
-           sum(c.nacked)::bigint as nacked,
-           sum(c.dead_lettered)::bigint as dead_lettered
-    from pgque.counter_log c
-    group by c.sub_id
-) l on l.sub_id = s.sub_id
-left join (
-    select m.sub_main,
-           sum(b.tick_event_seq - a.tick_event_seq)::bigint as events
-    from pgque.subscription m
-    join pgque.tick a on a.tick_queue = m.sub_queue and a.tick_id = m.sub_last_tick
-    join pgque.tick b on b.tick_queue = m.sub_queue and b.tick_id = m.sub_next_tick
-    where m.sub_main is not null
-    group by m.sub_main
-) w on w.sub_main = s.sub_id
-where s.sub_main is null;

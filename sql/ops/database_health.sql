@@ -94,7 +94,9 @@ begin
         select sum(pg_total_relation_size(t.oid)) as bytes
         from pg_class t
         where t.relnamespace = 'pgque'::regnamespace
-          and t.relkind = 'r' and t.relname ~ format('^%s(_log|$)', r.log_name)
+          and t.relname = any (array[r.log_name, r.log_name || '_log', r.log_name || '_log_0',
+                                     r.log_name || '_log_1'])
+          and t.relkind = 'r'
     ) size
     order by is_left desc, size.bytes desc
     limit 1;

@@ -137,12 +137,13 @@ begin
                case when a.age <= 2 * a.period + interval '1 minute' then true
                     else pgque.event_bytes(q) = 0 end as is_fine
     ) t
-    left join (
-        select distinct on (p.sub_queue) p.sub_queue, p.co_name, p.tick_time
+    left join lateral (
+        select p.co_name, p.tick_time
         from pgque.consumer_progress p
-        where p.sub_last_tick < p.newest_tick
-        order by p.sub_queue, p.sub_last_tick, p.co_name
-    ) slowest on slowest.sub_queue = q.queue_id;
+        where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
+        order by p.sub_last_tick, p.co_name
+        limit 1
+    ) slowest on true;
 end;
 $$;
 

@@ -20,8 +20,14 @@ from (
     window w as (partition by l.sub_id order by l.pos_seq)
 ) p
 join pgque.subscription_base s on s.sub_id = p.sub_id
-join pgque.tick b on b.tick_queue = s.sub_queue and b.tick_id = p.sub_last_tick
-join pgque.tick e on e.tick_queue = s.sub_queue and e.tick_id = p.sub_next_tick
+cross join lateral (
+    select t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
+) b
+cross join lateral (
+    select t.tick_time, t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
+) e
 where p.sub_batch is not null
   and p.batch_after is null
   and p.ended_at is not null

@@ -80,8 +80,7 @@ begin
 end;
 $$;
 
--- No view reads the logs of earlier versions any more (schema/log.sql).
+-- What earlier versions had: a view for tickers to pass over sequences that a drop had locked, one
+-- that counted what consumers did, and the logs (schema/log.sql), which no view reads any more.
+drop view if exists pgque.locked_relation, pgque.consumer_count;
 drop table if exists pgque.tick_before, pgque.position_before;
-
--- An earlier version's ticker passed over sequences that a drop had locked.
-drop view if exists pgque.locked_relation;

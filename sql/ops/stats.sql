@@ -89,10 +89,51 @@ begin
 end;
 $$;
 
--- Returns the key figures of each queue. depth is the number of events that the slowest consumer
--- has not finished, including events without a tick; it is 0 without consumers. oldest_msg_age is
--- at least the age of the oldest of these events, and null if there is none. Subconsumers do not
--- count as consumers.
+-- The figures of each queue, for queue_stats and metrics. depth is the number of events that the
+-- slowest consumer has not finished, including events without a tick; it is 0 without consumers.
+-- oldest_tick is the last one before the oldest of these events. finished counts the events before
+-- the positions of all consumers, less those in open batches of subconsumers.
+create or replace view pgque.queue_figures as
+select q.queue_id,
+       q.queue_name,
+       q.queue_cur_table,
+       q.queue_rotation_period,
+       q.queue_switch_time,
+       q.queue_ticker_paused,
+       q.tick_id,
+       q.tick_time,
+       q.last_event_id,
+       coalesce(q.last_event_id - c.event_seq, 0) as depth,
+       case when q.last_event_id > c.event_seq then oldest.tick_time end as oldest_time,
+       coalesce(c.consumers, 0) as consumers,
+       coalesce(c.finished, 0) as finished,
+       coalesce(round((q.tick_event_seq - q.before_event_seq)
+                      / nullif(extract(epoch from q.tick_time - q.before_time), 0)::numeric, 3), 0)
+       as events_per_sec,
+       coalesce(d.dead_letters, 0) as dead_letters
+from pgque.queue_progress q
+left join (
+    select p.sub_queue, min(p.tick_event_seq) as event_seq,
+           (count(*) filter (where p.sub_main is null))::integer as consumers,
+           sum(case when p.sub_main is null then p.tick_event_seq else -p.batch_events end)
+           as finished
+    from pgque.consumer_progress p
+    group by p.sub_queue
+) c on c.sub_queue = q.queue_id
+left join lateral (
+    select t.tick_time from pgque.tick t
+    where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
+    order by t.tick_id desc limit 1
+) oldest on true
+left join (
+    select l.dl_queue_id, count(*) as dead_letters
+    from pgque.dead_letter l
+    group by l.dl_queue_id
+) d on d.dl_queue_id = q.queue_id;
+
+-- Returns the key figures of each queue. oldest_msg_age is at least the age of the oldest event that
+-- the slowest consumer has not finished, and null if there is none. Subconsumers do not count as
+-- consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
@@ -106,32 +147,10 @@ as $$
 begin
     perform pgque.check_logs_visible();
     return query
-    select q.queue_name, q.queue_id,
-           coalesce(q.last_event_id - c.event_seq, 0),
-           case when q.last_event_id > c.event_seq then clock_timestamp() - oldest.tick_time end,
-           coalesce(c.consumers, 0),
-           coalesce(round((q.tick_event_seq - q.before_event_seq)
-                          / nullif(extract(epoch from q.tick_time - q.before_time), 0)::numeric, 3), 0),
-           q.queue_cur_table, clock_timestamp() - q.queue_switch_time, q.queue_rotation_period,
-           q.queue_ticker_paused, q.tick_time, q.tick_id,
-           coalesce(d.dead_letters, 0)
-    from pgque.queue_progress q
-    left join (
-        select p.sub_queue, min(p.tick_event_seq) as event_seq,
-               (count(*) filter (where p.sub_main is null))::integer as consumers
-        from pgque.consumer_progress p
-        group by p.sub_queue
-    ) c on c.sub_queue = q.queue_id
-    left join lateral (
-        select t.tick_time from pgque.tick t
-        where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
-        order by t.tick_id desc limit 1
-    ) oldest on true
-    left join (
-        select l.dl_queue_id, count(*) as dead_letters
-        from pgque.dead_letter l
-        group by l.dl_queue_id
-    ) d on d.dl_queue_id = q.queue_id
+    select q.queue_name, q.queue_id, q.depth, clock_timestamp() - q.oldest_time, q.consumers,
+           q.events_per_sec, q.queue_cur_table, clock_timestamp() - q.queue_switch_time,
+           q.queue_rotation_period, q.queue_ticker_paused, q.tick_time, q.tick_id, q.dead_letters
+    from pgque.queue_figures q
     order by q.queue_name;
 end;
 $$;

@@ -62,6 +62,11 @@ create table if not exists pgque.position_log_1 (
     primary key (sub_id, pos_seq)
 ) inherits (pgque.position_log) with (autovacuum_enabled = false);
 
+-- Tells the planner that the parent has no rows, so that no plan for one subscription reads it.
+alter table pgque.position_log
+    drop constraint if exists position_log_is_empty,
+    add constraint position_log_is_empty check (sub_id is null) no inherit;
+
 create index if not exists position_log_0_batch_idx
     on pgque.position_log_0 (sub_batch, pos_seq) where sub_batch is not null;
 create index if not exists position_log_1_batch_idx

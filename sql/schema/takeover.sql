@@ -137,11 +137,11 @@ begin
         ) f (signature, new_column) on p.oid = to_regprocedure('pgque.' || f.signature)
         where p.pronamespace = 'pgque'::regnamespace
           and (p.proname = any (array[
-                   'build_read_function', 'build_tables_function', 'calling_role',
+                   'batch_metrics', 'build_read_function', 'build_tables_function', 'calling_role',
                    'check_logs_complete', 'check_may_claim', 'check_option_type', 'complete_tick_copy',
-                   'create_event_tables', 'deliver_singly', 'find_fingerprint', 'floor_obstacle',
+                   'consumer_metrics', 'create_event_tables', 'deliver_singly', 'find_fingerprint', 'floor_obstacle',
                    'give_up_held', 'half_table', 'hold_event', 'insert_fragment', 'json_change_type',
-                   'page_select', 'refuse_to_wait', 'retries_left', 'slice_sql', 'unread_queues'])
+                   'page_select', 'queue_metrics', 'refuse_to_wait', 'retries_left', 'slice_sql', 'unread_queues'])
                or f.signature is not null
                and p.proargnames @> array[f.new_column] is not true)
     loop
