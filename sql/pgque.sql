@@ -11153,12 +11153,21 @@ select q.queue_id,
        coalesce(d.dead_letters, 0) as dead_letters
 from pgque.queue_progress q
 left join (
-    select p.sub_queue, min(p.tick_event_seq) as event_seq,
-           (count(*) filter (where p.sub_main is null))::integer as consumers,
-           sum(case when p.sub_main is null then p.tick_event_seq else -p.batch_events end)
-           as finished
-    from pgque.consumer_progress p
-    group by p.sub_queue
+    select s.sub_queue, min(t.tick_event_seq) as event_seq,
+           (count(*) filter (where s.sub_main is null))::integer as consumers,
+           sum(case when s.sub_main is null then t.tick_event_seq
+                    else t.tick_event_seq - batch_end.tick_event_seq end) as finished
+    from pgque.subscription s
+    left join lateral (
+        select x.tick_event_seq from pgque.tick x
+        where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
+    ) t on true
+    left join lateral (
+        select x.tick_event_seq from pgque.tick x
+        where s.sub_main is not null
+          and x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
+    ) batch_end on true
+    group by s.sub_queue
 ) c on c.sub_queue = q.queue_id
 left join lateral (
     select t.tick_time from pgque.tick t
@@ -11528,9 +11537,15 @@ $$;
 -- before their positions (schema/counters.sql).
 create or replace view pgque.queue_metric as
 with figures as materialized (  -- or the labels are made for each metric
-    select q.*, coalesce(n.acked + q.finished, 0) as acked, coalesce(n.nacked, 0) as nacked,
-           coalesce(n.dead_lettered, 0) as dead_lettered,
-           jsonb_build_object('queue', q.queue_name) as labels
+    select jsonb_build_object('queue', q.queue_name) as labels,
+           array[q.depth,
+                 coalesce(extract(epoch from clock_timestamp() - q.oldest_time), 0),
+                 q.events_per_sec,
+                 q.last_event_id,
+                 coalesce(n.acked + q.finished, 0),
+                 coalesce(n.nacked, 0),
+                 coalesce(n.dead_lettered, 0),
+                 q.dead_letters]::numeric[] as figures
     from pgque.queue_figures q
     left join (
         select c.queue_id, sum(c.acked) as acked, sum(c.nacked) as nacked,
@@ -11539,19 +11554,18 @@ with figures as materialized (  -- or the labels are made for each metric
         group by c.queue_id
     ) n on n.queue_id = q.queue_id
 )
-select m.metric_name, m.metric_type, m.value, f.labels
+select m.metric_name, m.metric_type, f.figures[m.nr] as value, f.labels
 from figures f
-cross join lateral (values
-    ('pgque.queue.depth', 'gauge', f.depth::numeric),
-    ('pgque.queue.oldest_message_age_seconds', 'gauge',
-     coalesce(extract(epoch from clock_timestamp() - f.oldest_time)::numeric, 0)),
-    ('pgque.queue.throughput', 'gauge', f.events_per_sec),
-    ('pgque.message.sent_total', 'counter', f.last_event_id::numeric),
-    ('pgque.message.acked_total', 'counter', f.acked),
-    ('pgque.message.nacked_total', 'counter', f.nacked),
-    ('pgque.message.dead_lettered_total', 'counter', f.dead_lettered),
-    ('pgque.message.dead_lettered', 'gauge', f.dead_letters::numeric)
-) m (metric_name, metric_type, value);
+cross join (values
+    (1, 'pgque.queue.depth', 'gauge'),
+    (2, 'pgque.queue.oldest_message_age_seconds', 'gauge'),
+    (3, 'pgque.queue.throughput', 'gauge'),
+    (4, 'pgque.message.sent_total', 'counter'),
+    (5, 'pgque.message.acked_total', 'counter'),
+    (6, 'pgque.message.nacked_total', 'counter'),
+    (7, 'pgque.message.dead_lettered_total', 'counter'),
+    (8, 'pgque.message.dead_lettered', 'gauge')
+) m (nr, metric_name, metric_type);
 
 -- The metrics of consumers. A subconsumer has no counters, and without a batch no metrics. Events of
 -- a subconsumer's open batch are not finished, although the cursor of its main consumer is past
@@ -11559,12 +11573,13 @@ cross join lateral (values
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
-           extract(epoch from clock_timestamp() - p.tick_time)::numeric as lag,
-           p.pending_events as pending,
-           n.acked + p.tick_event_seq
-           - coalesce(sum(p.batch_events) filter (where p.sub_main is not null)
-                      over (partition by coalesce(p.sub_main, p.sub_id)), 0) as acked,
-           n.nacked, n.dead_lettered
+           array[extract(epoch from clock_timestamp() - p.tick_time),
+                 p.pending_events,
+                 n.acked + p.tick_event_seq
+                 - coalesce(sum(p.batch_events) filter (where p.sub_main is not null)
+                            over (partition by coalesce(p.sub_main, p.sub_id)), 0),
+                 n.nacked,
+                 n.dead_lettered]::numeric[] as figures
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
     left join (
@@ -11574,16 +11589,16 @@ with consumer as materialized (
         group by c.sub_id
     ) n on n.sub_id = p.sub_id and p.sub_main is null
 )
-select m.metric_name, m.metric_type, m.value, c.labels
+select m.metric_name, m.metric_type, c.figures[m.nr] as value, c.labels
 from consumer c
-cross join lateral (values
-    ('pgque.consumer.lag_seconds', 'gauge', c.lag),
-    ('pgque.consumer.pending_events', 'gauge', c.pending::numeric),
-    ('pgque.consumer.acked_total', 'counter', c.acked),
-    ('pgque.consumer.nacked_total', 'counter', c.nacked),
-    ('pgque.consumer.dead_lettered_total', 'counter', c.dead_lettered)
-) m (metric_name, metric_type, value)
-where m.value is not null;
+cross join (values
+    (1, 'pgque.consumer.lag_seconds', 'gauge'),
+    (2, 'pgque.consumer.pending_events', 'gauge'),
+    (3, 'pgque.consumer.acked_total', 'counter'),
+    (4, 'pgque.consumer.nacked_total', 'counter'),
+    (5, 'pgque.consumer.dead_lettered_total', 'counter')
+) m (nr, metric_name, metric_type)
+where c.figures[m.nr] is not null;
 
 -- The size and processing time of the batches that ended in the last 5 minutes, by consumer.
 create or replace view pgque.batch_metric as
@@ -11597,7 +11612,7 @@ with batches as (
     where e.ended_at >= clock_timestamp() - interval '5 minutes'
     group by e.sub_id
 ), quantiles as materialized (
-    select b.seconds[k.nr] as seconds, b.sizes[k.nr] as size,
+    select array[b.seconds[k.nr], b.sizes[k.nr]]::numeric[] as figures,
            jsonb_build_object('queue', q.queue_name, 'consumer', c.co_name, 'quantile', k.quantile)
            as labels
     from batches b
@@ -11606,12 +11621,12 @@ with batches as (
     join pgque.consumer c on c.co_id = s.sub_consumer
     cross join (values (1, '0.5'), (2, '0.95'), (3, '0.99')) k (nr, quantile)
 )
-select m.metric_name, 'gauge' as metric_type, m.value::numeric as value, q.labels
+select m.metric_name, 'gauge' as metric_type, q.figures[m.nr] as value, q.labels
 from quantiles q
-cross join lateral (values
-    ('pgque.processing_latency_seconds', q.seconds),
-    ('pgque.batch.size', q.size)
-) m (metric_name, value);
+cross join (values
+    (1, 'pgque.processing_latency_seconds'),
+    (2, 'pgque.batch.size')
+) m (nr, metric_name);
 
 -- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
 -- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
@@ -11634,10 +11649,14 @@ begin
     select 'pgque.ticker.duration_seconds', 'gauge',
            coalesce(extract(epoch from max(r.tick_time) - min(r.tick_time))::numeric, 0), '{}'::jsonb
     from (
-        select q.tick_time,
-               q.tick_snapshot::text = first_value(q.tick_snapshot::text) over (
-                   order by q.tick_time desc) as is_last_run
-        from pgque.queue_progress q
+        select newest.tick_time,
+               newest.tick_snapshot::text = first_value(newest.tick_snapshot::text) over (
+                   order by newest.tick_time desc) as is_last_run
+        from pgque.queue q
+        cross join lateral (
+            select * from pgque.tick t
+            where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
+        ) newest
         where not q.queue_external_ticker
     ) r
     where r.is_last_run;

@@ -113,12 +113,21 @@ select q.queue_id,
        coalesce(d.dead_letters, 0) as dead_letters
 from pgque.queue_progress q
 left join (
-    select p.sub_queue, min(p.tick_event_seq) as event_seq,
-           (count(*) filter (where p.sub_main is null))::integer as consumers,
-           sum(case when p.sub_main is null then p.tick_event_seq else -p.batch_events end)
-           as finished
-    from pgque.consumer_progress p
-    group by p.sub_queue
+    select s.sub_queue, min(t.tick_event_seq) as event_seq,
+           (count(*) filter (where s.sub_main is null))::integer as consumers,
+           sum(case when s.sub_main is null then t.tick_event_seq
+                    else t.tick_event_seq - batch_end.tick_event_seq end) as finished
+    from pgque.subscription s
+    left join lateral (
+        select x.tick_event_seq from pgque.tick x
+        where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
+    ) t on true
+    left join lateral (
+        select x.tick_event_seq from pgque.tick x
+        where s.sub_main is not null
+          and x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
+    ) batch_end on true
+    group by s.sub_queue
 ) c on c.sub_queue = q.queue_id
 left join lateral (
     select t.tick_time from pgque.tick t
