@@ -16,45 +16,11 @@ import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL, administer, new_server, server_version
-from tests.support import chaos, crowd
+from tests.support import crowd
 from tests.support.debian import DebianPostgres
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, value
+from tests.support.queues import PATIENCE_SECONDS, connect, value
 
 Server = EmbeddedPostgres | DebianPostgres
-
-EVENTS_A_CUT = 15
-PAUSE_SECONDS = 3 * chaos.LEASE_SECONDS
-
-
-def disturb(url: str, random: Random, cuts: int) -> int:
-    """Disturbs so many sessions, one after the other, while events are sent; returns how many."""
-    disturbed = 0
-    deadline = time.monotonic() + PATIENCE_SECONDS + 3 * cuts
-    with connect(url) as db:
-        enough = value(db, "select count(*) from ledger") + cuts * EVENTS_A_CUT
-        while disturbed < cuts or value(db, "select count(*) from ledger") < enough:
-            assert time.monotonic() < deadline, f"{disturbed} sessions disturbed"
-            victims = rows(db, "select pid from pg_stat_activity where application_name ~ '^chaos'")
-            if victims:
-                disturbed += disturb_one(db, random, *random.choice(victims))
-            time.sleep(random.uniform(0, 0.4))
-    return disturbed
-
-
-def disturb_one(db: Connection, random: Random, pid: int) -> int:
-    """Ends a session, cancels its statement, or stops its process for longer than its lease."""
-    what = random.random()
-    if what < 0.6:
-        return int(value(db, "select pg_terminate_backend(%s)", pid))
-    if what < 0.9:
-        return int(value(db, "select pg_cancel_backend(%s)", pid))
-    try:
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(PAUSE_SECONDS)
-        os.kill(pid, signal.SIGCONT)
-    except ProcessLookupError:
-        return 0
-    return 1
 
 
 def crash(server: Server, stack: ExitStack) -> None:
@@ -108,10 +74,10 @@ def run(folder: Path, cuts: int, dumps: int) -> None:
         with crowd.workers(url, seed, crowd.FULL_CAST) as running:
             disturbed = 0
             for number in range(dumps):
-                disturbed += disturb(url, random, cuts // (2 * dumps))
+                disturbed += crowd.disturb(url, random, cuts // (2 * dumps))
                 files.append(dump(server, folder / f"dump_{number}"))
             crash(server, stack)
-            disturbed += disturb(url, random, cuts // 2)
+            disturbed += crowd.disturb(url, random, cuts // 2)
             codes = crowd.send_home(url, running)
         for copy in [url, *(restored(cluster, file) for file in files)]:
             crowd.drain(copy)

@@ -4,12 +4,17 @@ Books are kept in the database, in the transactions that they are about: a produ
 sends in `ledger`, a consumer what it processes in `sink`. So neither can be wrong about a commit.
 
     python -m tests.support.chaos ROLE URL SEED
+
+If CHAOS_MEANINGS names a folder, it keeps what each batch id means, and survives the server.
 """
 
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 
 import psycopg
@@ -21,6 +26,7 @@ create table ledger (payload text primary key);
 create table sink (consumer text, batch_id bigint, payload text);
 """
 LEASE_SECONDS = 0.5
+MEANINGS = "CHAOS_MEANINGS"
 NACK_KNOWS_HOLDERS = """
 select to_regprocedure('pgque.nack_batch(bigint,bigint[],interval,text,text,bigint)') is not null
 """
@@ -160,6 +166,8 @@ def settle(
 ) -> None:
     with db.transaction(force_rollback=random.random() < 0.05):
         events = rows(db, "select ev_id, ev_data from pgque.get_batch_events(%s)", batch)
+        if MEANINGS in os.environ:
+            keep_meaning(Path(os.environ[MEANINGS]), batch, sorted(text for _, text in events))
         failed = [event_id for event_id, _ in events if random.random() < 0.05]
         done = [payload for event_id, payload in events if event_id not in failed]
         db.execute("insert into sink select %s, %s, unnest(%s::text[])", [consumer, batch, done])
@@ -169,6 +177,19 @@ def settle(
         value(db, f"select pgque.{ack}(%s{holder})", batch)
         if random.random() < 0.02:
             db.close()
+
+
+def keep_meaning(folder: Path, batch: int, payloads: list[str]) -> None:
+    """Notes the events of a batch outside the database; whoever read other ones fails."""
+    meaning = "\n".join(payloads)
+    with tempfile.NamedTemporaryFile("w", dir=folder) as file:
+        file.write(meaning)
+        file.flush()
+        try:
+            os.link(file.name, folder / str(batch))
+        except FileExistsError:
+            known = (folder / str(batch)).read_text()
+            assert known == meaning, f"batch {batch} was {known!r}, and is {meaning!r}"
 
 
 @contextmanager

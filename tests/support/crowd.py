@@ -1,11 +1,14 @@
 """A crowd of the workers of tests.support.chaos, and what its books say in the end."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 from tests.support import chaos
 from tests.support.queues import PATIENCE_SECONDS, Connection, connect, make_queue, rows, value
@@ -17,6 +20,8 @@ BALANCED = dict.fromkeys(CONSUMERS, (0, 0, 0))
 # What a released version lacks: slots, and transactions that are prepared.
 FULL_CAST = [*CAST, "preparer", "elsewhere", "slot", "slot", "repartitioner"]
 FULL_BALANCED = {**BALANCED, "parted": (0, 0, 0)}
+EVENTS_A_CUT = 15
+PAUSE_SECONDS = 3 * chaos.LEASE_SECONDS
 SLOTS = """
 select coalesce((select max(n) from pgque.partition_consumer where co_name = 'parted'), 0)
 """
@@ -60,6 +65,37 @@ def workers(
         for process in running:
             process.kill()
             process.wait()
+
+
+def disturb(url: str, random: Random, cuts: int) -> int:
+    """Disturbs so many sessions, one after the other, while events are sent; returns how many."""
+    disturbed = 0
+    deadline = time.monotonic() + PATIENCE_SECONDS + 3 * cuts
+    with connect(url) as db:
+        enough = value(db, "select count(*) from ledger") + cuts * EVENTS_A_CUT
+        while disturbed < cuts or value(db, "select count(*) from ledger") < enough:
+            assert time.monotonic() < deadline, f"{disturbed} sessions disturbed"
+            victims = rows(db, "select pid from pg_stat_activity where application_name ~ '^chaos'")
+            if victims:
+                disturbed += disturb_one(db, random, *random.choice(victims))
+            time.sleep(random.uniform(0, 0.4))
+    return disturbed
+
+
+def disturb_one(db: Connection, random: Random, pid: int) -> int:
+    """Ends a session, cancels its statement, or stops its process for longer than its lease."""
+    what = random.random()
+    if what < 0.6:
+        return int(value(db, "select pg_terminate_backend(%s)", pid))
+    if what < 0.9:
+        return int(value(db, "select pg_cancel_backend(%s)", pid))
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(PAUSE_SECONDS)
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        return 0
+    return 1
 
 
 def send_home(url: str, running: Sequence[subprocess.Popen[bytes]]) -> list[int]:
