@@ -1,6 +1,6 @@
 -- Functions that are generated for each queue, because their plans are cached: to plan a statement that
 -- names a queue's tables takes longer than to run it. Only the functions below call them, which have
--- locked the queue or the consumer. They name both halves wherever that gives the same answer as the
+-- locked the queue or the consumer. Their settings make plans that stay right when the tables grow. They name both halves wherever that gives the same answer as the
 -- right one: the newest position and the last number are the highest of both.
 
 -- Lists the functions that were generated for a queue.
@@ -97,7 +97,8 @@ begin
         create or replace function qgres.sp_consume_%1$s(
             i_consumer qgres._consumer, i_first bigint, i_limit integer)
         returns setof qgres._sp_entry language plpgsql
-        set enable_seqscan = off set enable_bitmapscan = off as $body$
+        set enable_seqscan = off set enable_bitmapscan = off
+        set plan_cache_mode = force_generic_plan as $body$
         declare
             v_after  bigint;
             v_upto   bigint;
@@ -169,7 +170,8 @@ begin
         create or replace function qgres.sr_page_%1$s(
             i_position qgres._sr_position, i_low xid8, i_id bigint, i_limit bigint)
         returns setof qgres._sr_entry language plpgsql
-        set enable_seqscan = off set enable_bitmapscan = off as $body$
+        set enable_seqscan = off set enable_bitmapscan = off
+        set plan_cache_mode = force_generic_plan as $body$
         begin
             if i_position.until_snapshot is null then
                 return query
@@ -206,7 +208,8 @@ begin
         $sql$
         create or replace function qgres.sr_removed_%1$s()
         returns qgres._sr_position language plpgsql
-        set enable_seqscan = off set enable_bitmapscan = off as $body$
+        set enable_seqscan = off set enable_bitmapscan = off
+        set plan_cache_mode = force_generic_plan as $body$
         declare
             v_position qgres._sr_position;
         begin

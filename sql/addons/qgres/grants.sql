@@ -31,6 +31,8 @@ grant execute on function
     qgres."Publish"(text, bytea),
     qgres."Publish"(text, jsonb),
     qgres."Publish"(text, text),
+    qgres."Publish"(text, text, bytea, jsonb, text),
+    qgres.queue__partition(text, text),
     qgres.add(integer, bytea, jsonb, text),
     qgres.add(integer, bytea),
     qgres.add(integer, jsonb),
@@ -43,6 +45,7 @@ to public;
 
 grant execute on function
     qgres.queue__create(text, qgres.queue_type),
+    qgres.queue__create(text, text, integer),
     qgres.queue__drop(integer, boolean),
     qgres.log_queue(text),
     qgres.maint()

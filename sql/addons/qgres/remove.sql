@@ -98,7 +98,7 @@ begin
             'consume() may only be called on Serial Remover queues',
             'This is "Remove"(). Perhaps you want to use the consume() function instead?');
     end if;
-    if not exists (select from pgque.origin o where o.origin_id = v_queue.origin_id) then
+    if v_queue.origin_id <> (select o.origin_id from pgque.origin o) then
         perform qgres._adopt(i_queue_id);
         select q.* into v_queue from qgres._queue q where q.queue_id = i_queue_id;
     end if;

@@ -34,6 +34,9 @@ FUNCTIONS = {
     "queue__drop(integer,boolean)": ("v", False, True, MANAGE),
     "queue__drop(text,boolean)": ("v", False, False, PUBLIC),
     "log_queue(text)": ("v", False, True, MANAGE),
+    "queue__create(text,text,integer)": ("v", False, True, MANAGE),
+    "queue__partition(text,text)": ("s", False, True, PUBLIC),
+    '"Publish"(text,text,bytea,jsonb,text)': ("v", False, False, PUBLIC),
     "maint()": ("v", False, True, MANAGE),
 }
 

@@ -14,6 +14,7 @@ CALLS = {
     "queue__create('new', 'Serial Remover'::qgres.queue_type)": MANAGE,
     "queue__drop('sp', true)": MANAGE,
     "log_queue('sp')": MANAGE,
+    "queue__create('parts', 'SP', 2)": MANAGE,
     "maint()": MANAGE,
     "\"Publish\"('sp', 'a')": INSERT,
     "\"Publish\"('sp', null, '1', 'a')": INSERT,

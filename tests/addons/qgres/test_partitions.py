@@ -1,0 +1,89 @@
+"""A partitioned SP queue has one order for each key."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.logins import as_login
+from tests.support.queues import Connection, connect, refused, rows, value
+from tests.support.serial import consume
+
+Another = Callable[[], Connection]
+KEYS = [f"key{nr}" for nr in range(20)]
+
+
+@pytest.fixture
+def parted(db: Connection) -> Connection:
+    """A database with the queue Orders in four partitions, each with the consumer c."""
+    assert len(rows(db, "select qgres.queue__create('Orders', 'sp', 4)")) == 4
+    for part in range(4):
+        value(db, "select qgres.consumer__register(%s, 'c')::text", f"orders#{part}")
+    return db
+
+
+def publish(db: Connection, key: str | None, text: str) -> int:
+    sql = "select qgres.\"Publish\"('orders', %s::text, null, null, %s::text)"
+    number: int = value(db, sql, key, text)
+    return number
+
+
+def test_each_partition_has_its_own_numbers_and_keeps_the_order_of_its_keys(
+    parted: Connection,
+) -> None:
+    for turn in range(3):
+        for key in KEYS:
+            publish(parted, key, f"{key}:{turn}")
+    found = [consume(parted, queue=f"Orders#{part}") for part in range(4)]
+    for part in found:
+        assert [number for number, _ in part] == list(range(1, len(part) + 1))
+    texts = [text for part in found for _, text in part]
+    assert sorted(texts) == sorted(f"{key}:{turn}" for key in KEYS for turn in range(3))
+    for key in KEYS:
+        turns = [text for text in texts if text.startswith(f"{key}:")]
+        assert turns == [f"{key}:{turn}" for turn in range(3)]
+        assert sum(any(text in turns for _, text in part) for part in found) == 1
+    assert sum(bool(part) for part in found) > 1
+
+
+def test_publishers_of_two_partitions_do_not_wait(parted: Connection, another: Another) -> None:
+    partition = "select qgres.queue__partition('orders', %s)"
+    first = value(parted, partition, KEYS[0])
+    other_key = next(key for key in KEYS if value(parted, partition, key) != first)
+    with parted.transaction():
+        publish(parted, KEYS[0], "a")
+        assert publish(another(), other_key, "b") == 1
+
+
+def test_a_key_may_be_null(parted: Connection) -> None:
+    null, empty = rows(
+        parted, "select qgres.queue__partition('orders', k) from unnest(array[null, '']) k"
+    )
+    assert null == empty
+    assert publish(parted, None, "a") == 1
+
+
+def test_publishing_to_a_partition_needs_the_role(parted: Connection, database_url: str) -> None:
+    with connect(as_login(database_url)) as stranger, refused("42501", "_Publish"):
+        publish(stranger, "a", "b")
+    with connect(as_login(database_url, "qgres__queue_insert")) as member:
+        assert publish(member, "a", "b") == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "sqlstate", "text"),
+    [
+        ("queue__create('q', 'SR', 2)", "22023", 'only "Serial Publisher" queues have partitions'),
+        ("queue__create('q', null, 2)", "22023", 'only "Serial Publisher" queues have partitions'),
+        ("queue__create('q', 'SP', 0)", "22023", "partitions must be from 1 to 256, it is 0"),
+        ("queue__create('q', 'SP', 257)", "22023", "from 1 to 256, it is 257"),
+        ("queue__create('q', 'SP', null)", "22023", "from 1 to 256, it is <NULL>"),
+        ("queue__create('ORDERS', 'SP', 2)", "23505", 'queue "ORDERS#0" already exists'),
+        ("queue__create('q', 'XY', 2)", "22P02", "invalid input value for enum"),
+        ("queue__partition('plain', 'k')", "P0002", 'queue "plain" does not exist'),
+        ("queue__partition(null, 'k')", "P0002", 'queue "<NULL>" does not exist'),
+    ],
+)
+def test_bad_arguments_are_refused(parted: Connection, call: str, sqlstate: str, text: str) -> None:
+    value(parted, "select qgres.queue__create('plain#0', 'SP')")
+    with refused(sqlstate, text):
+        rows(parted, f"select qgres.{call}")
