@@ -323,6 +323,10 @@ create table if not exists pgque.queue (
     queue_first_tick           bigint not null default 1
 );
 
+-- Three rows a page, and the same for consumers and subscriptions: the planner prefers to scan a
+-- table of few pages, so each send and poll would read the rows of a hundred queues one by one.
+alter table pgque.queue set (fillfactor = 10);
+
 -- Earlier versions stored a statement for producers here.
 alter table pgque.queue drop column if exists queue_insert_sql;
 
@@ -563,6 +567,10 @@ create table if not exists pgque.subscription_base (
     sub_role      text not null default 'normal',
     unique (sub_queue, sub_consumer)
 );
+
+-- See pgque.queue.
+alter table pgque.consumer set (fillfactor = 10);
+alter table pgque.subscription_base set (fillfactor = 10);
 
 -- In 0.1.0 there were no slots.
 alter table pgque.subscription_base

@@ -26,6 +26,10 @@ create table if not exists pgque.queue (
     queue_first_tick           bigint not null default 1
 );
 
+-- Three rows a page, and the same for consumers and subscriptions: the planner prefers to scan a
+-- table of few pages, so each send and poll would read the rows of a hundred queues one by one.
+alter table pgque.queue set (fillfactor = 10);
+
 -- Earlier versions stored a statement for producers here.
 alter table pgque.queue drop column if exists queue_insert_sql;
 

@@ -12,6 +12,10 @@ create table if not exists pgque.subscription_base (
     unique (sub_queue, sub_consumer)
 );
 
+-- See pgque.queue.
+alter table pgque.consumer set (fillfactor = 10);
+alter table pgque.subscription_base set (fillfactor = 10);
+
 -- In 0.1.0 there were no slots.
 alter table pgque.subscription_base
     drop constraint if exists subscription_base_sub_role_check,
