@@ -1,0 +1,157 @@
+-- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
+-- time. Each inserts the next step of the claim. It is refused when there is one already: when the
+-- claim was answered, or another consumer has the message.
+
+-- The claim that a token belongs to. One row or none.
+-- locks: none. writes: nothing.
+create or replace function postgremq.find_claim(
+    i_queue varchar, i_message_id integer, i_token varchar)
+returns setof postgremq.state
+language sql stable
+as $$
+    select s.*
+    from postgremq.queue_base q
+    join postgremq.open_state s
+      on s.queue_id operator(pg_catalog.=) q.queue_id
+         and s.message_id operator(pg_catalog.=) i_message_id
+    where q.name operator(pg_catalog.=) i_queue
+      and s.status operator(pg_catalog.=) 'processing'
+      and s.token operator(pg_catalog.=) i_token
+$$;
+
+-- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
+-- locks: none beyond the insert's own. writes: state.
+create or replace function postgremq.ack_message(
+    p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
+returns void
+language plpgsql security definer
+as $$
+begin
+    insert into postgremq.state (
+        published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+    select c.published_at, c.vt, pg_catalog.now(), c.queue_id, c.message_id,
+           c.step operator(pg_catalog.+) 1, c.attempts, c.part, 'completed'
+    from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+    on conflict do nothing;
+    if not found then
+        raise exception using
+            errcode = 'raise_exception',
+            message = 'Ack failed: message not found, not in processing state, or token mismatch',
+            hint = 'It was answered already, or became visible again and went to another consumer.';
+    end if;
+end;
+$$;
+
+-- Makes a message visible again at p_delay_until. The delivery counts as an attempt.
+-- locks: none beyond the insert's own. writes: state; a notification.
+create or replace function postgremq.nack_message(
+    p_queue_name varchar, p_message_id integer, p_consumer_token varchar,
+    p_delay_until timestamptz default now())
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_vt    timestamptz := coalesce(p_delay_until, now());
+    v_txid  xid8 := pg_current_xact_id();
+begin
+    insert into postgremq.state (
+        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+    select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
+           c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'pending'
+    from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+    join postgremq.queue_base q on q.queue_id = c.queue_id
+    on conflict do nothing;
+    if not found then
+        raise exception using
+            errcode = 'raise_exception',
+            message = 'Nack failed: message not in processing state or token mismatch',
+            hint = 'It was answered already, or became visible again and went to another consumer.';
+    end if;
+    perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
+end;
+$$;
+
+-- Gives a message back, visible at once. The delivery does not count as an attempt.
+-- locks: none beyond the insert's own. writes: state; a notification.
+create or replace function postgremq.release_message(
+    p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_txid  xid8 := pg_current_xact_id();
+begin
+    insert into postgremq.state (
+        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+    select v_txid, postgremq.due(now(), c.attempts - 1, q.max_delivery_attempts), c.published_at,
+           now(), c.queue_id, c.message_id, c.step + 1, c.attempts - 1, c.part, 'pending'
+    from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+    join postgremq.queue_base q on q.queue_id = c.queue_id
+    on conflict do nothing;
+    if not found then
+        raise exception using
+            errcode = 'raise_exception',
+            message = 'Release message failed: message not in processing state or token mismatch',
+            hint = 'It was answered already, or became visible again and went to another consumer.';
+    end if;
+    perform postgremq.tell('message_released', array[p_queue_name], null);
+end;
+$$;
+
+-- Sets the visibility time of several messages of a queue to p_vt seconds from now. Ids and tokens
+-- belong together by position. Returns those that were set: the others were answered, or their
+-- visibility time is over.
+-- locks: none beyond the insert's own. writes: state.
+create or replace function postgremq.set_vt_batch(
+    p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[], p_vt integer)
+returns table (message_id integer, vt timestamptz)
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_vt    timestamptz := now() + make_interval(secs => p_vt);
+    v_txid  xid8 := pg_current_xact_id();
+begin
+    if p_vt is null then
+        perform postgremq.refuse_claim(p_vt, 1);
+    end if;
+    return query
+    insert into postgremq.state as n (
+        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+    select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
+           c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'processing', c.token
+    from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+    cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
+    join postgremq.queue_base q on q.queue_id = c.queue_id
+    where c.vt > now()
+    on conflict do nothing
+    returning n.message_id, n.vt;
+end;
+$$;
+
+-- The same for one message. Returns its new visibility time.
+-- locks: none beyond the insert's own. writes: state.
+create or replace function postgremq.set_vt(
+    p_queue_name varchar, p_message_id integer, p_consumer_token varchar, p_vt integer)
+returns timestamptz
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_vt timestamptz;
+begin
+    select b.vt into v_vt
+    from postgremq.set_vt_batch(
+        p_queue_name, array[p_message_id], array[p_consumer_token], p_vt) b;
+    if not found then
+        raise exception using
+            errcode = 'raise_exception',
+            message = 'Extend lock failed: message not in processing state or token mismatch',
+            hint = 'It was answered already, or its visibility time is over.';
+    end if;
+    return v_vt;
+end;
+$$;

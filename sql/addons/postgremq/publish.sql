@@ -1,0 +1,106 @@
+-- Tells listeners about an event in queues. A notification has less than 8000 bytes, so a long list
+-- of queues is told in several.
+-- locks: none. writes: a notification.
+create or replace function postgremq.tell(i_event text, i_queues text[], i_vt timestamptz)
+returns void
+language plpgsql
+as $$
+declare
+    v_text   pg_catalog.text;
+    v_queue  pg_catalog.text;
+begin
+    v_text := pg_catalog.json_build_object('event', i_event, 'queues', i_queues, 'vt', i_vt);
+    if i_event operator(pg_catalog.=) 'message_released' then
+        v_text := pg_catalog.json_build_object('event', i_event, 'queues', i_queues);
+    end if;
+    if pg_catalog.octet_length(v_text) operator(pg_catalog.<) 8000 then
+        perform pg_catalog.pg_notify('postgremq_events', v_text);
+        return;
+    end if;
+    foreach v_queue in array i_queues loop
+        perform postgremq.tell(i_event, array[v_queue], i_vt);
+    end loop;
+end;
+$$;
+
+-- Puts a new message into the queues of its topic, and tells listeners. An exclusive queue gets it
+-- only while it is alive.
+-- locks: none beyond the insert's own. writes: state; a notification.
+create or replace function postgremq.distribute_message()
+returns trigger
+language plpgsql security definer
+as $$
+declare
+    v_queues  pg_catalog.text[];
+    v_vt      pg_catalog.timestamptz := coalesce(new.deliver_after, pg_catalog.now());
+    v_due     pg_catalog.int8;
+begin
+    if v_vt operator(pg_catalog.>) pg_catalog.now()
+       or new.published_at operator(pg_catalog.<>) pg_catalog.now() then
+        v_due := postgremq.due(v_vt, 0, 0);
+    end if;
+    with target as materialized (
+        select b.queue_id, b.name
+        from postgremq.queue_base b
+        where b.topic_name operator(pg_catalog.=) new.topic_name
+          and (not b.exclusive or b.keep_alive_until operator(pg_catalog.>) pg_catalog.now())
+    ), stored as (
+        insert into postgremq.state (
+            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select v_due, new.published_at, v_vt, t.queue_id, new.id, 0, 0, r.part, 'pending'
+        from target t
+        cross join postgremq.rotation r
+    )
+    select pg_catalog.array_agg(t.name) into v_queues from target t;
+    if v_queues is null and not exists (select from postgremq.topics t
+                                        where t.name operator(pg_catalog.=) new.topic_name) then
+        perform postgremq.refuse_topic(new.topic_name, 'foreign_key_violation');
+    end if;
+    perform postgremq.tell('message_published', v_queues, v_vt);
+    return null;
+end;
+$$;
+
+-- Raises the error for a topic that does not exist. A message without a topic is in no queue.
+-- locks: none. writes: nothing.
+create or replace function postgremq.refuse_topic(i_topic text, i_errcode text)
+returns void
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    if i_topic is not null or i_errcode = 'raise_exception' then
+        raise exception using
+            errcode = i_errcode,
+            message = format('Topic "%s" does not exist', i_topic),
+            hint = format('Create it with: select postgremq.create_topic(%L);', i_topic);
+    end if;
+end;
+$$;
+
+create or replace trigger after_message_insert
+after insert on postgremq.messages
+for each row execute function postgremq.distribute_message();
+
+-- Publishes a message to a topic; returns its id. It is delivered at p_deliver_after at the
+-- earliest; null means at once.
+-- locks: none beyond the insert's own. writes: messages, state; a notification.
+create or replace function postgremq.publish_message(
+    p_topic varchar, p_payload jsonb, p_deliver_after timestamptz default now())
+returns integer
+language plpgsql security definer
+as $$
+declare
+    v_id pg_catalog.int4;
+begin
+    insert into postgremq.messages as m (topic_name, payload, deliver_after)
+    select t.name, p_payload, coalesce(p_deliver_after, pg_catalog.now())
+    from postgremq.topics t
+    where t.name operator(pg_catalog.=) p_topic
+    returning m.id into v_id;
+    if not found then
+        perform postgremq.refuse_topic(p_topic, 'raise_exception');
+    end if;
+    return v_id;
+end;
+$$;

@@ -1,0 +1,134 @@
+-- Ends the states of messages in a queue, of all if i_messages is null: inserts a step "removed", so
+-- that a claim that runs at the same time either comes first, and is superseded, or fails. Waits for
+-- transactions that have changed these messages. Returns how many it removed.
+-- locks: none beyond the insert's own. writes: state, finished.
+create or replace function postgremq.remove_states(i_queue_id integer, i_messages integer[])
+returns bigint
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_before  bigint;
+    v_after   bigint;
+    v_done    bigint := 0;
+begin
+    loop
+        with last as materialized (
+            select s.message_id, s.step, s.part, s.attempts, s.vt
+            from postgremq.last_state s
+            where s.queue_id = i_queue_id and (i_messages is null or s.message_id = any (i_messages))
+        ), removed as (
+            insert into postgremq.state (vt, queue_id, message_id, step, attempts, part, status)
+            select l.vt, i_queue_id, l.message_id, l.step + 1, l.attempts, l.part, 'removed'
+            from last l
+            on conflict do nothing
+            returning 1
+        )
+        select (select count(*) from last), (select count(*) from removed) into v_before, v_after;
+        v_done := v_done + v_after;
+        exit when v_before = v_after;
+    end loop;
+    delete from postgremq.finished f
+    where f.queue_id = i_queue_id and (i_messages is null or f.message_id = any (i_messages));
+    return v_done;
+end;
+$$;
+
+-- Removes deleted messages from the queues of their topic.
+-- locks: none beyond the insert's own. writes: state, finished.
+create or replace function postgremq.forget_messages()
+returns trigger
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    perform postgremq.remove_states(b.queue_id, d.ids)
+    from (select o.topic_name, array_agg(o.id) as ids from gone o group by o.topic_name) d
+    join postgremq.queue_base b on b.topic_name = d.topic_name;
+    return null;
+end;
+$$;
+
+create or replace trigger after_message_delete
+after delete on postgremq.messages
+referencing old table as gone
+for each statement execute function postgremq.forget_messages();
+
+-- Removes one message from a queue. It stays in other queues, and in messages.
+-- locks: none beyond the insert's own. writes: state, finished.
+create or replace function postgremq.delete_queue_message(
+    p_queue_name varchar, p_message_id integer)
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    perform postgremq.remove_states(b.queue_id, array[p_message_id])
+    from postgremq.queue_base b
+    where b.name = p_queue_name and p_message_id is not null;
+end;
+$$;
+
+-- Removes all messages from a queue, whatever their states.
+-- locks: none beyond the insert's own. writes: state, finished.
+create or replace function postgremq.clean_up_queue(p_queue varchar)
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    perform postgremq.remove_states(b.queue_id, null)
+    from postgremq.queue_base b
+    where b.name = p_queue;
+end;
+$$;
+
+-- Deletes all messages of a topic, also from its queues and from the dead letter queue.
+-- locks: none beyond the delete's own. writes: messages, and what its triggers write.
+create or replace function postgremq.clean_up_topic(p_topic varchar)
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    delete from postgremq.messages m where m.topic_name = p_topic;
+end;
+$$;
+
+-- Deletes all messages, also from queues and from the dead letter queue. Topics and queues stay.
+-- locks: none beyond the delete's own. writes: messages, and what its triggers write.
+create or replace function postgremq.purge_all_messages()
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    delete from postgremq.messages;
+end;
+$$;
+
+-- Removes messages from queues that were completed longer ago than this. They stay in messages.
+-- Returns how many.
+-- locks: none beyond the insert's own. writes: state, finished.
+create or replace function postgremq.cleanup_completed_messages(p_older_than_hours integer default 24)
+returns integer
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_before  timestamptz := now() - make_interval(hours => p_older_than_hours);
+    v_old     record;
+    v_count   integer := 0;
+begin
+    for v_old in
+        select a.queue_id, array_agg(a.message_id) as ids
+        from postgremq.all_states a
+        where a.status = 'completed' and a.processed_at < v_before
+        group by a.queue_id
+    loop
+        v_count := v_count + cardinality(v_old.ids);
+        perform postgremq.remove_states(v_old.queue_id, v_old.ids);
+    end loop;
+    return v_count;
+end;
+$$;

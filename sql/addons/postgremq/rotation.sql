@@ -1,0 +1,179 @@
+-- Rotation: maintenance makes the other part the current one when the period is over and that part
+-- is empty, then empties the one that it left: it copies what was completed to finished, moves the
+-- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
+
+-- Copies messages that were completed in a part to finished. Returns how many, at most i_limit.
+-- locks: none beyond the insert's own. writes: finished.
+create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
+returns integer
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_rows integer;
+begin
+    insert into postgremq.finished (
+        queue_id, message_id, published_at, vt, attempts, processed_at)
+    select s.queue_id, s.message_id, s.published_at, s.vt, s.attempts, s.processed_at
+    from postgremq.last_state s
+    join postgremq.queue_base q on q.queue_id = s.queue_id
+    where s.part = i_part and s.status = 'completed'
+      and not exists (select from postgremq.finished f
+                      where f.queue_id = s.queue_id and f.message_id = s.message_id)
+    limit i_limit
+    on conflict do nothing;
+    get diagnostics v_rows = row_count;
+    return v_rows;
+end;
+$$;
+
+-- Moves unfinished messages of a part to the current part, with their tokens, and skips those that
+-- another session is changing. There they are due at once, or when they become visible. Returns how
+-- many, at most i_limit.
+-- locks: the rows that it moves. writes: state.
+create or replace function postgremq.move_states(i_part smallint, i_limit integer)
+returns integer
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_rows integer;
+begin
+    with picked as materialized (
+        select s.published_at, s.vt, s.queue_id, s.message_id, s.step, s.attempts, s.status, s.token,
+               q.max_delivery_attempts
+        from postgremq.last_state s
+        join postgremq.queue_base q on q.queue_id = s.queue_id
+        where s.part = i_part and s.status in ('pending', 'processing')
+        limit i_limit
+        for update of s skip locked
+    ), ended as (
+        insert into postgremq.state as e (vt, queue_id, message_id, step, attempts, part, status)
+        select p.vt, p.queue_id, p.message_id, p.step + 1, p.attempts, i_part, 'moved'
+        from picked p
+        on conflict do nothing
+        returning e.queue_id, e.message_id
+    )
+    insert into postgremq.state (
+        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+    select postgremq.due(p.vt, p.attempts, p.max_delivery_attempts), p.published_at, p.vt,
+           p.queue_id, p.message_id, p.step + 1, p.attempts, r.part, p.status, p.token
+    from picked p
+    join ended e on e.queue_id = p.queue_id and e.message_id = p.message_id
+    cross join postgremq.rotation r;
+    get diagnostics v_rows = row_count;
+    return v_rows;
+end;
+$$;
+
+-- Whether a part has messages that are not finished, or whose completion is not in finished yet.
+-- Messages of queues that were deleted do not count.
+-- locks: none. writes: nothing.
+create or replace function postgremq.is_part_needed(i_part smallint)
+returns boolean
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select
+        from postgremq.last_state s
+        join postgremq.queue_base q on q.queue_id = s.queue_id
+        where s.part = i_part
+          and (s.status <> 'completed'
+               or not exists (select from postgremq.finished f
+                              where f.queue_id = s.queue_id and f.message_id = s.message_id)));
+end;
+$$;
+
+-- Truncates a part that is not current and not needed. TRUNCATE empties it for old snapshots too, so
+-- it waits until the transactions that held a snapshot when the part was done have ended, or for the
+-- patience that is set for pgque's logs. Under the lock no transaction can have written to the part
+-- unseen. Returns whether it did.
+-- locks: the part, exclusively, without waiting. writes: rotation_part; truncates the part.
+create or replace function postgremq.empty_part(i_part smallint)
+returns boolean
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_part      postgremq.rotation_part;
+    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+begin
+    select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
+    if v_part.done_at is null then
+        update postgremq.rotation_part p
+        set done_at = clock_timestamp(), done_by = pg_current_xact_id(),
+            holders = pgque.snapshot_holders()
+        where p.part = i_part
+        returning p.* into v_part;
+    end if;
+    if clock_timestamp() < v_part.done_at + v_patience
+       and (v_part.done_by = pg_current_xact_id_if_assigned()
+            or pgque.is_snapshot_held(v_part.holders, v_part.done_by)) then
+        return false;
+    end if;
+    begin
+        perform pgque.commit_locally();
+        -- The names are made of a number.
+        execute format('lock table postgremq.state_%1$s, postgremq.floor_%1$s '  -- quoted: a number
+                       'in access exclusive mode nowait', i_part);
+        if postgremq.is_part_needed(i_part) then
+            raise exception using errcode = 'lock_not_available';
+        end if;
+        execute format('truncate postgremq.state_%1$s, postgremq.floor_%1$s',  -- quoted: a number
+                       i_part);
+    exception
+        when lock_not_available then
+            return false;
+    end;
+    update postgremq.rotation_part p
+    set done_at = null, done_by = null, holders = null, checked_at = null
+    where p.part = i_part;
+    return true;
+end;
+$$;
+
+-- Maintenance of the states: makes the next part current when it is time, and empties the other.
+-- Call it every few seconds to minutes; pgque.maint() does. Returns how much it did: parts, and
+-- messages copied or moved.
+-- locks: the row of rotation; those of empty_part. writes: rotation, and what the others write.
+create or replace function postgremq.maint()
+returns bigint
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_rotation  postgremq.rotation;
+    v_other     smallint;
+    v_done      bigint;
+begin
+    perform pgque.check_read_committed('rotation');
+    select r.* into v_rotation from postgremq.rotation r for no key update skip locked;
+    if not found then
+        return 0;
+    end if;
+    v_other := 1 - v_rotation.part;
+    if pg_relation_size(format('postgremq.state_%s', v_other)) = 0 then
+        if clock_timestamp() < v_rotation.switched_at + v_rotation.period
+           or pg_relation_size(format('postgremq.state_%s', v_rotation.part)) < 65536 then
+            return 0;
+        end if;
+        update postgremq.rotation r set part = v_other, switched_at = clock_timestamp();
+        return 1;
+    end if;
+
+    v_done := postgremq.archive_part(v_other, 50000);
+    -- A long backlog stays where it is until it is consumed: to move it would cost more than it frees.
+    if (select count(*) from (
+            select from postgremq.last_state s
+            where s.part = v_other and s.status <> 'completed'
+            limit 10001) unfinished) <= 10000 then
+        v_done := v_done + postgremq.move_states(v_other, 10000);
+    end if;
+    if v_done = 0 and not postgremq.is_part_needed(v_other) then
+        v_done := postgremq.empty_part(v_other)::integer;
+    end if;
+    return v_done;
+end;
+$$;

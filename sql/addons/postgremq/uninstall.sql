@@ -1,0 +1,26 @@
+-- Removes the schema postgremq with all messages. Refused while messages are pending or processing,
+-- unless forced.
+-- locks: everything in the schema. writes: drops it; pgque.addon.
+create or replace function postgremq.uninstall(force boolean default false)
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_queues text;
+begin
+    select string_agg(distinct format('"%s"', m.queue_name), ', ') into v_queues
+    from postgremq.queue_messages m
+    where m.status <> 'completed';
+    if v_queues is not null and not coalesce(force, false) then
+        raise exception using
+            errcode = 'PQ020',
+            message = format('queues have messages that are not finished: %s', v_queues),
+            hint = 'Let consumers finish them, or call postgremq.uninstall(true) to lose them.';
+    end if;
+    if to_regclass('pgque.addon') is not null then
+        delete from pgque.addon a where a.addon_name = 'postgremq';
+    end if;
+    drop schema postgremq cascade;
+end;
+$$;
