@@ -17,7 +17,7 @@ select p.oid::regprocedure::text, f.lineno, f.level, f.message, f.detail
 from pg_proc p
 join pg_language l on l.oid = p.prolang and l.lanname = 'plpgsql'
 left join lateral (
-    select g.tgrelid, g.tgnewtable
+    select g.tgrelid, g.tgnewtable, g.tgoldtable
     from pg_trigger g
     where g.tgfoid = p.oid
     order by g.tgrelid
@@ -26,7 +26,7 @@ left join lateral (
 cross join lateral plpgsql_check_function_tb(
     p.oid, case when p.prorettype = 'trigger'::regtype then coalesce(g.tgrelid, 'checked'::regclass)
                 else 0 end,
-    newtable => g.tgnewtable, extra_warnings => true, performance_warnings => false,
+    newtable => g.tgnewtable, oldtable => g.tgoldtable, extra_warnings => true, performance_warnings => false,
     security_warnings => false) f
 where p.pronamespace::regnamespace::text = any (array[%s, %s || '_coop', %s || '_ext'])
   and f.detail is distinct from 'cannot to determine result of dynamic SQL'

@@ -1,6 +1,7 @@
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
--- claim was answered, or another consumer has the message.
+-- claim was answered, or another consumer has the message. When maintenance has moved the claim to
+-- another part meanwhile, its new row is found by the next attempt.
 
 -- The claim that a token belongs to. One row or none.
 -- locks: none. writes: nothing.
@@ -27,18 +28,22 @@ returns void
 language plpgsql security definer
 as $$
 begin
-    insert into postgremq.state (
-        published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-    select c.published_at, c.vt, pg_catalog.now(), c.queue_id, c.message_id,
-           c.step operator(pg_catalog.+) 1, c.attempts, c.part, 'completed'
-    from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-    on conflict do nothing;
-    if not found then
-        raise exception using
-            errcode = 'raise_exception',
-            message = 'Ack failed: message not found, not in processing state, or token mismatch',
-            hint = 'It was answered already, or became visible again and went to another consumer.';
-    end if;
+    loop
+        insert into postgremq.state (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, pg_catalog.now(), c.queue_id, c.message_id,
+               c.step operator(pg_catalog.+) 1, c.attempts, c.part, 'completed'
+        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+        on conflict do nothing;
+        exit when found;
+        if not exists (
+                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
+            raise exception using
+                errcode = 'raise_exception',
+                message = 'Ack failed: message not found, not in processing state, or token mismatch',
+                hint = 'It was answered already, or became visible again and went to another consumer.';
+        end if;
+    end loop;
 end;
 $$;
 
@@ -55,19 +60,23 @@ declare
     v_vt    timestamptz := coalesce(p_delay_until, now());
     v_txid  xid8 := pg_current_xact_id();
 begin
-    insert into postgremq.state (
-        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-    select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
-           c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'pending'
-    from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-    join postgremq.queue_base q on q.queue_id = c.queue_id
-    on conflict do nothing;
-    if not found then
-        raise exception using
-            errcode = 'raise_exception',
-            message = 'Nack failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or became visible again and went to another consumer.';
-    end if;
+    loop
+        insert into postgremq.state (
+            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
+               c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'pending'
+        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+        join postgremq.queue_base q on q.queue_id = c.queue_id
+        on conflict do nothing;
+        exit when found;
+        if not exists (
+                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
+            raise exception using
+                errcode = 'raise_exception',
+                message = 'Nack failed: message not in processing state or token mismatch',
+                hint = 'It was answered already, or became visible again and went to another consumer.';
+        end if;
+    end loop;
     perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
 end;
 $$;
@@ -83,19 +92,23 @@ as $$
 declare
     v_txid  xid8 := pg_current_xact_id();
 begin
-    insert into postgremq.state (
-        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-    select v_txid, postgremq.due(now(), c.attempts - 1, q.max_delivery_attempts), c.published_at,
-           now(), c.queue_id, c.message_id, c.step + 1, c.attempts - 1, c.part, 'pending'
-    from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-    join postgremq.queue_base q on q.queue_id = c.queue_id
-    on conflict do nothing;
-    if not found then
-        raise exception using
-            errcode = 'raise_exception',
-            message = 'Release message failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or became visible again and went to another consumer.';
-    end if;
+    loop
+        insert into postgremq.state (
+            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select v_txid, postgremq.due(now(), c.attempts - 1, q.max_delivery_attempts), c.published_at,
+               now(), c.queue_id, c.message_id, c.step + 1, c.attempts - 1, c.part, 'pending'
+        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+        join postgremq.queue_base q on q.queue_id = c.queue_id
+        on conflict do nothing;
+        exit when found;
+        if not exists (
+                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
+            raise exception using
+                errcode = 'raise_exception',
+                message = 'Release message failed: message not in processing state or token mismatch',
+                hint = 'It was answered already, or became visible again and went to another consumer.';
+        end if;
+    end loop;
     perform postgremq.tell('message_released', array[p_queue_name], null);
 end;
 $$;
@@ -118,17 +131,24 @@ begin
     if p_vt is null then
         perform postgremq.refuse_claim(p_vt, 1);
     end if;
-    return query
-    insert into postgremq.state as n (
-        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-    select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
-           c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'processing', c.token
-    from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
-    cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
-    join postgremq.queue_base q on q.queue_id = c.queue_id
-    where c.vt > now()
-    on conflict do nothing
-    returning n.message_id, n.vt;
+    loop
+        return query
+        insert into postgremq.state as n (
+            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+        select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
+               c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'processing', c.token
+        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
+        join postgremq.queue_base q on q.queue_id = c.queue_id
+        where c.vt > now()
+        on conflict do nothing
+        returning n.message_id, n.vt;
+        exit when not exists (
+            select
+            from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+            cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
+            where c.vt > now() and c.txid <> v_txid);
+    end loop;
 end;
 $$;
 

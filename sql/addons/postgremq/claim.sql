@@ -149,7 +149,7 @@ returns postgremq.claims
 language plpgsql
 as $$
 declare
-    v_claims postgremq.claims;
+    v_claims postgremq.claims%rowtype;
 begin
     with candidate as materialized (
         select distinct r.published_at, r.message_id, r.step, r.part
@@ -173,7 +173,7 @@ begin
         on conflict do nothing
         returning n.message_id, n.token, n.attempts, n.published_at
     )
-    select (select count(*) from picked), null, null, array_agg(c.message_id), array_agg(c.token),
+    select (select count(*) from picked), null::xid8, null::integer, array_agg(c.message_id), array_agg(c.token),
            array_agg(c.attempts), array_agg(c.published_at)
     into v_claims
     from claimed c;
@@ -189,7 +189,7 @@ returns postgremq.claims
 language plpgsql
 as $$
 declare
-    v_claims postgremq.claims;
+    v_claims postgremq.claims%rowtype;
 begin
     with picked as materialized (
         select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at

@@ -26,12 +26,12 @@ as $$
 #variable_conflict use_column
 declare
     v_queue  postgremq.queue_base;
-    v_floor  postgremq.floor;
+    v_floor  postgremq.floor%rowtype;
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
-    v_got    postgremq.claims;
-    v_all    postgremq.claims;
+    v_got    postgremq.claims%rowtype;
+    v_all    postgremq.claims%rowtype;
 begin
     if p_vt is null or p_limit < 0 then
         perform postgremq.refuse_claim(p_vt, p_limit);

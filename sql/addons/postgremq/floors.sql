@@ -74,7 +74,7 @@ returns postgremq.floor
 language plpgsql
 as $$
 declare
-    v_floor postgremq.floor;
+    v_floor postgremq.floor%rowtype;
 begin
     select f.* into v_floor
     from postgremq.floor f

@@ -65,7 +65,7 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_floor  postgremq.floor;
+    v_floor  postgremq.floor%rowtype;
     v_next   timestamptz;
 begin
     select (postgremq.find_floor(b.queue_id)).* into v_floor

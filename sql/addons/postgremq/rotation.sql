@@ -109,8 +109,7 @@ begin
         returning p.* into v_part;
     end if;
     if clock_timestamp() < v_part.done_at + v_patience
-       and (v_part.done_by = pg_current_xact_id_if_assigned()
-            or pgque.is_snapshot_held(v_part.holders, v_part.done_by)) then
+       and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
         return false;
     end if;
     begin

@@ -53,6 +53,13 @@ declare
     v_row    postgremq.queue_messages := case when tg_op = 'DELETE' then old else new end;
     v_queue  postgremq.queue_base;
 begin
+    if tg_op = 'UPDATE'
+       and (old.queue_name, old.message_id) is distinct from (new.queue_name, new.message_id) then
+        raise exception using
+            errcode = 'feature_not_supported',
+            message = 'queue_name and message_id of a row of queue_messages cannot be changed',
+            hint = 'Delete the row and insert another.';
+    end if;
     select b.* into v_queue from postgremq.queue_base b where b.name = v_row.queue_name;
     if v_queue.queue_id is null
        or not exists (select from postgremq.messages m where m.id = v_row.message_id) then
@@ -61,12 +68,6 @@ begin
             message = format('there is no queue "%s", or no message %s',
                              v_row.queue_name, v_row.message_id),
             hint = 'Create the queue, or insert into messages, first.';
-    elsif tg_op = 'UPDATE'
-          and (old.queue_name, old.message_id) is distinct from (new.queue_name, new.message_id) then
-        raise exception using
-            errcode = 'feature_not_supported',
-            message = 'queue_name and message_id of a row of queue_messages cannot be changed',
-            hint = 'Delete the row and insert another.';
     elsif tg_op = 'DELETE' then
         perform postgremq.remove_states(v_queue.queue_id, array[old.message_id]);
         return old;

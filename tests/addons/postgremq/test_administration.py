@@ -1,0 +1,228 @@
+"""Topics, queues, dead letters, clean-up and listings, as PostgreMQ does it."""
+
+import pytest
+
+from tests.support.messages import (
+    ack,
+    consume,
+    drain,
+    make_queue,
+    publish,
+    rotate,
+    states,
+    statistics,
+)
+from tests.support.queues import Connection, refused, rows, value
+
+
+def test_topic_is_created_once_and_listed_by_name(db: Connection) -> None:
+    for name in ("b", "a", "b"):
+        assert value(db, "select postgremq.create_topic(%s)", name) == name
+    assert rows(db, "select topic from postgremq.list_topics()") == [("a",), ("b",)]
+
+
+def test_queues_are_listed_with_their_settings(db: Connection) -> None:
+    make_queue(db, "plain", max_attempts=3)
+    value(db, "select postgremq.create_queue('own', 't', 0, true, 60)")
+    listed = rows(
+        db,
+        "select queue_name, topic_name, max_delivery_attempts, exclusive, keep_alive_until > now()"
+        " from postgremq.list_queues()",
+    )
+    assert listed == [("own", "t", 0, True, True), ("plain", "t", 3, False, None)]
+
+
+def test_exclusive_queue_gets_messages_only_while_it_is_alive(db: Connection) -> None:
+    value(db, "select postgremq.create_topic('t')")
+    value(db, "select postgremq.create_queue('own', 't', 0, true, 60)")
+    publish(db, 1)
+    db.execute("update postgremq.queues set keep_alive_until = now() - interval '1 s'")
+    publish(db, 2)
+    assert consume(db, "own") == []
+    assert value(db, "select postgremq.extend_queue_keep_alive('own', '1 minute')") is True
+    publish(db, 3)
+    assert drain(db, "own") == [1, 3]
+    make_queue(db)
+    assert value(db, "select postgremq.extend_queue_keep_alive('q', '1 minute')") is False
+
+
+def test_second_exclusive_queue_of_a_name_is_refused(db: Connection) -> None:
+    value(db, "select postgremq.create_topic('t')")
+    create = "select postgremq.create_queue('own', 't', 0, true)"
+    value(db, create)
+    with refused("P0001", 'An exclusive queue with name "own" already exists'):
+        value(db, create)
+
+
+def test_inactive_queues_are_deleted(db: Connection) -> None:
+    make_queue(db)
+    for name in ("alive", "expired", "without"):
+        value(db, "select postgremq.create_queue(%s, 't', 0, true, 60)", name)
+    publish(db, 1)
+    db.execute("update postgremq.queues set keep_alive_until = null where name = 'without'")
+    db.execute("update postgremq.queues set keep_alive_until = now() where name = 'expired'")
+    rows(db, "select postgremq.delete_inactive_queues()")
+    assert rows(db, "select name from postgremq.queues order by 1") == [("alive",), ("q",)]
+    assert statistics(db, None)[3] == 2
+
+
+def test_topic_with_messages_is_not_deleted(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1)
+    with refused("P0001", 'Cannot delete topic "t" because messages exist. Clean up the topic'):
+        value(db, "select postgremq.delete_topic('t')")
+    value(db, "select postgremq.clean_up_topic('t')")
+    value(db, "select postgremq.delete_topic('t')")
+    assert rows(db, "select * from postgremq.list_queues()") == []
+
+
+def test_dead_letters_are_moved_listed_requeued_and_purged(db: Connection) -> None:
+    make_queue(db, max_attempts=1)
+    make_queue(db, "endless")
+    first, second, third = publish(db, 1, 2, 3)
+    ack(db, consume(db, vt=0)[0])  # also a completed message
+    assert [claim.id for claim in consume(db)] == [second]  # and one at work
+    consume(db, "endless", limit=3)
+    assert value(db, "select postgremq.move_messages_to_dlq()") == 2
+    listed = "select queue_name, message_id, retry_count from postgremq.list_dlq_messages()"
+    assert rows(db, listed) == [("q", first, 1), ("q", second, 1)]
+    assert states(db) == [(third, "pending", 0)]
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert rows(db, listed) == []
+    again = consume(db, limit=None)
+    assert [(claim.id, claim.attempts) for claim in again] == [(third, 1), (first, 1), (second, 1)]
+    assert value(db, "select postgremq.move_messages_to_dlq()") == 3
+    value(db, "select postgremq.purge_dlq()")
+    assert rows(db, listed) == []
+    assert value(db, "select count(*) from postgremq.messages") == 3
+
+
+def test_completed_messages_are_removed_by_age_but_stay_in_messages(db: Connection) -> None:
+    make_queue(db)
+    old, new, _ = publish(db, 1, 2, 3)
+    for claim in consume(db, limit=2):
+        ack(db, claim)
+    db.execute(
+        "update postgremq.queue_messages set processed_at = now() - interval '25 hours'"
+        " where message_id = %s",
+        [old],
+    )
+    assert value(db, "select postgremq.cleanup_completed_messages()") == 1
+    assert [row[0] for row in states(db)] == [new, new + 1]
+    assert value(db, "select postgremq.cleanup_completed_messages(0)") == 1
+    got = rows(db, "select topic_name, payload from postgremq.get_message(%s)", old)
+    assert got == [("t", 1)]
+
+
+def test_cleaning_up_a_queue_removes_all_of_its_messages_and_no_others(db: Connection) -> None:
+    make_queue(db, "a")
+    make_queue(db, "b")
+    publish(db, 1, 2, 3)
+    ack(db, consume(db, "a")[0])
+    (claim,) = consume(db, "a")
+    value(db, "select postgremq.clean_up_queue('a')")
+    assert statistics(db, "a") == (0, 0, 0, 0)
+    assert statistics(db, "b") == (3, 0, 0, 3)
+    with refused("P0001", "Ack failed"):
+        ack(db, claim)
+    publish(db, 4)
+    assert drain(db, "a") == [4]
+
+
+def test_deleting_messages_removes_them_from_queues_and_dead_letters(db: Connection) -> None:
+    make_queue(db, max_attempts=1)
+    make_queue(db, "other", "another")
+    dead, gone, kept = publish(db, 1, 2, 3)
+    consume(db)
+    value(db, "select postgremq.move_messages_to_dlq()")
+    db.execute("delete from postgremq.messages where id in (%s, %s)", [dead, gone])
+    assert rows(db, "select * from postgremq.dead_letter_queue") == []
+    assert states(db) == [(kept, "pending", 0)]
+    publish(db, 5, topic="another")
+    db.execute("delete from postgremq.topics where name = 't'")
+    assert rows(db, "select name from postgremq.queues") == [("other",)]
+    assert rows(db, "select payload from postgremq.messages") == [(5,)]
+    rows(db, "select postgremq.purge_all_messages()")
+    assert statistics(db, None) == (0, 0, 0, 0)
+    assert value(db, "select count(*) from postgremq.queues") == 1
+
+
+def test_deleted_queue_leaves_messages(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1)
+    db.execute("delete from postgremq.queues where name = 'q'")
+    make_queue(db)
+    assert drain(db) == []
+    assert value(db, "select count(*) from postgremq.messages") == 1
+
+
+def test_one_message_is_removed_from_one_queue(db: Connection) -> None:
+    make_queue(db, "a")
+    make_queue(db, "b")
+    first, _ = publish(db, 1, 2)
+    rows(db, "select postgremq.delete_queue_message('a', %s)", first)
+    assert (drain(db, "a"), drain(db, "b")) == ([2], [1, 2])
+
+
+def test_statistics_count_by_status(db: Connection) -> None:
+    make_queue(db)
+    make_queue(db, "b")
+    publish(db, 1, 2, 3)
+    ack(db, consume(db)[0])
+    consume(db)
+    assert statistics(db) == (1, 1, 1, 3)
+    assert statistics(db, None) == (4, 1, 1, 6)
+    assert statistics(db, "no") == (0, 0, 0, 0)
+
+
+def test_raw_insert_publishes(db: Connection) -> None:
+    make_queue(db)
+    db.execute("insert into postgremq.messages (topic_name, payload) values ('t', '1'), ('t', '2')")
+    db.execute(
+        "insert into postgremq.messages (topic_name, payload, published_at)"
+        " values ('t', '0', now() - interval '1 day')"
+    )
+    assert drain(db) == [0, 1, 2]
+    with refused("23503", 'Topic "no" does not exist'):
+        db.execute("insert into postgremq.messages (topic_name, payload) values ('no', '1')")
+
+
+def test_rows_of_queue_messages_can_be_changed(db: Connection) -> None:
+    make_queue(db)
+    make_queue(db, "second")
+    first, second = publish(db, 1, 2)
+    sql = (
+        "update postgremq.queue_messages set status = %s, vt = now()"
+        " where queue_name = 'q' and message_id = %s"
+    )
+    db.execute(sql, ["completed", first])
+    assert drain(db) == [2]
+    rotate(db)  # completed messages are now in another table
+    db.execute(sql, ["pending", second])
+    assert drain(db) == [2]
+    db.execute("delete from postgremq.queue_messages where queue_name = 'second'")
+    assert statistics(db, "second") == (0, 0, 0, 0)
+    add = "insert into postgremq.queue_messages (queue_name, message_id) values (%s, %s)"
+    db.execute(add, ["second", second])
+    assert drain(db, "second") == [2]
+    for queue, id_, code in (("second", second, "23505"), ("no", 1, "23503"), ("q", 99, "23503")):
+        with refused(code):
+            db.execute(add, [queue, id_])
+    with refused("23514", '"lost" is no status'):
+        db.execute(sql, ["lost", first])
+    with refused("0A000", "cannot be changed"):
+        db.execute("update postgremq.queue_messages set message_id = 77")
+
+
+@pytest.mark.parametrize("status", ["pending", "processing"])
+def test_uninstall_is_refused_while_messages_are_not_finished(db: Connection, status: str) -> None:
+    make_queue(db)
+    publish(db, 1)
+    if status == "processing":
+        consume(db)
+    with refused("PQ020", '"q"'):
+        rows(db, "select postgremq.uninstall()")
+    drain(db)
+    rows(db, "select postgremq.uninstall(%s)", status == "processing")
+    assert value(db, "select to_regnamespace('postgremq')") is None
+    assert rows(db, "select * from pgque.addon where addon_name = 'postgremq'") == []

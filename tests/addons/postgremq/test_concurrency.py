@@ -1,0 +1,189 @@
+"""Many sessions at once: no message is lost, and none is held by two consumers."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+
+from tests.support.messages import ack, consume, drain, make_queue, nack, publish, release, rotate
+from tests.support.queues import Connection, connect, rows, value
+
+Another = Callable[[], Connection]
+
+
+def test_open_claim_hides_a_message_but_nobody_waits_for_it(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    slow = another()
+    slow.execute("begin")
+    assert [claim.payload for claim in consume(slow)] == [1]
+    db.execute("set statement_timeout = '10s'")
+    assert drain(db) == [2]
+    slow.execute("rollback")
+    assert drain(db) == [1]
+
+
+def test_claims_of_a_session_that_ends_come_again(db: Connection, database_url: str) -> None:
+    make_queue(db)
+    publish(db, *range(50))
+    victim = connect(database_url)
+    victim.execute("begin")
+    assert len(consume(victim, limit=20)) == 20
+    assert drain(db) == [*range(20, 50)]
+    value(db, "select pg_terminate_backend(%s, 10000)", victim.info.backend_pid)
+    victim.close()
+    assert drain(db) == [*range(20)]
+
+
+def test_publisher_that_commits_late_is_not_passed_over(db: Connection, another: Another) -> None:
+    make_queue(db)
+    late = another()
+    late.execute("begin")
+    publish(late, 1, 2)
+    for _ in range(3):
+        publish(db, *range(100, 160))
+        assert drain(db) == [*range(100, 160)]
+    publish(late, 3)
+    late.execute("commit")
+    assert drain(db) == [1, 2, 3]
+
+
+def test_transaction_that_reads_early_and_publishes_late_is_not_passed_over(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    late = another()
+    late.execute("begin isolation level repeatable read")
+    rows(late, "select 1")
+    publish(db, *range(60))
+    drain(db)
+    publish(late, 1)
+    publish(db, *range(60))
+    drain(db)
+    late.execute("commit")
+    assert drain(db) == [1]
+
+
+def test_claim_that_commits_after_its_visibility_time_comes_again(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    publish(db, 1)
+    slow = another()
+    slow.execute("begin")
+    (claim,) = consume(slow, vt=0)
+    publish(db, *range(100, 200))
+    drain(db)
+    slow.execute("commit")
+    (again,) = consume(db)
+    assert (again.id, again.attempts) == (claim.id, 2)
+
+
+def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    older = another()
+    older.execute("begin")
+    value(older, "select pg_current_xact_id()")
+    publish(db, *range(100))
+    for _ in range(5):  # a floor is written now and then
+        for claim in consume(older, limit=9):
+            ack(older, claim)
+        publish(db, *range(60))
+        drain(db)
+    publish(older, -1, -1, -1)
+    older.execute("commit")
+    assert drain(db) == [-1, -1, -1]
+
+
+def test_repeatable_read_consumers_get_each_message_once(db: Connection, another: Another) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    one, two = another(), another()
+    for session in (one, two):
+        session.execute("begin isolation level repeatable read")
+        rows(session, "select 1")
+    (first,) = consume(one)
+    one.execute("commit")
+    try:
+        got = [claim.id for claim in consume(two)]
+        two.execute("commit")
+    except psycopg.errors.SerializationFailure:
+        two.execute("rollback")
+        got = []
+    assert first.id not in got
+
+
+def test_sixteen_consumers_share_messages_without_double_or_loss(
+    db: Connection, database_url: str
+) -> None:
+    make_queue(db)
+    expected = 600
+    done = threading.Event()
+
+    def produce(start: int) -> None:
+        with connect(database_url) as own:
+            for number in range(start, start + expected // 4):
+                with own.transaction():
+                    publish(own, number)
+
+    def work(number: int) -> list[int]:
+        got: list[int] = []
+        turn = 0
+        with connect(database_url) as own:
+            while not done.is_set():
+                claims = consume(own, limit=1 + number % 4)
+                for claim in claims:
+                    turn += 1
+                    if turn % 7 == 0:
+                        nack(own, claim)
+                    elif turn % 7 == 1:
+                        release(own, claim)
+                    else:
+                        ack(own, claim)
+                        got.append(claim.payload)
+                if not claims:
+                    (left,) = rows(
+                        own,
+                        "select pending_count + processing_count, total_count"
+                        " from postgremq.get_queue_statistics('q')",
+                    )
+                    if left == (0, expected):
+                        done.set()
+        return got
+
+    def maintain() -> None:
+        with connect(database_url) as own:
+            while not done.wait(0.3):
+                rotate(own)
+
+    with ThreadPoolExecutor(24) as pool:
+        maintenance = pool.submit(maintain)
+        producers = [pool.submit(produce, expected // 4 * n) for n in range(4)]
+        consumers = [pool.submit(work, number) for number in range(16)]
+        for future in producers:
+            future.result(timeout=120)
+        got = Counter(payload for future in consumers for payload in future.result(timeout=120))
+        maintenance.result(timeout=120)
+    assert got == Counter(range(expected))
+
+
+def test_no_dead_rows_after_thousands_of_changes(db: Connection) -> None:
+    make_queue(db)
+    publish(db, *range(300))
+    for claim in consume(db, limit=300):
+        nack(db, claim)
+    for claim in consume(db, limit=300):
+        ack(db, claim)
+    rows(db, "select pg_stat_force_next_flush()") if db.info.server_version >= 150000 else None
+    sql = (
+        "select relname, n_dead_tup, n_tup_upd, n_tup_del from pg_stat_user_tables"
+        " where schemaname = 'postgremq' and relname ~ '^(state|floor|messages)'"
+        " and (n_dead_tup > 0 or n_tup_upd > 0 or n_tup_del > 0)"
+    )
+    assert rows(db, sql) == []

@@ -1,0 +1,256 @@
+"""Publishing, claiming and answering messages, as PostgreMQ does it."""
+
+import json
+
+import pytest
+
+from tests.support.messages import (
+    ack,
+    consume,
+    drain,
+    make_queue,
+    nack,
+    publish,
+    release,
+    states,
+    statistics,
+)
+from tests.support.queues import Connection, refused, rows, value
+
+RAISED = "P0001"
+
+
+def test_message_reaches_each_queue_of_its_topic_and_no_other(db: Connection) -> None:
+    make_queue(db, "a")
+    make_queue(db, "b")
+    make_queue(db, "other", topic="another")
+    (id_,) = publish(db, 5)
+    for queue in ("a", "b"):
+        (claim,) = consume(db, queue)
+        assert (claim.queue, claim.id, claim.payload, claim.attempts) == (queue, id_, 5, 1)
+    assert consume(db, "other") == []
+
+
+def test_queue_gets_only_messages_that_are_published_after_it(db: Connection) -> None:
+    make_queue(db, "early")
+    publish(db, 1)
+    make_queue(db, "late")
+    publish(db, 2)
+    assert drain(db, "early") == [1, 2]
+    assert drain(db, "late") == [2]
+
+
+def test_messages_come_in_order(db: Connection) -> None:
+    make_queue(db)
+    publish(db, *range(30))
+    assert drain(db) == list(range(30))
+    assert statistics(db) == (0, 0, 30, 30)
+
+
+def test_message_comes_again_only_after_its_visibility_time(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1)
+    (first,) = consume(db, vt=0)
+    (second,) = consume(db, vt=60)
+    assert (first.id, second.attempts, consume(db)) == (second.id, 2, [])
+    assert first.token != second.token
+
+
+def test_unacked_messages_come_again_by_time_of_publication(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1, 2, 3, 4)
+    one, two, three = consume(db, limit=3)
+    for claim in (three, one, two):
+        nack(db, claim)
+    assert [claim.payload for claim in consume(db, limit=None)] == [1, 2, 3, 4]
+
+
+def test_limit_null_means_all(db: Connection) -> None:
+    make_queue(db)
+    publish(db, *range(300))
+    assert len(consume(db, limit=None)) == 300
+
+
+def test_ack_after_the_visibility_time_holds_while_nobody_has_consumed_again(
+    db: Connection,
+) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    first, second = consume(db, vt=-1, limit=2)
+    ack(db, first)
+    (again,) = consume(db)
+    assert again.id == second.id
+    with refused(RAISED, "Ack failed: message not found, not in processing state, or token"):
+        ack(db, second)
+    ack(db, again)
+    with refused(RAISED, "Ack failed"):
+        ack(db, again)
+
+
+@pytest.mark.parametrize("token", ["x", "", None])
+def test_answers_need_the_token_of_the_claim(db: Connection, token: str | None) -> None:
+    make_queue(db)
+    publish(db, 1)
+    (claim,) = consume(db)
+    for name, text in (("ack", "Ack failed"), ("nack", "Nack failed"), ("release", "Release")):
+        with refused(RAISED, text, "token mismatch"):
+            rows(db, f"select postgremq.{name}_message('q', %s, %s)", claim.id, token)
+    with refused(RAISED, "Extend lock failed: message not in processing state or token mismatch"):
+        rows(db, "select postgremq.set_vt('q', %s, %s, 5)", claim.id, token)
+    with refused(RAISED, "Ack failed"):
+        rows(db, "select postgremq.ack_message('elsewhere', %s, %s)", claim.id, claim.token)
+    ack(db, claim)
+
+
+def test_nack_keeps_the_attempt_and_may_delay(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1)
+    (claim,) = consume(db)
+    nack(db, claim)
+    (claim,) = consume(db)
+    assert claim.attempts == 2
+    nack(db, claim, "now() + interval '1 hour'")
+    assert consume(db) == []
+    assert states(db) == [(claim.id, "pending", 2)]
+    with refused(RAISED, "Nack failed: message not in processing state or token mismatch"):
+        nack(db, claim)
+
+
+def test_release_gives_the_attempt_back(db: Connection) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    for _ in range(3):
+        (claim,) = consume(db)
+        assert claim.attempts == 1
+        release(db, claim)
+    with refused(RAISED, "Release message failed: message not in processing state or token"):
+        release(db, claim)
+
+
+def test_no_delivery_beyond_the_limit_of_attempts(db: Connection) -> None:
+    make_queue(db, max_attempts=2)
+    publish(db, 1)
+    assert [len(consume(db, vt=0)) for _ in range(4)] == [1, 1, 0, 0]
+    value(db, "update postgremq.queue_base set max_delivery_attempts = 3 returning 1")
+    assert [claim.attempts for claim in consume(db)] == [3]
+
+
+def test_delayed_message_is_invisible_until_its_time(db: Connection) -> None:
+    make_queue(db)
+    sql = "select postgremq.publish_message('t', '1', now() + %s::interval)"
+    value(db, sql, "1 hour")
+    soon = value(db, sql, "1 millisecond")
+    while not (claims := consume(db)):
+        pass
+    assert [claim.id for claim in claims] == [soon]
+    assert consume(db) == []
+
+
+def test_set_vt_extends_a_claim_while_it_is_not_over(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    first, second = consume(db, vt=60, limit=2)
+    value(db, "select postgremq.set_vt('q', %s, %s, 3600)", first.id, first.token)
+    (vt,) = [
+        row[0]
+        for row in rows(
+            db,
+            "select vt - now() > interval '59 minutes' from "
+            "postgremq.list_messages('q') where message_id = %s",
+            first.id,
+        )
+    ]
+    assert vt
+    value(db, "select postgremq.set_vt('q', %s, %s, 0)", second.id, second.token)
+    with refused(RAISED, "Extend lock failed"):
+        value(db, "select postgremq.set_vt('q', %s, %s, 10)", second.id, second.token)
+    assert [claim.id for claim in consume(db)] == [second.id]
+    ack(db, first)
+
+
+def test_set_vt_batch_returns_those_that_it_set(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1, 2, 3)
+    a, b, c = consume(db, limit=3)
+    ack(db, c)
+    ids, tokens = [a.id, b.id, c.id, a.id], [a.token, "wrong", c.token, a.token]
+    sql = "select message_id, vt > now() from postgremq.set_vt_batch('q', %s, %s::varchar[], 900)"
+    assert rows(db, sql, ids, tokens) == [(a.id, True)]
+
+
+def test_next_visible_time_is_the_least_of_what_can_still_be_delivered(db: Connection) -> None:
+    make_queue(db, max_attempts=2)
+    sql = "select postgremq.get_next_visible_time('q')"
+    assert value(db, sql) is None
+    publish(db, 1)
+    (claim,) = consume(db)
+    assert value(db, sql) == claim.vt
+    value(db, "select postgremq.publish_message('t', '2', now() + interval '5 seconds')")
+    assert value(db, f"select ({sql}) < %s", claim.vt)
+    rows(db, "select postgremq.delete_queue_message('q', %s)", claim.id + 1)
+    nack(db, claim)
+    consume(db)
+    assert value(db, sql) is None  # it had both attempts
+
+
+def test_notifications_carry_event_queues_and_time(db: Connection) -> None:
+    make_queue(db, "a")
+    make_queue(db, "b")
+    db.execute("listen postgremq_events")
+    id_ = value(db, "select postgremq.publish_message('t', '1', '2100-01-01 00:00+00')")
+    (claim,) = publish(db, 2) and consume(db, "a")
+    nack(db, claim, "'2100-01-02 00:00+00'")
+    publish(db, 3)
+    (claim,) = consume(db, "a")
+    release(db, claim)
+    value(db, "select postgremq.create_topic('empty')")
+    publish(db, 4, topic="empty")
+    notices = [json.loads(note.payload) for note in db.notifies(timeout=1)]
+    first, _, nacked, _, released, empty = notices
+    assert (first["event"], sorted(first["queues"])) == ("message_published", ["a", "b"])
+    assert first["vt"].startswith("2100-01-01") and id_
+    assert (nacked["event"], nacked["queues"]) == ("message_nacked", ["a"])
+    assert nacked["vt"].startswith("2100-01-02")
+    assert released == {"event": "message_released", "queues": ["a"]}
+    assert (empty["event"], empty["queues"]) == ("message_published", None)
+
+
+def test_long_list_of_queues_is_told_in_several_notifications(db: Connection) -> None:
+    names = [f"{number:03}" + "n" * 240 for number in range(40)]
+    for name in names:
+        make_queue(db, name)
+    db.execute("listen postgremq_events")
+    publish(db, 1)
+    told = [json.loads(note.payload)["queues"] for note in db.notifies(timeout=1)]
+    assert sorted(queue for queues in told for queue in queues) == names
+
+
+@pytest.mark.parametrize(
+    ("sql", "code", "words"),
+    [
+        ("publish_message('no', '1')", RAISED, 'Topic "no" does not exist'),
+        ("publish_message(null, '1')", RAISED, "does not exist"),
+        ("publish_message('t', null)", "23502", "payload"),
+        ("consume_message('q', null)", "22004", "p_vt is null"),
+        ("consume_message('q', 1, -1)", "2201W", "p_limit is -1"),
+        ("set_vt_batch('q', '{1}', '{x}', null)", "22004", "p_vt is null"),
+        ("create_topic(null)", "23502", "name"),
+        ("create_queue(null, 't')", "23502", "name"),
+        ("create_queue('new', 'no')", "23503", "topic_name"),
+        ("create_queue('new', 't', -1)", "22023", "p_max_attempts is -1"),
+        ("create_queue('q', 't')", "23505", "queue_base_pkey"),
+    ],
+)
+def test_bad_input_is_refused(db: Connection, sql: str, code: str, words: str) -> None:
+    make_queue(db)
+    with refused(code, words):
+        rows(db, f"select * from postgremq.{sql}")
+
+
+@pytest.mark.parametrize("queue", ["no", None, ""])
+def test_unknown_queue_has_no_messages(db: Connection, queue: str | None) -> None:
+    assert rows(db, "select * from postgremq.consume_message(%s, 1)", queue) == []
+    assert value(db, "select postgremq.get_next_visible_time(%s)", queue) is None
+    for name in ("delete_queue", "clean_up_queue", "requeue_dlq_messages", "delete_topic"):
+        rows(db, f"select postgremq.{name}(%s)", queue)
+    assert value(db, "select postgremq.extend_queue_keep_alive(%s, '1 s')", queue) is False

@@ -1,0 +1,73 @@
+"""Builders and questions that the tests of the add-on postgremq share."""
+
+from typing import Any, NamedTuple
+
+from tests.support.queues import Connection, rows, value
+
+
+class Claim(NamedTuple):
+    """One row of consume_message."""
+
+    queue: str
+    id: int
+    payload: Any
+    token: str
+    attempts: int
+    vt: Any
+    published_at: Any
+
+
+def make_queue(db: Connection, queue: str = "q", topic: str = "t", max_attempts: int = 0) -> None:
+    value(db, "select postgremq.create_topic(%s)", topic)
+    value(db, "select postgremq.create_queue(%s, %s, %s)", queue, topic, max_attempts)
+
+
+def publish(db: Connection, *payloads: int, topic: str = "t") -> list[int]:
+    sql = "select postgremq.publish_message(%s, to_jsonb(%s::int))"
+    return [value(db, sql, topic, payload) for payload in payloads]
+
+
+def consume(db: Connection, queue: str = "q", vt: int = 60, limit: int | None = 1) -> list[Claim]:
+    sql = "select * from postgremq.consume_message(%s, %s, %s)"
+    return [Claim(*row) for row in rows(db, sql, queue, vt, limit)]
+
+
+def ack(db: Connection, claim: Claim) -> None:
+    rows(db, "select postgremq.ack_message(%s, %s, %s)", claim.queue, claim.id, claim.token)
+
+
+def nack(db: Connection, claim: Claim, until: str = "now()") -> None:
+    sql = f"select postgremq.nack_message(%s, %s, %s, {until})"
+    rows(db, sql, claim.queue, claim.id, claim.token)
+
+
+def release(db: Connection, claim: Claim) -> None:
+    sql = "select postgremq.release_message(%s, %s, %s)"
+    rows(db, sql, claim.queue, claim.id, claim.token)
+
+
+def drain(db: Connection, queue: str = "q") -> list[int]:
+    """Consumes and acks all that is visible; returns the payloads in order."""
+    got = []
+    while claims := consume(db, queue, limit=7):
+        for claim in claims:
+            got.append(claim.payload)
+            ack(db, claim)
+    return got
+
+
+def states(db: Connection, queue: str = "q") -> list[tuple[int, str, int]]:
+    sql = "select message_id, status, delivery_attempts from postgremq.list_messages(%s)"
+    return [(id_, status, attempts) for id_, status, attempts in rows(db, sql, queue)]
+
+
+def statistics(db: Connection, queue: str | None = "q") -> tuple[Any, ...]:
+    (row,) = rows(db, "select * from postgremq.get_queue_statistics(%s)", queue)
+    return row
+
+
+def rotate(db: Connection) -> None:
+    """Makes the other part the current one, and works off the part that was left."""
+    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    while value(db, "select postgremq.maint()"):
+        pass
