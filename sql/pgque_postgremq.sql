@@ -88,6 +88,13 @@ create table if not exists postgremq.messages (
     deliver_after  timestamptz default now()
 );
 
+-- The topics whose messages are also events of a queue of pgque (log_topic.sql).
+create table if not exists postgremq.topic_log (
+    topic_name  varchar(255) primary key
+                references postgremq.topics on update cascade on delete cascade,
+    queue_name  text not null
+);
+
 create table if not exists postgremq.dead_letter_queue (
     queue_name    varchar(255) not null
                   references postgremq.queue_base (name) on update cascade on delete cascade,
@@ -359,7 +366,8 @@ end;
 $$;
 
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
--- position, and the open others up to i_due. At most 501 of each, the first ones.
+-- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
+-- transaction that it lists as late. A row may come twice.
 -- locks: none. writes: nothing.
 create or replace function postgremq.rows_below(
     i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
@@ -368,49 +376,55 @@ language plpgsql
 as $$
 begin
     return query
-    (select s.* from (
-        (select s.* from postgremq.open_state s
-         where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-           and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-           and (s.txid, s.message_id) <= (i_txid, i_id)
-         order by s.txid, s.message_id limit 501)
-        union
-        (select s.* from unnest(i_floor.late) late(txid)
-         cross join lateral (
-             select s.* from postgremq.open_state s
-             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-               and s.txid = late.txid
-               and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-             order by s.txid, s.message_id limit 501) s)
-        union
+    select s.* from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+      and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
+      and (s.txid, s.message_id) <= (i_txid, i_id)
+    order by s.txid, s.message_id
+    limit 501;
+    return query
+    select s.* from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.due_at is not null
+      and s.due_at > i_floor.due_at and s.due_at <= i_due
+    order by s.due_at, s.message_id
+    limit 501;
+    if cardinality(i_floor.late) > 0 then
+        return query
+        select s.* from unnest(i_floor.late) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = late.txid
+              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
+            order by s.txid, s.message_id
+            limit 501) s;
+        return query
+        select s.* from unnest(i_floor.late) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
+              and s.due_at <= i_floor.due_at
+            order by s.due_at, s.message_id
+            limit 501) s;
+    end if;
+    if cardinality(i_floor.open_ids) > 0 then
+        return query
         select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
               and s.txid = o.txid and s.message_id = o.id
-            limit 1) s) s
-     order by s.txid, s.message_id limit 501)
-    union all
-    (select s.* from (
-        (select s.* from postgremq.open_state s
-         where s.queue_id = i_floor.queue_id and s.due_at is not null
-           and s.due_at > i_floor.due_at and s.due_at <= i_due
-         order by s.due_at, s.message_id limit 501)
-        union
-        (select s.* from unnest(i_floor.late) late(txid)
-         cross join lateral (
-             select s.* from postgremq.open_state s
-             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-               and s.due_at <= i_floor.due_at
-             limit 501) s)
-        union
+            limit 1) s;
+    end if;
+    if cardinality(i_floor.due_ids) > 0 then
+        return query
         select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
               and s.message_id = o.id
-            limit 1) s) s
-     order by s.due_at, s.message_id limit 501);
+            limit 1) s;
+    end if;
 end;
 $$;
 
@@ -439,7 +453,8 @@ begin
         new_txid, new_id, due_at, origin_id, queue_id, part, late,
         open_txids, open_ids, due_times, due_ids)
     with open as materialized (
-        select o.* from postgremq.rows_below(i_floor, i_txid, i_id, v_due) o
+        select distinct o.txid, o.message_id, o.due_at
+        from postgremq.rows_below(i_floor, i_txid, i_id, v_due) o
     ), new as (
         select count(*) as n, array_agg(o.txid order by o.txid, o.message_id) as txids,
                array_agg(o.message_id order by o.txid, o.message_id) as ids
@@ -492,8 +507,8 @@ end;
 $$;
 
 -- Puts a new message into the queues of its topic, and tells listeners. An exclusive queue gets it
--- only while it is alive.
--- locks: none beyond the insert's own. writes: state; a notification.
+-- only while it is alive. If the topic is logged, the message is an event of that queue, too.
+-- locks: none beyond the insert's own. writes: state, an event table; a notification.
 create or replace function postgremq.distribute_message()
 returns trigger
 language plpgsql security definer
@@ -502,6 +517,7 @@ declare
     v_queues  pg_catalog.text[];
     v_vt      pg_catalog.timestamptz := coalesce(new.deliver_after, pg_catalog.now());
     v_due     pg_catalog.int8;
+    v_log     pg_catalog.text;
 begin
     if v_vt operator(pg_catalog.>) pg_catalog.now()
        or new.published_at operator(pg_catalog.<>) pg_catalog.now() then
@@ -519,7 +535,17 @@ begin
         from target t
         cross join postgremq.rotation r
     )
-    select pg_catalog.array_agg(t.name) into v_queues from target t;
+    select pg_catalog.array_agg(t.name),
+           (select l.queue_name from postgremq.topic_log l
+            where l.topic_name operator(pg_catalog.=) new.topic_name)
+    into v_queues, v_log
+    from target t;
+    if v_log is not null then
+        perform pgque.insert_event(
+            v_log, 'message', new.payload::pg_catalog.text, new.id::pg_catalog.text,
+            case when v_vt operator(pg_catalog.>) pg_catalog.now()
+                 then v_vt::pg_catalog.text end, null, null);
+    end if;
     if v_queues is null and not exists (select from postgremq.topics t
                                         where t.name operator(pg_catalog.=) new.topic_name) then
         perform postgremq.refuse_topic(new.topic_name, 'foreign_key_violation');
@@ -1102,6 +1128,41 @@ begin
                 message = 'Ack failed: message not found, not in processing state, or token mismatch',
                 hint = 'It was answered already, or became visible again and went to another consumer.';
         end if;
+    end loop;
+end;
+$$;
+
+-- Finishes several messages of a queue. Ids and tokens belong together by position. Returns the ids
+-- of those that it finished: the others were answered, or went to another consumer. PostgreMQ has
+-- no such function.
+-- locks: none beyond the insert's own. writes: state.
+create or replace function postgremq.ack_message_batch(
+    p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[])
+returns setof integer
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+    loop
+        return query
+        insert into postgremq.state as n (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
+        on conflict do nothing
+        returning n.message_id;
+        exit when not exists (
+            select
+            from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+            cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c);
     end loop;
 end;
 $$;
@@ -1885,6 +1946,43 @@ begin
 end;
 $$;
 
+-- ===== addons/postgremq/log_topic.sql ============================================================
+
+-- Publishes the messages of a topic as events of a queue of pgque, too, from now on and in the same
+-- transaction, for consumers that read in batches. An event has type message, the payload as its
+-- data, the message's id as ev_extra1, and the time of delivery as ev_extra2 if that is later.
+-- Creates the queue postgremq.<topic> if it is missing; returns its name. Call it again at will.
+-- locks: none beyond the insert's own. writes: topic_log; those of create_queue.
+create or replace function postgremq.log_topic(p_topic varchar)
+returns text
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_queue text := format('postgremq.%s', p_topic);
+begin
+    if not exists (select from postgremq.topics t where t.name = p_topic) then
+        perform postgremq.refuse_topic(p_topic, 'raise_exception');
+    end if;
+    perform pgque.create_queue(v_queue);
+    insert into postgremq.topic_log (topic_name, queue_name) values (p_topic, v_queue)
+    on conflict do nothing;
+    return v_queue;
+end;
+$$;
+
+-- Publishes no more events for a topic. The queue stays, with the events that were published.
+-- locks: the row in topic_log. writes: topic_log.
+create or replace function postgremq.unlog_topic(p_topic varchar)
+returns void
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    delete from postgremq.topic_log l where l.topic_name = p_topic;
+end;
+$$;
+
 -- ===== addons/postgremq/uninstall.sql ============================================================
 
 -- Removes the schema postgremq with all messages. Refused while messages are pending or processing,
@@ -1948,6 +2046,7 @@ to pgque_writer, pgque_admin;
 grant execute on function
     postgremq.consume_message(varchar, integer, integer),
     postgremq.ack_message(varchar, integer, varchar),
+    postgremq.ack_message_batch(varchar, integer[], varchar[]),
     postgremq.nack_message(varchar, integer, varchar, timestamptz),
     postgremq.release_message(varchar, integer, varchar),
     postgremq.set_vt(varchar, integer, varchar, integer),
@@ -1977,6 +2076,8 @@ grant execute on function
     postgremq.move_messages_to_dlq(),
     postgremq.requeue_dlq_messages(varchar),
     postgremq.distribute_message(),
+    postgremq.log_topic(varchar),
+    postgremq.unlog_topic(varchar),
     postgremq.maint(),
     postgremq.uninstall(boolean)
 to pgque_admin;

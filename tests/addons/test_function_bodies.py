@@ -26,8 +26,8 @@ left join lateral (
 cross join lateral plpgsql_check_function_tb(
     p.oid, case when p.prorettype = 'trigger'::regtype then coalesce(g.tgrelid, 'checked'::regclass)
                 else 0 end,
-    newtable => g.tgnewtable, oldtable => g.tgoldtable, extra_warnings => true, performance_warnings => false,
-    security_warnings => false) f
+    newtable => g.tgnewtable, oldtable => g.tgoldtable, extra_warnings => true,
+    performance_warnings => false, security_warnings => false) f
 where p.pronamespace::regnamespace::text = any (array[%s, %s || '_coop', %s || '_ext'])
   and f.detail is distinct from 'cannot to determine result of dynamic SQL'
   and f.message <> 'cannot determinate a result of dynamic SQL'

@@ -47,6 +47,41 @@ begin
 end;
 $$;
 
+-- Finishes several messages of a queue. Ids and tokens belong together by position. Returns the ids
+-- of those that it finished: the others were answered, or went to another consumer. PostgreMQ has
+-- no such function.
+-- locks: none beyond the insert's own. writes: state.
+create or replace function postgremq.ack_message_batch(
+    p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[])
+returns setof integer
+language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+    loop
+        return query
+        insert into postgremq.state as n (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
+        on conflict do nothing
+        returning n.message_id;
+        exit when not exists (
+            select
+            from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+            cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c);
+    end loop;
+end;
+$$;
+
 -- Makes a message visible again at p_delay_until. The delivery counts as an attempt.
 -- locks: none beyond the insert's own. writes: state; a notification.
 create or replace function postgremq.nack_message(

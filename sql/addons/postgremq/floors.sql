@@ -98,7 +98,8 @@ end;
 $$;
 
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
--- position, and the open others up to i_due. At most 501 of each, the first ones.
+-- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
+-- transaction that it lists as late. A row may come twice.
 -- locks: none. writes: nothing.
 create or replace function postgremq.rows_below(
     i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
@@ -107,49 +108,55 @@ language plpgsql
 as $$
 begin
     return query
-    (select s.* from (
-        (select s.* from postgremq.open_state s
-         where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-           and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-           and (s.txid, s.message_id) <= (i_txid, i_id)
-         order by s.txid, s.message_id limit 501)
-        union
-        (select s.* from unnest(i_floor.late) late(txid)
-         cross join lateral (
-             select s.* from postgremq.open_state s
-             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-               and s.txid = late.txid
-               and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-             order by s.txid, s.message_id limit 501) s)
-        union
+    select s.* from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+      and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
+      and (s.txid, s.message_id) <= (i_txid, i_id)
+    order by s.txid, s.message_id
+    limit 501;
+    return query
+    select s.* from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.due_at is not null
+      and s.due_at > i_floor.due_at and s.due_at <= i_due
+    order by s.due_at, s.message_id
+    limit 501;
+    if cardinality(i_floor.late) > 0 then
+        return query
+        select s.* from unnest(i_floor.late) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = late.txid
+              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
+            order by s.txid, s.message_id
+            limit 501) s;
+        return query
+        select s.* from unnest(i_floor.late) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
+              and s.due_at <= i_floor.due_at
+            order by s.due_at, s.message_id
+            limit 501) s;
+    end if;
+    if cardinality(i_floor.open_ids) > 0 then
+        return query
         select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
               and s.txid = o.txid and s.message_id = o.id
-            limit 1) s) s
-     order by s.txid, s.message_id limit 501)
-    union all
-    (select s.* from (
-        (select s.* from postgremq.open_state s
-         where s.queue_id = i_floor.queue_id and s.due_at is not null
-           and s.due_at > i_floor.due_at and s.due_at <= i_due
-         order by s.due_at, s.message_id limit 501)
-        union
-        (select s.* from unnest(i_floor.late) late(txid)
-         cross join lateral (
-             select s.* from postgremq.open_state s
-             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-               and s.due_at <= i_floor.due_at
-             limit 501) s)
-        union
+            limit 1) s;
+    end if;
+    if cardinality(i_floor.due_ids) > 0 then
+        return query
         select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
               and s.message_id = o.id
-            limit 1) s) s
-     order by s.due_at, s.message_id limit 501);
+            limit 1) s;
+    end if;
 end;
 $$;
 
@@ -178,7 +185,8 @@ begin
         new_txid, new_id, due_at, origin_id, queue_id, part, late,
         open_txids, open_ids, due_times, due_ids)
     with open as materialized (
-        select o.* from postgremq.rows_below(i_floor, i_txid, i_id, v_due) o
+        select distinct o.txid, o.message_id, o.due_at
+        from postgremq.rows_below(i_floor, i_txid, i_id, v_due) o
     ), new as (
         select count(*) as n, array_agg(o.txid order by o.txid, o.message_id) as txids,
                array_agg(o.message_id order by o.txid, o.message_id) as ids

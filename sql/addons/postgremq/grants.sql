@@ -30,6 +30,7 @@ to pgque_writer, pgque_admin;
 grant execute on function
     postgremq.consume_message(varchar, integer, integer),
     postgremq.ack_message(varchar, integer, varchar),
+    postgremq.ack_message_batch(varchar, integer[], varchar[]),
     postgremq.nack_message(varchar, integer, varchar, timestamptz),
     postgremq.release_message(varchar, integer, varchar),
     postgremq.set_vt(varchar, integer, varchar, integer),
@@ -59,6 +60,8 @@ grant execute on function
     postgremq.move_messages_to_dlq(),
     postgremq.requeue_dlq_messages(varchar),
     postgremq.distribute_message(),
+    postgremq.log_topic(varchar),
+    postgremq.unlog_topic(varchar),
     postgremq.maint(),
     postgremq.uninstall(boolean)
 to pgque_admin;

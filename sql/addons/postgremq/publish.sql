@@ -24,8 +24,8 @@ end;
 $$;
 
 -- Puts a new message into the queues of its topic, and tells listeners. An exclusive queue gets it
--- only while it is alive.
--- locks: none beyond the insert's own. writes: state; a notification.
+-- only while it is alive. If the topic is logged, the message is an event of that queue, too.
+-- locks: none beyond the insert's own. writes: state, an event table; a notification.
 create or replace function postgremq.distribute_message()
 returns trigger
 language plpgsql security definer
@@ -34,6 +34,7 @@ declare
     v_queues  pg_catalog.text[];
     v_vt      pg_catalog.timestamptz := coalesce(new.deliver_after, pg_catalog.now());
     v_due     pg_catalog.int8;
+    v_log     pg_catalog.text;
 begin
     if v_vt operator(pg_catalog.>) pg_catalog.now()
        or new.published_at operator(pg_catalog.<>) pg_catalog.now() then
@@ -51,7 +52,17 @@ begin
         from target t
         cross join postgremq.rotation r
     )
-    select pg_catalog.array_agg(t.name) into v_queues from target t;
+    select pg_catalog.array_agg(t.name),
+           (select l.queue_name from postgremq.topic_log l
+            where l.topic_name operator(pg_catalog.=) new.topic_name)
+    into v_queues, v_log
+    from target t;
+    if v_log is not null then
+        perform pgque.insert_event(
+            v_log, 'message', new.payload::pg_catalog.text, new.id::pg_catalog.text,
+            case when v_vt operator(pg_catalog.>) pg_catalog.now()
+                 then v_vt::pg_catalog.text end, null, null);
+    end if;
     if v_queues is null and not exists (select from postgremq.topics t
                                         where t.name operator(pg_catalog.=) new.topic_name) then
         perform postgremq.refuse_topic(new.topic_name, 'foreign_key_violation');

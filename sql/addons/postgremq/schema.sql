@@ -29,6 +29,13 @@ create table if not exists postgremq.messages (
     deliver_after  timestamptz default now()
 );
 
+-- The topics whose messages are also events of a queue of pgque (log_topic.sql).
+create table if not exists postgremq.topic_log (
+    topic_name  varchar(255) primary key
+                references postgremq.topics on update cascade on delete cascade,
+    queue_name  text not null
+);
+
 create table if not exists postgremq.dead_letter_queue (
     queue_name    varchar(255) not null
                   references postgremq.queue_base (name) on update cascade on delete cascade,

@@ -1,0 +1,91 @@
+"""Who may do what: writers publish, readers consume, administrators do everything."""
+
+import pytest
+
+from tests.support.messages import make_queue, publish
+from tests.support.queues import Connection, refused, rows, value
+
+CALLS = {
+    "pgque_writer": ["publish_message('t', '1')", "list_topics()"],
+    "pgque_reader": [
+        "consume_message('q', 0)",
+        "set_vt_batch('q', '{1}', '{x}', 1)",
+        "ack_message_batch('q', '{1}', '{x}')",
+        "get_queue_statistics()",
+        "get_message(1)",
+        "get_next_visible_time('q')",
+        "list_messages('q')",
+        "list_queues()",
+        "list_topics()",
+        "list_dlq_messages()",
+        "extend_queue_keep_alive('q', '1 s')",
+    ],
+    "pgque_admin": [
+        "create_topic('new')",
+        "create_queue('new', 't')",
+        "delete_queue('new')",
+        "delete_inactive_queues()",
+        "move_messages_to_dlq()",
+        "requeue_dlq_messages('q')",
+        "purge_dlq()",
+        "cleanup_completed_messages()",
+        "delete_queue_message('q', 1)",
+        "clean_up_queue('q')",
+        "clean_up_topic('t')",
+        "purge_all_messages()",
+        "log_topic('t')",
+        "unlog_topic('t')",
+        "maint()",
+    ],
+}
+
+
+@pytest.mark.parametrize("role", CALLS)
+def test_role_may_call_its_functions_and_no_others(db: Connection, role: str) -> None:
+    make_queue(db)
+    publish(db, 1)
+    for owner, calls in CALLS.items():
+        for call in calls:
+            db.execute(f"set role {role}".encode())
+            sql = f"select * from postgremq.{call}"
+            if owner == role or role == "pgque_admin" or call in CALLS[role]:
+                rows(db, sql)
+            else:
+                with refused("42501"):
+                    rows(db, sql)
+            db.execute("reset role")
+
+
+def test_only_administrators_change_tables(db: Connection) -> None:
+    make_queue(db)
+    db.execute("set role pgque_admin")
+    db.execute("insert into postgremq.messages (topic_name, payload) values ('t', '1')")
+    db.execute("update postgremq.queue_messages set processed_at = now()")
+    db.execute("update postgremq.queues set keep_alive_until = null")
+    changes = ["delete from postgremq." + name for name in ("messages", "queues", "topics")]
+    for role in ("pgque_reader", "pgque_writer"):
+        db.execute(f"set role {role}".encode())
+        for change in changes:
+            with refused("42501"):
+                db.execute(change.encode())
+    db.execute("set role pgque_admin")
+    for change in changes:
+        db.execute(change.encode())
+
+
+def test_reader_sees_no_tokens_and_no_inner_tables(db: Connection) -> None:
+    db.execute("set role pgque_reader")
+    rows(db, "select message_id, status, vt from postgremq.queue_messages")
+    for what in ("consumer_token from postgremq.queue_messages", "* from postgremq.state"):
+        with refused("42501"):
+            rows(db, f"select {what}")
+
+
+def test_public_has_no_rights(db: Connection) -> None:
+    grants = rows(
+        db,
+        "select p.oid::regprocedure::text from pg_proc p"
+        " where p.pronamespace = 'postgremq'::regnamespace"
+        " and has_function_privilege('public', p.oid, 'execute')",
+    )
+    assert grants == []
