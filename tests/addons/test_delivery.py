@@ -1,5 +1,6 @@
 """Add-ons are installed after the queue, again without loss, and removed by a function."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,9 @@ from click.testing import CliRunner, Result
 
 from pgque_dagster import PgqueResource, installer
 from pgque_dagster.cli import main
-from pgque_dagster.client import InvalidArgument, OlderInstalled, SchemaMissing
+from pgque_dagster.client import InvalidArgument, OlderInstalled, PermissionDenied, SchemaMissing
 from tests.addons.conftest import addon_sql
+from tests.conftest import new_server
 from tests.support.databases import as_user, empty_database, owned_database
 from tests.support.queues import connect, make_queue, rows, send, value
 
@@ -64,8 +66,9 @@ def test_a_schema_of_its_name_is_left_alone(url: str, addon: str) -> None:
         assert value(db, "select to_regclass(%s)", f"{addon}.kept") is not None
 
 
-def test_an_owner_without_superuser_installs_all(server: Any) -> None:
-    with owned_database(server) as database:
+def test_an_owner_without_superuser_installs_all() -> None:
+    # In a new cluster, so that the owner creates the roles, too.
+    with new_server() as server, owned_database(server) as database:
         installer.install(database.owner_url, installer.ADDONS)
         assert set(installer.installed_addons(database.owner_url)) == set(installer.ADDONS)
         with connect(database.superuser_url) as db:
@@ -77,6 +80,19 @@ def test_an_owner_without_superuser_installs_all(server: Any) -> None:
         assert owners == [(database.owner,)]
         installer.uninstall(database.owner_url)
         assert schemas(database.superuser_url).isdisjoint({"pgque", *installer.ADDONS})
+
+
+def test_an_owner_who_creates_no_roles_is_told_what_an_administrator_runs() -> None:
+    with new_server() as server, owned_database(server, "nocreaterole") as database:
+        installer.install(server.url)
+        installer.install(database.owner_url)
+        with pytest.raises(PermissionDenied, match="pgq_admin is missing or incomplete") as error:
+            installer.install(database.owner_url, ["pgq"])
+        (statements,) = re.findall(r"run: (.*); then install again", str(error.value))
+        with connect(server.url) as db:
+            db.execute(statements.encode())
+        installer.install(database.owner_url, ["pgq"])
+        assert set(installer.installed_addons(database.owner_url)) == {"pgq"}
 
 
 @each_addon

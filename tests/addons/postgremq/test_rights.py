@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.messages import make_queue, publish
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Connection, refused, rows
 
 CALLS = {
     "pgque_writer": ["publish_message('t', '1')", "list_topics()"],
