@@ -103,7 +103,6 @@ create or replace function pgq.change_queue()
 returns trigger
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
-set intervalstyle = 'postgres'
 as $$
 declare
     c_parameters constant text[] := array[

@@ -1,7 +1,10 @@
 """Installing the add-on, installing it again, and removing it."""
 
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -102,6 +105,30 @@ def test_an_owner_who_may_create_roles_needs_nobody() -> None:
         db.execute(INSTALL_SQL.read_bytes())
         db.execute(addon_sql("pgq"))
         value(db, "select pgq.create_queue('q')")
+
+
+def test_a_dump_and_its_restore_keep_everything(
+    server: Any, used: Connection, database_url: str, tmp_path: Path
+) -> None:
+    used.execute("create table t (id int primary key)")
+    used.execute(PUBLISHING)
+    value(used, "select pgq_ext.set_batch_done('c', 5)")
+    settings = "select queue_name, queue_per_tx_limit, queue_extra_maint from pgq.queue"
+    before = rows(used, settings)
+    dump = tmp_path / "pgq.dump"
+    command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
+    subprocess.run(command, check=True)
+    with empty_database(server) as url:
+        command = [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump]
+        subprocess.run(command, check=True)
+        with connect(url) as db:
+            value(db, "select pgque.adopt_restored_database()")
+            db.execute("insert into t values (1)")
+            tick(db)
+            assert rows(db, settings) == before
+            assert value(db, "select pgq_ext.is_batch_done('c', 5)") is True
+            assert drain(db) == ["kept", '{"id":1}']
+            assert value(db, "select pgq.drop_queue('q', true)") == 1
 
 
 def test_removing_it_keeps_the_queues(used: Connection) -> None:
