@@ -62,8 +62,9 @@ after delete on pgq.event_view
 for each row
 execute function pgq.drop_event_views();
 
--- Sends a row that is inserted into a view of event tables. Only admins may set an id, a time, an
--- owner or a retry count. The transaction is always that of the insert.
+-- Sends a row that is inserted into a view of event tables, with one statement, as insert_event
+-- does. Only admins may set an id, a time, an owner or a retry count. The transaction is always that
+-- of the insert.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgq.insert_row()
 returns trigger
@@ -71,23 +72,30 @@ language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
-    v_queue text;
+    v_queue_id  integer := tg_argv[0];
 begin
-    select q.queue_name into v_queue from pgque.queue q where q.queue_id = tg_argv[0]::integer;
     if new.ev_txid is not null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('an event of queue "%s" cannot have a given ev_txid', v_queue),
-            hint = 'Leave the column out: events belong to the transaction that inserts them.';
+        perform pgque.refuse_value(
+            'an event cannot have a given ev_txid: %s', new.ev_txid::text,
+            'Leave the column out: events belong to the transaction that inserts them.');
     end if;
-    if num_nonnulls(new.ev_id, new.ev_time, new.ev_owner, new.ev_retry) = 0 then
-        new.ev_id := pgq.insert_event(v_queue, new.ev_type, new.ev_data, new.ev_extra1,
-                                      new.ev_extra2, new.ev_extra3, new.ev_extra4);
-    else
-        new.ev_id := pgq.insert_event_raw(
-            v_queue, new.ev_id, new.ev_time, new.ev_owner, new.ev_retry, new.ev_type, new.ev_data,
-            new.ev_extra1, new.ev_extra2, new.ev_extra3, new.ev_extra4);
+    insert into pgque.event as e (
+        ev_table, ev_id, ev_time, ev_owner, ev_retry,
+        ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    select 4 * q.queue_id + q.queue_cur_table, coalesce(new.ev_id, nextval(q.queue_seq)),
+           coalesce(new.ev_time, now()), new.ev_owner, new.ev_retry,
+           new.ev_type, new.ev_data, new.ev_extra1, new.ev_extra2, new.ev_extra3, new.ev_extra4
+    from pgque.queue q
+    where q.queue_id = v_queue_id
+      and (not q.queue_disable_insert or current_setting('session_replication_role') = 'replica')
+    returning e.ev_id into new.ev_id;
+    if not found then
+        perform pgque.refuse_insert(q.queue_name) from pgque.queue q where q.queue_id = v_queue_id;
     end if;
+    perform pgq.check_tx_limit(q.queue_name)
+    from pgq.queue_extra x
+    join pgque.queue q on q.queue_id = x.queue_id
+    where x.queue_id = v_queue_id;
     return new;
 end;
 $$;

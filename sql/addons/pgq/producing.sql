@@ -25,8 +25,14 @@ create or replace function pgq.insert_event(queue_name text, ev_type text, ev_da
 returns bigint
 language plpgsql security definer
 as $$
+declare
+    v_id pg_catalog.int8;
 begin
-    return pgq.insert_event($1, $2, $3, null, null, null, null);
+    v_id := pgque.send($1, $2, $3);
+    if exists (select from pgq.queue_extra x where x.per_tx_limit is not null) then
+        perform pgq.check_tx_limit($1);
+    end if;
+    return v_id;
 end;
 $$;
 
