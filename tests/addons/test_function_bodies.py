@@ -34,8 +34,11 @@ where p.pronamespace::regnamespace::text = any (array[%s, %s || '_coop', %s || '
 order by 1, 2
 """
 
-# Makes the views on which triggers of the add-on are.
-WITH_TRIGGERS = {"pgq": "select pgq.create_queue('q')"}
+# Makes the views on which triggers of the add-on are, and the functions that it generates.
+GENERATE = {
+    "pgq": "select pgq.create_queue('q')",
+    "qgres": "select qgres.queue__create('a', 'SP'), qgres.queue__create('b', 'SR')",
+}
 
 
 @pytest.mark.parametrize("addon", ADDONS)
@@ -48,7 +51,7 @@ def test_no_function_has_a_warning(
     ):
         db.execute("create extension plpgsql_check")
         db.execute("create table checked (id bigint primary key, name text, at timestamptz)")
-        db.execute(WITH_TRIGGERS.get(addon, "select").encode())
+        db.execute(GENERATE.get(addon, "select").encode())
         warnings = rows(db, CHECK, addon, addon, addon)
     found = [" | ".join(str(part) for part in row) for row in warnings]
     assert not found, "\n".join(found)
