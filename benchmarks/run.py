@@ -14,6 +14,7 @@ from benchmarks import (
     consumers,
     jobs,
     latency,
+    messages,
     observability,
     partitions,
     picture,
@@ -52,6 +53,7 @@ def main() -> None:
             "consumers",
             "observability",
             "stalls",
+            "messages",
         ),
     )
     parser.add_argument(
@@ -73,6 +75,9 @@ def main() -> None:
         "observability": lambda url: observability.measure(url, rounds=options.rounds),
         "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
         "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
+        "messages": lambda url: messages.measure(
+            url, rounds=options.rounds, seconds=options.soak * 60
+        ),
         "stalls": lambda url: stalls.measure(url, seconds=60),
     }
     results: list[Result] = []

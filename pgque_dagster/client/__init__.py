@@ -41,8 +41,10 @@ from .errors import (
     WrongIsolation,
 )
 from .lease import LeaseKeeper
+from .messages import AsyncMessages, Messages
 from .models import (
     BatchInfo,
+    ClaimedMessage,
     ConsumerInfo,
     DeadLetter,
     DeadLetterCount,
@@ -90,12 +92,14 @@ __all__ = [
     "AckResult",
     "AsyncBatch",
     "AsyncClient",
+    "AsyncMessages",
     "Batch",
     "BatchInfo",
     "BatchLeased",
     "BatchNotOpen",
     "Change",
     "ChangeRefused",
+    "ClaimedMessage",
     "Client",
     "ConnectionFailed",
     "Consumer",
@@ -122,6 +126,7 @@ __all__ = [
     "Limits",
     "MalformedPayload",
     "Message",
+    "Messages",
     "Metric",
     "NewerInstalled",
     "NotAdopted",

@@ -5,6 +5,7 @@ from .async_session import AsyncSession
 from .batch import AsyncBatch, Batch
 from .consuming import Consuming
 from .dead_letters import DeadLetters
+from .messages import AsyncMessages, Messages
 from .producing import Producing
 from .registrations import Registrations
 from .serial import AsyncSerialQueues, SerialQueues
@@ -41,6 +42,9 @@ class Client(Session, Producing, Registrations, Consuming[Batch], Administration
     def serial(self) -> SerialQueues:
         """The serial queues of the add-on qgres."""
         return SerialQueues(self)
+    def messages(self) -> Messages:
+        """The topics, queues and messages of the add-on postgremq."""
+        return Messages(self)
 
 
 class AsyncClient(
@@ -68,3 +72,6 @@ class AsyncClient(
     def serial(self) -> AsyncSerialQueues:
         """The serial queues of the add-on qgres."""
         return AsyncSerialQueues(self)
+    def messages(self) -> AsyncMessages:
+        """The topics, queues and messages of the add-on postgremq."""
+        return AsyncMessages(self)

@@ -12,6 +12,30 @@ from .intervals import check_interval
 from .tracing import is_traceparent
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedMessage:
+    """A message of the add-on postgremq that the caller has claimed.
+
+    Attributes:
+        payload: JSON text.
+        token: proves the claim. Only who has it can ack, nack, release or extend.
+        attempts: how often it was delivered, with this time.
+        visible_at: when others may get it, unless it is acked or extended before.
+    """
+
+    queue: str
+    id: int
+    payload: str
+    token: str
+    attempts: int
+    visible_at: datetime
+    published_at: datetime
+
+    def json(self) -> Any:
+        """Parses the payload."""
+        return json.loads(self.payload)
+
+
 # Not frozen: it takes five times as long to make a frozen one.
 @dataclass(slots=True, unsafe_hash=True)
 class Message:
