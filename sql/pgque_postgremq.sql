@@ -1148,6 +1148,9 @@ set enable_mergejoin = off
 set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_rows  integer;
+    v_done  integer := 0;
 begin
     loop
         return query
@@ -1159,7 +1162,9 @@ begin
         cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
         on conflict do nothing
         returning n.message_id;
-        exit when not exists (
+        get diagnostics v_rows = row_count;
+        v_done := v_done + v_rows;
+        exit when v_done >= cardinality(p_message_ids) or not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
             cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c);
