@@ -42,6 +42,7 @@ class Client(Session, Producing, Registrations, Consuming[Batch], Administration
     def serial(self) -> SerialQueues:
         """The serial queues of the add-on qgres."""
         return SerialQueues(self)
+
     def messages(self) -> Messages:
         """The topics, queues and messages of the add-on postgremq."""
         return Messages(self)
@@ -72,6 +73,7 @@ class AsyncClient(
     def serial(self) -> AsyncSerialQueues:
         """The serial queues of the add-on qgres."""
         return AsyncSerialQueues(self)
+
     def messages(self) -> AsyncMessages:
         """The topics, queues and messages of the add-on postgremq."""
         return AsyncMessages(self)

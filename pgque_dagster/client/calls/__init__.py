@@ -10,7 +10,6 @@ from . import (
     dead_letters,
     logs,
     maintenance,
-    maintenance,
     messages,
     plans,
     publishing,
