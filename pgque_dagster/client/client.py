@@ -43,6 +43,7 @@ class Client(Session, Producing, Registrations, Consuming[Batch], Administration
         """The serial queues of the add-on qgres."""
         return SerialQueues(self)
 
+    @property
     def messages(self) -> Messages:
         """The topics, queues and messages of the add-on postgremq."""
         return Messages(self)
@@ -74,6 +75,7 @@ class AsyncClient(
         """The serial queues of the add-on qgres."""
         return AsyncSerialQueues(self)
 
+    @property
     def messages(self) -> AsyncMessages:
         """The topics, queues and messages of the add-on postgremq."""
         return AsyncMessages(self)
