@@ -421,7 +421,7 @@ language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
-    v_queue_id  integer := tg_argv[0];
+    v_queue_id  integer := tg_argv[0]::integer;
 begin
     if new.ev_txid is not null then
         perform pgque.refuse_value(
