@@ -512,6 +512,8 @@ $$;
 create or replace function postgremq.distribute_message()
 returns trigger
 language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_queues  pg_catalog.text[];
@@ -933,13 +935,13 @@ declare
     v_claims postgremq.claims%rowtype;
 begin
     with candidate as materialized (
-        select distinct r.published_at, r.message_id, r.step, r.part
+        select distinct r.published_at, r.queue_id, r.message_id, r.step, r.part
         from postgremq.returned_rows(i_floor, i_now, i_limit) r
     ), picked as materialized (
         select s.message_id, s.step, s.part, s.attempts, s.published_at
         from candidate c
         join postgremq.state s
-          on s.queue_id = i_floor.queue_id and s.message_id = c.message_id and s.step = c.step
+          on s.queue_id = c.queue_id and s.message_id = c.message_id and s.step = c.step
              and s.part = c.part
         order by c.published_at, c.message_id
         limit i_limit
@@ -1076,7 +1078,8 @@ begin
     select p_queue_name, m.id, m.payload, c.token::varchar, c.attempts, v_vt, c.published_at
     from unnest(v_all.ids, v_all.tokens, v_all.attempts, v_all.times)
          c(id, token, attempts, published_at)
-    join postgremq.messages m on m.id = c.id
+    cross join lateral (
+        select m.id, m.payload from postgremq.messages m where m.id = c.id limit 1) m
     order by c.published_at, c.id;
 end;
 $$;
@@ -1086,9 +1089,11 @@ $$;
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt.
+-- another part meanwhile, its new row is found by the next attempt. To plan a statement over both
+-- parts costs more than to run it, so all use generic plans.
 
--- The claim that a token belongs to. One row or none.
+-- The claim that a token belongs to. One row or none; the limit keeps the planner from joining it
+-- otherwise than message by message.
 -- locks: none. writes: nothing.
 create or replace function postgremq.find_claim(
     i_queue varchar, i_message_id integer, i_token varchar)
@@ -1096,13 +1101,13 @@ returns setof postgremq.state
 language sql stable
 as $$
     select s.*
-    from postgremq.queue_base q
-    join postgremq.open_state s
-      on s.queue_id operator(pg_catalog.=) q.queue_id
-         and s.message_id operator(pg_catalog.=) i_message_id
-    where q.name operator(pg_catalog.=) i_queue
+    from postgremq.open_state s
+    where s.queue_id operator(pg_catalog.=) (select q.queue_id from postgremq.queue_base q
+                                             where q.name operator(pg_catalog.=) i_queue)
+      and s.message_id operator(pg_catalog.=) i_message_id
       and s.status operator(pg_catalog.=) 'processing'
       and s.token operator(pg_catalog.=) i_token
+    limit 1
 $$;
 
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
@@ -1111,6 +1116,9 @@ create or replace function postgremq.ack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     loop
@@ -1180,6 +1188,8 @@ create or replace function postgremq.nack_message(
 returns void
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_vt    timestamptz := coalesce(p_delay_until, now());
@@ -1213,6 +1223,8 @@ create or replace function postgremq.release_message(
 returns void
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_txid  xid8 := pg_current_xact_id();
@@ -1247,6 +1259,8 @@ create or replace function postgremq.set_vt_batch(
 returns table (message_id integer, vt timestamptz)
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

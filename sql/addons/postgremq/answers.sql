@@ -1,9 +1,11 @@
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt.
+-- another part meanwhile, its new row is found by the next attempt. To plan a statement over both
+-- parts costs more than to run it, so all use generic plans.
 
--- The claim that a token belongs to. One row or none.
+-- The claim that a token belongs to. One row or none; the limit keeps the planner from joining it
+-- otherwise than message by message.
 -- locks: none. writes: nothing.
 create or replace function postgremq.find_claim(
     i_queue varchar, i_message_id integer, i_token varchar)
@@ -11,13 +13,13 @@ returns setof postgremq.state
 language sql stable
 as $$
     select s.*
-    from postgremq.queue_base q
-    join postgremq.open_state s
-      on s.queue_id operator(pg_catalog.=) q.queue_id
-         and s.message_id operator(pg_catalog.=) i_message_id
-    where q.name operator(pg_catalog.=) i_queue
+    from postgremq.open_state s
+    where s.queue_id operator(pg_catalog.=) (select q.queue_id from postgremq.queue_base q
+                                             where q.name operator(pg_catalog.=) i_queue)
+      and s.message_id operator(pg_catalog.=) i_message_id
       and s.status operator(pg_catalog.=) 'processing'
       and s.token operator(pg_catalog.=) i_token
+    limit 1
 $$;
 
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
@@ -26,6 +28,9 @@ create or replace function postgremq.ack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     loop
@@ -95,6 +100,8 @@ create or replace function postgremq.nack_message(
 returns void
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_vt    timestamptz := coalesce(p_delay_until, now());
@@ -128,6 +135,8 @@ create or replace function postgremq.release_message(
 returns void
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_txid  xid8 := pg_current_xact_id();
@@ -162,6 +171,8 @@ create or replace function postgremq.set_vt_batch(
 returns table (message_id integer, vt timestamptz)
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

@@ -152,13 +152,13 @@ declare
     v_claims postgremq.claims%rowtype;
 begin
     with candidate as materialized (
-        select distinct r.published_at, r.message_id, r.step, r.part
+        select distinct r.published_at, r.queue_id, r.message_id, r.step, r.part
         from postgremq.returned_rows(i_floor, i_now, i_limit) r
     ), picked as materialized (
         select s.message_id, s.step, s.part, s.attempts, s.published_at
         from candidate c
         join postgremq.state s
-          on s.queue_id = i_floor.queue_id and s.message_id = c.message_id and s.step = c.step
+          on s.queue_id = c.queue_id and s.message_id = c.message_id and s.step = c.step
              and s.part = c.part
         order by c.published_at, c.message_id
         limit i_limit

@@ -71,7 +71,8 @@ begin
     select p_queue_name, m.id, m.payload, c.token::varchar, c.attempts, v_vt, c.published_at
     from unnest(v_all.ids, v_all.tokens, v_all.attempts, v_all.times)
          c(id, token, attempts, published_at)
-    join postgremq.messages m on m.id = c.id
+    cross join lateral (
+        select m.id, m.payload from postgremq.messages m where m.id = c.id limit 1) m
     order by c.published_at, c.id;
 end;
 $$;

@@ -29,6 +29,8 @@ $$;
 create or replace function postgremq.distribute_message()
 returns trigger
 language plpgsql security definer
+set search_path = postgremq, pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_queues  pg_catalog.text[];
