@@ -121,23 +121,34 @@ begin
 end;
 $$;
 
--- Whether a consumer that found nothing stepped over many rows, so that it should move the floor.
--- locks: none. writes: nothing.
-create or replace function postgremq.is_floor_low(i_floor postgremq.floor, i_now bigint)
-returns boolean
+-- For a consumer that found nothing: writes a floor behind all rows of the queue if the consumer has
+-- stepped over more than 64 of them, so that the next one does not. An empty queue is only read.
+-- locks: those of move_floor. writes: the same.
+create or replace function postgremq.catch_up(i_floor postgremq.floor, i_now bigint)
+returns void
 language plpgsql
 as $$
+declare
+    v_last postgremq.state%rowtype;
 begin
-    return exists (
+    if exists (
             select from postgremq.state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null
               and s.due_at > i_floor.due_at and s.due_at <= i_now
             offset 64)
-        or exists (
+       or exists (
             select from postgremq.state s
             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
               and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-            offset 64);
+            offset 64) then
+        select s.* into v_last
+        from postgremq.state s
+        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+        order by s.txid desc, s.message_id desc
+        limit 1;
+        perform postgremq.move_floor(i_floor, coalesce(v_last.txid, i_floor.new_txid),
+                                     coalesce(v_last.message_id, i_floor.new_id));
+    end if;
 end;
 $$;
 

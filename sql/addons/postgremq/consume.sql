@@ -62,8 +62,10 @@ begin
         end loop;
         exit when v_left = 0;
     end loop;
-    if random() * 24 < cardinality(v_all.ids)
-       or v_all.ids is null and postgremq.is_floor_low(v_floor, v_now) then
+    if v_all.ids is null then
+        perform postgremq.catch_up(v_floor, v_now);
+        return;
+    elsif random() * 24 < cardinality(v_all.ids) then
         perform postgremq.move_floor(
             v_floor, coalesce(v_got.last_txid, v_floor.new_txid), coalesce(v_got.last_id, v_floor.new_id));
     end if;

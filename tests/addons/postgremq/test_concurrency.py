@@ -187,3 +187,41 @@ def test_no_dead_rows_after_thousands_of_changes(db: Connection) -> None:
         " and (n_dead_tup > 0 or n_tup_upd > 0 or n_tup_del > 0)"
     )
     assert rows(db, sql) == []
+
+
+def test_empty_poll_only_reads(db: Connection) -> None:
+    make_queue(db)
+    publish(db, *range(100))
+    drain(db)
+    consume(db)
+    db.execute("begin")
+    assert consume(db) == []
+    assert value(db, "select pg_current_xact_id_if_assigned()") is None
+    db.execute("commit")
+
+
+def test_poll_that_steps_over_many_finished_messages_does_so_once(db: Connection) -> None:
+    make_queue(db)
+    publish(db, *range(100))
+    drain(db)
+    db.execute("truncate postgremq.floor")
+    for _ in range(3):
+        assert consume(db) == []
+    assert value(db, "select count(*) from postgremq.floor") == 1
+    publish(db, 1)
+    assert drain(db) == [1]
+
+
+def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    publish(db, *range(20))
+    slow = another()
+    slow.execute("begin")
+    assert len(consume(slow, limit=20)) == 20
+    publish(db, *range(100, 200))
+    drain(db)
+    assert consume(db) == []
+    slow.execute("rollback")
+    assert drain(db) == [*range(20)]
