@@ -197,3 +197,30 @@ def test_what_is_no_parameter_cannot_be_set(db: Connection, parameter: str | Non
     make_queue(db)
     with refused("PQ005", "Parameters are"):
         value(db, "select pgque.set_queue_config('q', %s, '1')", parameter)
+
+
+def test_hundreds_of_queues_and_consumers_are_looked_up_by_index(db: Connection) -> None:
+    """The planner scans tables of few pages, so every send and poll would read all their rows."""
+    db.execute("set session_replication_role = replica")  # rows alone, without what they refer to
+    db.execute(
+        "insert into pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_seq)"
+        " select nr, 'q' || nr, 'pgque.event_' || nr, 'pgque.batch_id_seq', 'pgque.batch_id_seq'"
+        " from generate_series(1, 200) nr"
+    )
+    db.execute(
+        "insert into pgque.consumer (co_id, co_name)"
+        " select nr, 'c' || nr from generate_series(1, 200) nr"
+    )
+    db.execute(
+        "insert into pgque.subscription_base (sub_queue, sub_consumer)"
+        " select nr, nr from generate_series(1, 200) nr"
+    )
+    db.execute("analyze pgque.queue, pgque.consumer, pgque.subscription_base")
+    plan = rows(
+        db,
+        "explain (costs off) select s.sub_id from pgque.queue q"
+        " join pgque.subscription_base s on s.sub_queue = q.queue_id"
+        " join pgque.consumer c on c.co_id = s.sub_consumer"
+        " where q.queue_name = 'q99' and c.co_name = 'c99'",
+    )
+    assert [line for (line,) in plan if "Seq Scan" in line] == []
