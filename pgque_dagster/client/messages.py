@@ -10,7 +10,7 @@ from .calls.call import Call, Hook, Steps
 from .connection import connect, connect_async, url_of
 from .encoding import Payload
 from .errors import translated
-from .models import ClaimedMessage
+from .models import ClaimedMessage, MessageQueue
 from .operation import AsyncFace, Face, operation
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class _Operations:
             exclusive_for: for an exclusive queue, how long it gets messages unless it is extended.
         """
         return calls.messages.create_queue(queue, topic, max_attempts, exclusive_for)
+
+    @operation
+    def queues(self) -> Call[list[MessageQueue]]:
+        """Returns all queues, by name, with the numbers of their messages."""
+        return calls.messages.queues()
 
     @operation
     def publish(

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 
 import click
 
+from ... import installer
 from ...client.models import QueueStats
 from ..database import Database, pass_database
 from ..examples import examples
 from ..output import Row, show_result, show_rows
 
+_COLUMNS = (
+    *("queue", "kind", "depth", "oldest", "events/s", "consumers", "dead letters"),
+    *("last tick", "rotated ago", "ticker"),
+)
 NO_QUEUES = "no queues: create one with `pgque create-queue NAME`"
 
 _PARAMETERS = """\b
@@ -127,25 +132,45 @@ def resume(database: Database, queue: str) -> None:
 def queues(database: Database) -> None:
     """List the queues: depth, oldest waiting event, rate, dead letters, last tick.
 
-    The depth is the number of events that the slowest consumer has not finished.
+    The depth is the number of events that the slowest consumer has not finished. Queues of the
+    add-ons postgremq and qgres follow; their depth is the number of unfinished messages.
     """
+    addons = installer.installed_addons(database.url)
     with database.client() as client:
-        show_rows(queue_rows(client.queue_stats()), NO_QUEUES)
+        found = queue_rows(client.queue_stats())
+        if "postgremq" in addons:
+            found += [
+                _of_addon(each.name, "messages", each.pending + each.processing, each.dead_letters)
+                for each in client.messages.queues()
+            ]
+        if "qgres" in addons:
+            found += [
+                _of_addon(each.name, f"serial ({each.type})") for each in client.serial.queues()
+            ]
+        show_rows(found, NO_QUEUES)
 
 
-def queue_rows(stats: Sequence[QueueStats]) -> Sequence[Row]:
+def _of_addon(
+    queue: str, kind: str, depth: int | None = None, dead_letters: int | None = None
+) -> Row:
+    figures: dict[str, object] = {"queue": queue, "kind": kind, "depth": depth}
+    return dict.fromkeys(_COLUMNS) | figures | {"dead letters": dead_letters}
+
+
+def queue_rows(stats: Sequence[QueueStats]) -> list[Row]:
     """Returns the key figures of queues as rows."""
     return [
-        {
-            "queue": queue.queue,
-            "depth": queue.depth,
-            "oldest": queue.oldest_message_age,
-            "events/s": queue.events_per_second,
-            "consumers": queue.consumers,
-            "dead letters": queue.dead_letters,
-            "last tick": queue.last_tick_time,
-            "rotated ago": queue.rotation_age,
-            "ticker": "paused" if queue.ticker_paused else "running",
-        }
+        dict(
+            zip(
+                _COLUMNS,
+                (
+                    *(queue.queue, "events", queue.depth, queue.oldest_message_age),
+                    *(queue.events_per_second, queue.consumers, queue.dead_letters),
+                    *(queue.last_tick_time, queue.rotation_age),
+                    "paused" if queue.ticker_paused else "running",
+                ),
+                strict=True,
+            )
+        )
         for queue in stats
     ]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from ..encoding import Payload, encode
 from ..errors import InvalidArgument, MalformedPayload
-from ..models import ClaimedMessage
+from ..models import ClaimedMessage, MessageQueue
 from .call import Call, Row, first, nothing
 
 
@@ -24,6 +24,18 @@ def create_queue(
         "select postgremq.create_queue(%s, %s, %s, %s, %s)",
         (queue, topic, max_attempts, exclusive_for is not None, seconds),
         nothing,
+    )
+
+
+def queues() -> Call[list[MessageQueue]]:
+    """All queues, by name, with their messages."""
+    return Call(
+        "select q.queue_name, q.topic_name, s.pending_count, s.processing_count,"
+        " (select count(*) from postgremq.list_dlq_messages() d where d.queue_name = q.queue_name)"
+        " from postgremq.list_queues() q"
+        " cross join lateral postgremq.get_queue_statistics(q.queue_name) s order by q.queue_name",
+        (),
+        lambda rows: [MessageQueue(*row) for row in rows],
     )
 
 
