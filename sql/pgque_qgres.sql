@@ -45,7 +45,8 @@ begin
         raise exception using
             errcode = 'duplicate_schema',
             message = 'there is a schema qgres already, and it is not that of this add-on',
-            hint = 'Rename or drop it, for example the extension that it belongs to.';
+            hint = 'Rename or drop it, for example the extension that it belongs to. The queues of '
+                   'PgQ''s extension are moved before: docs/migrating.md.';
     end if;
 end;
 $$;
