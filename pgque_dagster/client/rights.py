@@ -11,17 +11,19 @@ from psycopg import sql
 from .connection import BaseConnection
 from .errors import PermissionDenied, PgqueError, error_from
 
-# Functions that the client calls. Those not listed need pgque_reader. sql/ops/grants.sql has the
-# grants.
+# Functions of the engine and of postgremq that the client calls. Those not listed need
+# pgque_reader. sql/ops/grants.sql and sql/addons/postgremq/grants.sql have the grants.
 _WRITER = """
 abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
-insert_event open_staging publish_staging send send_at send_batch send_idem staging_table
+insert_event open_staging publish_message publish_staging send send_at send_batch send_idem
+staging_table
 """
 _ADMIN = """
-create_queue dlq_purge drop_queue force_next_tick insert_event_raw maint maint_operations
-pause_queue resume_queue run_maintenance set_queue_config start status stop ticker ticker_pace
+create_queue create_topic dlq_purge drop_queue force_next_tick insert_event_raw log_topic maint
+maint_operations pause_queue resume_queue run_maintenance set_queue_config start status stop
+ticker ticker_pace
 """
-_CALL = re.compile(r"\bpgque\.(\w+)\s*\(")
+_CALL = re.compile(r"\b(?:pgque|postgremq)\.(\w+)\s*\(")
 # Functions of the add-on qgres; those not listed need qgres__queue_delete.
 _SERIAL_MANAGE = "queue__create queue__drop log_queue"
 _SERIAL_INSERT = "Publish add"

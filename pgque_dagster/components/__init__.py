@@ -4,8 +4,15 @@ A component only composes what the Python API builds.
 """
 
 from .batch_consumer import BatchConsumerComponent
+from .message_queue import MessageQueueComponent
 from .pgque import PgqueComponent
 from .queue import QueueComponent
 from .window import WindowComponent
 
-__all__ = ["BatchConsumerComponent", "PgqueComponent", "QueueComponent", "WindowComponent"]
+__all__ = [
+    "BatchConsumerComponent",
+    "MessageQueueComponent",
+    "PgqueComponent",
+    "QueueComponent",
+    "WindowComponent",
+]

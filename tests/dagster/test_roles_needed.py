@@ -16,6 +16,7 @@ from pgque_dagster import (
     SparkBatch,
     build_consumer_lag_checks,
     build_dead_letter_checks,
+    build_message_queue_defs,
     build_pgque_jobs,
     build_pgque_observation_sensor,
     build_pgque_schedule,
@@ -44,7 +45,9 @@ from tests.support.queues import connect
 DOCS = Path(__file__).parent.parent.parent / "docs"
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
 # Parts that a test of a project in YAML covers, below.
-COMPONENTS = {"QueueComponent", "BatchConsumerComponent", "WindowComponent"}
+COMPONENTS = {
+    *("QueueComponent", "BatchConsumerComponent", "WindowComponent", "MessageQueueComponent")
+}
 
 
 def documented() -> list[tuple[str, str]]:
@@ -234,6 +237,14 @@ class Shop:
 
     def _build_dead_letter_checks(self, url: str) -> str:
         return self._check(url, build_dead_letter_checks(["orders"], max_growth=1))
+
+    def _build_message_queue_defs(self, url: str) -> str:
+        installer.install(self._admin.url, ["postgremq"])
+        self._admin.messages.create_topic("mail")
+        self._admin.messages.create_queue("emails", "mail")
+        checks = build_message_queue_defs(["emails"]).asset_checks
+        found = [each for each in checks or () if isinstance(each, dg.AssetChecksDefinition)]
+        return self._check(url, found)
 
     def _build_consumer_lag_checks(self, url: str) -> str:
         return self._check(url, build_consumer_lag_checks([revenue], max_lag=timedelta(hours=1)))
