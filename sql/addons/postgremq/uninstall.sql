@@ -1,5 +1,5 @@
 -- Removes the schema postgremq with all messages. Refused while messages are pending or processing,
--- unless forced.
+-- unless forced. Publishers and consumers wait meanwhile, so that no message is missed.
 -- locks: everything in the schema. writes: drops it; pgque.addon.
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
@@ -9,6 +9,10 @@ as $$
 declare
     v_queues text;
 begin
+    if force is not true then
+        perform pgque.check_read_committed('uninstall without force');
+    end if;
+    lock table postgremq.messages, postgremq.state in share row exclusive mode;
     select string_agg(distinct format('"%s"', m.queue_name), ', ') into v_queues
     from postgremq.queue_messages m
     where m.status <> 'completed';
