@@ -28,13 +28,14 @@ end;
 $$;
 
 -- Moves unfinished messages of a part to the current part, with their tokens, and skips those that
--- another session is changing. There they are due at once, or when they become visible. Returns how
--- many, at most i_limit.
--- locks: the rows that it moves. writes: state.
+-- another session has claimed. There they are due at once, or when they become visible. Returns how
+-- many, at most i_limit. Fails if a consumer keeps the transaction of an answer open.
+-- locks: the rows that it moves, for at most the lock_timeout. writes: state.
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)
 returns integer
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
+set lock_timeout = '500ms'
 as $$
 declare
     v_rows integer;
@@ -168,7 +169,12 @@ begin
             select from postgremq.last_state s
             where s.part = v_other and s.status <> 'completed'
             limit 10001) unfinished) <= 10000 then
-        v_done := v_done + postgremq.move_states(v_other, 10000);
+        begin
+            v_done := v_done + postgremq.move_states(v_other, 10000);
+        exception
+            when lock_not_available then
+                null;  -- the part is needed by that consumer anyway
+        end;
     end if;
     if v_done = 0 and not postgremq.is_part_needed(v_other) then
         v_done := postgremq.empty_part(v_other)::integer;

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.messages import (
+    ack,
+    consume,
     drain,
     make_queue,
     publish,
+    rotate,
+    states,
 )
 from tests.support.queues import Connection, refused, rows, wait_until_blocked
 
@@ -26,3 +30,19 @@ def test_uninstall_counts_messages_whose_publishers_have_not_committed(
     with refused("PQ020", '"q"'):
         removal.result()
     assert drain(db) == [1]
+
+
+def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    held, _ = consume(db, limit=2)
+    slow = another()
+    slow.execute("begin")
+    ack(slow, held)
+    db.execute("set statement_timeout = '20s'")
+    rotate(db)
+    slow.execute("commit")
+    rotate(db)
+    assert [row[1] for row in states(db)] == ["completed", "processing"]
