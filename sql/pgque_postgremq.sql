@@ -1333,8 +1333,9 @@ $$;
 
 -- Ends the states of messages in a queue, of all if i_messages is null: inserts a step "removed", so
 -- that a claim that runs at the same time either comes first, and is superseded, or fails. Waits for
--- transactions that have changed these messages. Returns how many it removed.
--- locks: none beyond the insert's own. writes: state, finished.
+-- transactions that have changed these messages, and before that for maintenance, which would copy
+-- them to finished. Returns how many it removed.
+-- locks: finished against maintenance. writes: state, finished.
 create or replace function postgremq.remove_states(i_queue_id integer, i_messages integer[])
 returns bigint
 language plpgsql
@@ -1345,6 +1346,7 @@ declare
     v_after   bigint;
     v_done    bigint := 0;
 begin
+    lock table postgremq.finished in row exclusive mode;
     loop
         with last as materialized (
             select s.message_id, s.step, s.part, s.attempts, s.vt
@@ -1804,8 +1806,9 @@ execute function postgremq.apply_attempt_limit();
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
 
--- Copies messages that were completed in a part to finished. Returns how many, at most i_limit.
--- locks: none beyond the insert's own. writes: finished.
+-- Copies messages that were completed in a part to finished. Returns how many, at most i_limit; none
+-- if another session is removing messages. Those that want to do so wait until the transaction ends.
+-- locks: finished, without waiting. writes: finished.
 create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
 returns integer
 language plpgsql
@@ -1814,6 +1817,12 @@ as $$
 declare
     v_rows integer;
 begin
+    begin
+        lock table postgremq.finished in share row exclusive mode nowait;
+    exception
+        when lock_not_available then
+            return 0;
+    end;
     insert into postgremq.finished (
         queue_id, message_id, published_at, vt, attempts, processed_at)
     select s.queue_id, s.message_id, s.published_at, s.vt, s.attempts, s.processed_at

@@ -1,7 +1,8 @@
 -- Ends the states of messages in a queue, of all if i_messages is null: inserts a step "removed", so
 -- that a claim that runs at the same time either comes first, and is superseded, or fails. Waits for
--- transactions that have changed these messages. Returns how many it removed.
--- locks: none beyond the insert's own. writes: state, finished.
+-- transactions that have changed these messages, and before that for maintenance, which would copy
+-- them to finished. Returns how many it removed.
+-- locks: finished against maintenance. writes: state, finished.
 create or replace function postgremq.remove_states(i_queue_id integer, i_messages integer[])
 returns bigint
 language plpgsql
@@ -12,6 +13,7 @@ declare
     v_after   bigint;
     v_done    bigint := 0;
 begin
+    lock table postgremq.finished in row exclusive mode;
     loop
         with last as materialized (
             select s.message_id, s.step, s.part, s.attempts, s.vt

@@ -2,8 +2,9 @@
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
 
--- Copies messages that were completed in a part to finished. Returns how many, at most i_limit.
--- locks: none beyond the insert's own. writes: finished.
+-- Copies messages that were completed in a part to finished. Returns how many, at most i_limit; none
+-- if another session is removing messages. Those that want to do so wait until the transaction ends.
+-- locks: finished, without waiting. writes: finished.
 create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
 returns integer
 language plpgsql
@@ -12,6 +13,12 @@ as $$
 declare
     v_rows integer;
 begin
+    begin
+        lock table postgremq.finished in share row exclusive mode nowait;
+    exception
+        when lock_not_available then
+            return 0;
+    end;
     insert into postgremq.finished (
         queue_id, message_id, published_at, vt, attempts, processed_at)
     select s.queue_id, s.message_id, s.published_at, s.vt, s.attempts, s.processed_at

@@ -12,7 +12,7 @@ from tests.support.messages import (
     rotate,
     states,
 )
-from tests.support.queues import Connection, refused, rows, wait_until_blocked
+from tests.support.queues import Connection, refused, rows, value, wait_until_blocked
 
 Another = Callable[[], Connection]
 
@@ -46,3 +46,23 @@ def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
     slow.execute("commit")
     rotate(db)
     assert [row[1] for row in states(db)] == ["completed", "processing"]
+
+
+def test_message_that_is_removed_while_it_is_archived_does_not_come_back(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    drain(db)
+    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    maintenance, remover = another(), another()
+    maintenance.execute("begin")
+    value(maintenance, "select postgremq.maint()")
+    removal = background.submit(value, remover, "select postgremq.move_messages_to_dlq()")
+    wait_until_blocked(db, remover)
+    maintenance.execute("commit")
+    assert removal.result() == 1
+    assert states(db) == []
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    value(db, "select postgremq.cleanup_completed_messages(0)")
+    assert drain(db) == [1]
