@@ -939,7 +939,7 @@ $$;
 -- Claims messages of returned_rows.
 -- locks: the rows that it claims. writes: state.
 create or replace function postgremq.claim_returned(
-    i_floor postgremq.floor, i_max integer, i_now bigint, i_vt timestamptz, i_limit bigint)
+    i_floor postgremq.floor, i_now bigint, i_vt timestamptz, i_limit bigint)
 returns postgremq.claims
 language plpgsql
 as $$
@@ -961,8 +961,10 @@ begin
     ), claimed as (
         insert into postgremq.state as n (
             due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-        select postgremq.due(i_vt, p.attempts + 1, i_max), p.published_at, i_vt,
-               i_floor.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+        select postgremq.due(i_vt, p.attempts + 1, (
+                   select b.max_delivery_attempts from postgremq.queue_base b
+                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
                gen_random_uuid()::text
         from picked p
         on conflict do nothing
@@ -979,7 +981,7 @@ $$;
 -- Claims new messages after the floor.
 -- locks: the rows that it claims. writes: state.
 create or replace function postgremq.claim_new(
-    i_floor postgremq.floor, i_max integer, i_vt timestamptz, i_limit bigint)
+    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
 returns postgremq.claims
 language plpgsql
 as $$
@@ -997,8 +999,10 @@ begin
     ), claimed as (
         insert into postgremq.state as n (
             due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-        select postgremq.due(i_vt, p.attempts + 1, i_max), p.published_at, i_vt,
-               i_floor.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+        select postgremq.due(i_vt, p.attempts + 1, (
+                   select b.max_delivery_attempts from postgremq.queue_base b
+                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
                gen_random_uuid()::text
         from picked p
         on conflict do nothing
@@ -1067,10 +1071,9 @@ begin
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := postgremq.claim_new(v_floor, v_queue.max_delivery_attempts, v_vt, v_left);
+                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
             elsif postgremq.has_returned(v_floor, v_now) then
-                v_got := postgremq.claim_returned(
-                    v_floor, v_queue.max_delivery_attempts, v_now, v_vt, v_left);
+                v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);
             v_all.ids := v_all.ids || v_got.ids;
@@ -1774,14 +1777,16 @@ instead of insert or update or delete on postgremq.queue_messages
 for each row execute function postgremq.change_queue_message();
 
 -- After a change of a queue's limit of attempts: writes the messages again that have had attempts
--- left before, or have some left now.
--- locks: none beyond the insert's own. writes: state.
+-- left before, or have some left now. The lock waits for transactions that have claimed messages by
+-- the old limit.
+-- locks: state against publishers and consumers. writes: state.
 create or replace function postgremq.apply_attempt_limit()
 returns trigger
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
+    lock table postgremq.state in share row exclusive mode;
     perform pg_current_xact_id();
     insert into postgremq.state (
         due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)

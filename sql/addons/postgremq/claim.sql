@@ -155,7 +155,7 @@ $$;
 -- Claims messages of returned_rows.
 -- locks: the rows that it claims. writes: state.
 create or replace function postgremq.claim_returned(
-    i_floor postgremq.floor, i_max integer, i_now bigint, i_vt timestamptz, i_limit bigint)
+    i_floor postgremq.floor, i_now bigint, i_vt timestamptz, i_limit bigint)
 returns postgremq.claims
 language plpgsql
 as $$
@@ -177,8 +177,10 @@ begin
     ), claimed as (
         insert into postgremq.state as n (
             due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-        select postgremq.due(i_vt, p.attempts + 1, i_max), p.published_at, i_vt,
-               i_floor.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+        select postgremq.due(i_vt, p.attempts + 1, (
+                   select b.max_delivery_attempts from postgremq.queue_base b
+                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
                gen_random_uuid()::text
         from picked p
         on conflict do nothing
@@ -195,7 +197,7 @@ $$;
 -- Claims new messages after the floor.
 -- locks: the rows that it claims. writes: state.
 create or replace function postgremq.claim_new(
-    i_floor postgremq.floor, i_max integer, i_vt timestamptz, i_limit bigint)
+    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
 returns postgremq.claims
 language plpgsql
 as $$
@@ -213,8 +215,10 @@ begin
     ), claimed as (
         insert into postgremq.state as n (
             due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-        select postgremq.due(i_vt, p.attempts + 1, i_max), p.published_at, i_vt,
-               i_floor.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+        select postgremq.due(i_vt, p.attempts + 1, (
+                   select b.max_delivery_attempts from postgremq.queue_base b
+                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
                gen_random_uuid()::text
         from picked p
         on conflict do nothing

@@ -48,10 +48,9 @@ begin
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := postgremq.claim_new(v_floor, v_queue.max_delivery_attempts, v_vt, v_left);
+                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
             elsif postgremq.has_returned(v_floor, v_now) then
-                v_got := postgremq.claim_returned(
-                    v_floor, v_queue.max_delivery_attempts, v_now, v_vt, v_left);
+                v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);
             v_all.ids := v_all.ids || v_got.ids;

@@ -99,14 +99,16 @@ instead of insert or update or delete on postgremq.queue_messages
 for each row execute function postgremq.change_queue_message();
 
 -- After a change of a queue's limit of attempts: writes the messages again that have had attempts
--- left before, or have some left now.
--- locks: none beyond the insert's own. writes: state.
+-- left before, or have some left now. The lock waits for transactions that have claimed messages by
+-- the old limit.
+-- locks: state against publishers and consumers. writes: state.
 create or replace function postgremq.apply_attempt_limit()
 returns trigger
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
+    lock table postgremq.state in share row exclusive mode;
     perform pg_current_xact_id();
     insert into postgremq.state (
         due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)

@@ -11,6 +11,7 @@ from tests.support.messages import (
     publish,
     rotate,
     states,
+    statistics,
 )
 from tests.support.queues import Connection, refused, rows, value, wait_until_blocked
 
@@ -66,3 +67,36 @@ def test_message_that_is_removed_while_it_is_archived_does_not_come_back(
     value(db, "select postgremq.requeue_dlq_messages('q')")
     value(db, "select postgremq.cleanup_completed_messages(0)")
     assert drain(db) == [1]
+
+
+def test_higher_limit_counts_for_a_claim_that_commits_after_it(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    slow, changer = another(), another()
+    slow.execute("begin")
+    consume(slow, vt=0)
+    sql = "update postgremq.queues set max_delivery_attempts = 5 returning name"
+    change = background.submit(value, changer, sql)
+    wait_until_blocked(db, changer)
+    slow.execute("commit")
+    change.result()
+    assert drain(db) == [1]
+
+
+def test_limit_is_changed_beside_an_answer(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    (claim,) = consume(db)
+    slow, changer = another(), another()
+    slow.execute("begin")
+    ack(slow, claim)
+    sql = "update postgremq.queues set max_delivery_attempts = 5 returning name"
+    change = background.submit(value, changer, sql)
+    wait_until_blocked(db, changer)
+    slow.execute("commit")
+    assert change.result() == "q"
+    assert statistics(db) == (0, 0, 1, 1)
