@@ -1679,6 +1679,22 @@ $$;
 -- The tables of PostgreMQ can be changed directly, by administrators. These triggers turn changes of
 -- the view queue_messages into steps, and apply a new limit of delivery attempts.
 
+-- Raises the error for a message that another session has changed since the statement began.
+-- locks: none. writes: nothing.
+create or replace function postgremq.refuse_change(i_queue text, i_message_id integer)
+returns void
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'serialization_failure',
+        message = format('message %s in queue "%s" was changed by another session at the same time',
+                         i_message_id, i_queue),
+        hint = 'Nothing was changed. Run the statement again.';
+end;
+$$;
+
 -- Writes a row of queue_messages as the next step of its message. A completed message that is in
 -- finished is changed there.
 -- locks: none beyond the insert's own. writes: state, finished.
@@ -1716,7 +1732,11 @@ begin
         where s.queue_id = i_queue_id and s.message_id = i_new.message_id and s.status <> 'moved'
         order by s.step desc
         limit 1
-    ) s on true;
+    ) s on true
+    on conflict do nothing;
+    if not found then
+        perform postgremq.refuse_change(i_new.queue_name, i_new.message_id);
+    end if;
 end;
 $$;
 
@@ -1746,6 +1766,13 @@ begin
             message = format('there is no queue "%s", or no message %s',
                              v_row.queue_name, v_row.message_id),
             hint = 'Create the queue, or insert into messages, first.';
+    elsif tg_op <> 'INSERT' and not exists (
+            select from postgremq.all_states a
+            where a.queue_id = v_queue.queue_id and a.message_id = old.message_id
+              and (a.status, a.vt, a.attempts, a.token, a.processed_at) is not distinct from
+                  (old.status, old.vt, old.delivery_attempts, old.consumer_token,
+                   old.processed_at)) then
+        perform postgremq.refuse_change(old.queue_name, old.message_id);
     elsif tg_op = 'DELETE' then
         perform postgremq.remove_states(v_queue.queue_id, array[old.message_id]);
         return old;

@@ -100,3 +100,25 @@ def test_limit_is_changed_beside_an_answer(
     slow.execute("commit")
     assert change.result() == "q"
     assert statistics(db) == (0, 0, 1, 1)
+
+
+def test_update_of_claims_does_not_take_back_an_ack_that_is_newer(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    first, second = consume(db, limit=2)
+    slow, changer = another(), another()
+    slow.execute("begin")
+    ack(slow, first)
+    sql = (
+        "update postgremq.queue_messages set status = 'pending', vt = now()"
+        " where status = 'processing' returning message_id"
+    )
+    change = background.submit(rows, changer, sql)
+    wait_until_blocked(db, changer)
+    ack(db, second)
+    slow.execute("rollback")
+    with refused("40001"):
+        change.result()
+    assert [row[1] for row in states(db)] == ["processing", "completed"]
