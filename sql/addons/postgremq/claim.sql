@@ -152,7 +152,7 @@ begin
 end;
 $$;
 
--- Claims messages of returned_rows.
+-- Claims messages of returned_rows. If others hold all that it looked at, it looks at more.
 -- locks: the rows that it claims. writes: state.
 create or replace function postgremq.claim_returned(
     i_floor postgremq.floor, i_now bigint, i_vt timestamptz, i_limit bigint)
@@ -160,36 +160,42 @@ returns postgremq.claims
 language plpgsql
 as $$
 declare
-    v_claims postgremq.claims%rowtype;
+    v_claims  postgremq.claims%rowtype;
+    v_extra   bigint := 0;
+    v_seen    bigint;
 begin
-    with candidate as materialized (
-        select distinct r.published_at, r.queue_id, r.message_id, r.step, r.part
-        from postgremq.returned_rows(i_floor, i_now, i_limit) r
-    ), picked as materialized (
-        select s.message_id, s.step, s.part, s.attempts, s.published_at
-        from candidate c
-        join postgremq.state s
-          on s.queue_id = c.queue_id and s.message_id = c.message_id and s.step = c.step
-             and s.part = c.part
-        order by c.published_at, c.message_id
-        limit i_limit
-        for update of s skip locked
-    ), claimed as (
-        insert into postgremq.state as n (
-            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-        select postgremq.due(i_vt, p.attempts + 1, (
-                   select b.max_delivery_attempts from postgremq.queue_base b
-                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
-               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-               gen_random_uuid()::text
-        from picked p
-        on conflict do nothing
-        returning n.message_id, n.token, n.attempts, n.published_at
-    )
-    select (select count(*) from picked), null::xid8, null::integer, array_agg(c.message_id), array_agg(c.token),
-           array_agg(c.attempts), array_agg(c.published_at)
-    into v_claims
-    from claimed c;
+    loop
+        with candidate as materialized (
+            select distinct r.published_at, r.queue_id, r.message_id, r.step, r.part
+            from postgremq.returned_rows(i_floor, i_now, i_limit + v_extra) r
+        ), picked as materialized (
+            select s.message_id, s.step, s.part, s.attempts, s.published_at
+            from candidate c
+            join postgremq.state s
+              on s.queue_id = c.queue_id and s.message_id = c.message_id and s.step = c.step
+                 and s.part = c.part
+            order by c.published_at, c.message_id
+            limit i_limit
+            for update of s skip locked
+        ), claimed as (
+            insert into postgremq.state as n (
+                due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+            select postgremq.due(i_vt, p.attempts + 1, (
+                       select b.max_delivery_attempts from postgremq.queue_base b
+                       where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+                   p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+                   gen_random_uuid()::text
+            from picked p
+            on conflict do nothing
+            returning n.message_id, n.token, n.attempts, n.published_at
+        )
+        select (select count(*) from picked), array_agg(c.message_id), array_agg(c.token),
+               array_agg(c.attempts), array_agg(c.published_at), (select count(*) from candidate)
+        into v_claims.picked, v_claims.ids, v_claims.tokens, v_claims.attempts, v_claims.times, v_seen
+        from claimed c;
+        exit when v_claims.picked > 0 or v_seen < i_limit + v_extra + 256 or i_limit = 0;
+        v_extra := v_extra * 4 + 1024;
+    end loop;
     return v_claims;
 end;
 $$;

@@ -122,3 +122,18 @@ def test_update_of_claims_does_not_take_back_an_ack_that_is_newer(
     with refused("40001"):
         change.result()
     assert [row[1] for row in states(db)] == ["processing", "completed"]
+
+
+def test_many_claims_of_an_open_transaction_hide_no_others(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    db.execute(
+        "insert into postgremq.messages (topic_name, payload)"
+        " select 't', to_jsonb(n) from generate_series(1, 1000) n"
+    )
+    assert len(consume(db, vt=0, limit=1000)) == 1000
+    slow = another()
+    slow.execute("begin")
+    assert len(consume(slow, limit=600)) == 600
+    assert len(consume(db, limit=10)) == 10
