@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
 from tests.support.debian import DebianPostgres
 from tests.support.pgq_programs import SINK, Programs, pgqd, wait_until
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.queues import Connection, connect, rows, value, wait_until_blocked
 
 pytestmark = pytest.mark.program("postgresql-15-pgq3")
 
@@ -286,6 +287,51 @@ def test_a_queue_moves_to_another_database(debian: DebianPostgres, old_url: str)
         new_calls.stop()
         wait_until(lambda: is_all_noted(db, new))
         check_books(db, new)
+
+
+def test_batches_of_a_pgque_in_use_keep_their_ids(debian: DebianPostgres, old_url: str) -> None:
+    ids = "select last_value from pgque.batch_id_seq"
+    with connect(old_url) as db, empty_database(debian) as new_url, connect(new_url) as new:
+        for each in (db, new):
+            each.execute(INSTALL_SQL.read_bytes())
+            value(each, "select setval('pgque.batch_id_seq', 5000000)")
+        db.execute(CREATE.encode())
+        assert value(db, ids) > 5_000_000
+        new.execute(addon_sql("pgq"))
+        for (command,) in rows(db, PRINT):
+            new.execute(command.encode())
+        assert value(new, ids) > 5_000_000
+
+
+@pytest.mark.parametrize("block", [REPLACE, CLOSE])
+def test_an_event_that_commits_during_the_check_is_seen(
+    old_url: str, background: ThreadPoolExecutor, block: str
+) -> None:
+    with connect(old_url) as db, connect(old_url) as producer, connect(old_url) as third:
+        db.execute("set default_transaction_isolation = 'repeatable read'")
+        producer.execute("begin")
+        value(producer, "select pgq.insert_event('q', 't', 'late')")
+        waiting = background.submit(refuses, db, block)
+        wait_until_blocked(third, db)
+        producer.execute("commit")
+        waiting.result()
+
+
+def test_triggers_switch_whatever_the_search_path(old_url: str) -> None:
+    with connect(old_url) as db:
+        db.execute(INSTALL_SQL.read_bytes())
+        db.execute(CREATE.encode())
+        db.execute(
+            "create table parts (id int) partition by range (id);"
+            "create table part partition of parts for values from (0) to (9);"
+            "create trigger send after insert on parts"
+            " for each row execute procedure pgq.logutriga('q')"
+        )
+        db.execute("set search_path = public, pgq")
+        db.execute(SWITCH_TRIGGERS.encode())
+        db.execute("insert into parts values (1); insert into orders (note) values ('a')")
+        assert value(db, "select count(*) from pgque.event_1") == 2
+        assert rows(db, WHAT_IS_UNREAD) == []
 
 
 @pytest.mark.program("pgqd")
