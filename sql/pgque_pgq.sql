@@ -1545,7 +1545,8 @@ begin
 end;
 $$;
 
--- Records the last batch that the consumer applied. Returns false if it was recorded before.
+-- Records the last batch that the consumer applied. Returns false if it was recorded before, also by
+-- a transaction for which this one waited.
 -- locks: the consumer's row. writes: completed_batch.
 create or replace function pgq_ext.set_batch_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint)
@@ -1554,15 +1555,14 @@ language plpgsql security definer
 set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
-    if pgq_ext.is_batch_done(a_consumer, a_subconsumer, a_batch_id) then
-        return false;
-    end if;
+    perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
     insert into pgq_ext.completed_batch as b (consumer_id, subconsumer_id, last_batch_id)
     select a_consumer, a_subconsumer, a_batch_id
     where a_batch_id > 0
     on conflict (consumer_id, subconsumer_id) do update
-    set last_batch_id = excluded.last_batch_id;
-    return true;
+    set last_batch_id = excluded.last_batch_id
+    where b.last_batch_id <> excluded.last_batch_id;
+    return found or a_batch_id <= 0;
 end;
 $$;
 
@@ -1698,8 +1698,9 @@ begin
         set cur_batch_id = excluded.cur_batch_id;
     end if;
     insert into pgq_ext.completed_event (consumer_id, subconsumer_id, batch_id, event_id)
-    values (a_consumer, a_subconsumer, a_batch_id, a_event_id);
-    return true;
+    values (a_consumer, a_subconsumer, a_batch_id, a_event_id)
+    on conflict do nothing;
+    return found;
 end;
 $$;
 

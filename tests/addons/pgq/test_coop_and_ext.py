@@ -1,10 +1,11 @@
 """pgq_coop and pgq_ext behave as PgQ's, step by step."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.queues import Connection, refused, rows, tick, value
+from tests.support.queues import Connection, refused, rows, tick, value, wait_until_blocked
 
 Another = Callable[[], Connection]
 
@@ -149,6 +150,22 @@ def test_a_batch_that_rolls_back_is_not_recorded(db: Connection) -> None:
     with db.transaction(force_rollback=True):
         value(db, "select pgq_ext.set_batch_done('c', 5)")
     assert value(db, "select pgq_ext.is_batch_done('c', 5)") is False
+
+
+@pytest.mark.parametrize("call", ["set_batch_done('c', 5)", "set_event_done('c', 5, 1)"])
+@pytest.mark.parametrize("before", ["", "set_batch_done('c', 4)", "set_event_done('c', 4, 9)"])
+def test_one_of_two_sessions_records_the_same(
+    db: Connection, another: Another, background: ThreadPoolExecutor, call: str, before: str
+) -> None:
+    if before:
+        value(db, f"select pgq_ext.{before}")
+    second = another()
+    db.execute("begin")
+    assert value(db, f"select pgq_ext.{call}") is True
+    waiting = background.submit(value, second, f"select pgq_ext.{call}")
+    wait_until_blocked(another(), second)
+    db.execute("commit")
+    assert waiting.result() is False
 
 
 def test_a_record_of_many_batches_stays_on_few_pages(db: Connection) -> None:
