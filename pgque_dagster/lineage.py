@@ -11,6 +11,7 @@ from .consumers import Consumer, consumers_of_location
 from .keys import QUEUE, dead_letters_key, queue_key
 from .naming import identifier
 from .queue_report import PURGE_JOB, REPLAY_JOB, RESUME_JOB, CodeLocation, report_queues
+from .registration import how_to_create
 from .resource import PgqueResource
 from .step_errors import log_error_line
 
@@ -99,11 +100,7 @@ def _observable(queue: str, spec: dg.AssetSpec) -> dg.AssetsDefinition:
         with log_error_line(context.log), pgque.client() as client:
             reports = report_queues(client, [queue], location)
             if spec.key not in reports:
-                raise QueueNotFound(
-                    f'queue "{queue}" does not exist',
-                    "Name it in `queues` of the PgqueResource, or run "
-                    f"`pgque create-queue {queue}`.",
-                )
+                raise QueueNotFound(f'queue "{queue}" does not exist', how_to_create(queue))
         return dg.ObserveResult(asset_key=spec.key, metadata=reports[spec.key])
 
     asset: dg.AssetsDefinition = decorate(observe)

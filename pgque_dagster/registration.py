@@ -31,12 +31,38 @@ _NEW = timedelta(hours=1)
 _FIRST_TICK = 1
 
 
+_OPTIONS = {"postgremq": "topics", "qgres": "serial_queues"}
+_FUNCTIONS = {"postgremq": "postgremq.log_topic", "qgres": "qgres.log_queue"}
+
+
+def declaring_option(queue: str) -> tuple[str, str]:
+    """Returns the option of the PgqueResource that declares a queue, and the name it takes.
+
+    A queue with the name of an add-on gets messages or entries only if the add-on made it.
+    """
+    addon, _, name = queue.partition(".")
+    return (_OPTIONS[addon], name) if name and addon in _OPTIONS else ("queues", queue)
+
+
+def how_to_create(queue: str) -> str:
+    """Returns what to do about a queue that does not exist."""
+    option, name = declaring_option(queue)
+    command = f"`pgque create-queue {queue}`" if option == "queues" else f"`{_log_sql(queue)}`"
+    return f"Name {name} in `{option}` of the PgqueResource, or create it with {command}."
+
+
+def _log_sql(queue: str) -> str:
+    addon, _, name = queue.partition(".")
+    return f"select {_FUNCTIONS[addon]}({sql.Literal(name).as_string(None)});"
+
+
 def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None:
     """Creates a missing queue, or sets the options that differ on an existing one.
 
     Raises:
         PermissionDenied: if something must be created or set and the role lacks pgque_admin.
         InvalidArgument: if an option does not exist, or has an invalid value.
+        QueueNotFound: if it is missing, and logs a topic or a serial queue.
     """
     try:
         different = client.run(calls.queues.different_options(queue, options))
@@ -49,6 +75,8 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
     except QueueNotFound:
         what = f'queue "{queue}" does not exist'
         action, advice = "create it", "Let"
+        if declaring_option(queue)[0] != "queues":
+            raise QueueNotFound(what, how_to_create(queue)) from None
     try:
         client.create_queue(queue, **options)
     except PermissionDenied as error:
@@ -88,14 +116,12 @@ def _ensure_log(client: Client, queue: str, create: Callable[[], object]) -> Non
     try:
         create()
     except PermissionDenied as error:
-        addon, _, name = queue.partition(".")
-        function = "log_topic" if addon == "postgremq" else "log_queue"
         raise _denied(
             client,
             f'queue "{queue}" does not exist',
             "create it",
             "Let",
-            f"select {addon}.{function}({sql.Literal(name).as_string(None)});",
+            _log_sql(queue),
         ) from error
 
 

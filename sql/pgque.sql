@@ -1074,7 +1074,14 @@ begin
         raise exception using
             errcode = 'PQ001',
             message = format('queue not found: queue "%s" does not exist', i_queue),
-            hint = format('Create it with: select pgque.create_queue(%L);', i_queue);
+            hint = case
+                when i_queue like 'postgremq.%' then
+                    format('Log the topic: select postgremq.log_topic(%L);', substr(i_queue, 11))
+                when i_queue like 'qgres.%' then
+                    format('Log the serial queue: select qgres.log_queue(%L);', substr(i_queue, 7))
+                else
+                    format('Create it with: select pgque.create_queue(%L);', i_queue)
+            end;
     end if;
     return v_queue;
 end;

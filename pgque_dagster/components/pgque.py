@@ -12,6 +12,7 @@ from pydantic import Field
 
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
+from ..registration import declaring_option
 from ..resource import InstallPolicy, PgqueResource, TickingPolicy
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
@@ -240,7 +241,9 @@ def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[s
 
 def _check_declared(who: str, queue: str, queues: list[str]) -> None:
     if queue not in queues:
+        option, name = declaring_option(queue)
+        way = "add a QueueComponent for it, or " if option == "queues" else ""
         raise dg.DagsterInvalidDefinitionError(
-            f"{who} is on queue {queue!r}, which is not declared: add a QueueComponent for it, or "
-            "add it to `queues` of the PgqueComponent"
+            f"{who} is on queue {queue!r}, which is not declared: {way}add {name} to `{option}` of "
+            "the PgqueComponent"
         )

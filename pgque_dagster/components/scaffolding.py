@@ -1,5 +1,6 @@
 """The scaffolders of `dg scaffold defs`: they write YAML that works as it is, with comments."""
 
+import re
 from datetime import UTC, datetime
 from string import Template
 from typing import Any
@@ -24,6 +25,11 @@ attributes:
 
   # Queues to create, besides those that have a QueueComponent.
   # queues: [other]
+
+  # Topics of postgremq and serial queues of qgres: consumers read the queues postgremq.<topic> and
+  # qgres.<name>, which get each message and entry.
+  # topics: [orders]
+  # serial_queues: [journal]
 
   # Settings of the Spark session; null if you define the resource `pyspark` yourself.
   spark_config:
@@ -119,7 +125,7 @@ attributes:
   # How long the lease of a run that died lasts.
   lease_ttl: 1m
 
-  # group_name: $queue
+  # group_name: $group
 """
 
 _WINDOW = """\
@@ -156,7 +162,7 @@ attributes:
     max_retries: 3
     delay: 1m
 
-  # group_name: $queue
+  # group_name: $group
 """
 
 _TRANSFORM = '''\
@@ -226,7 +232,8 @@ def _write_with_transform(
     request: dg.ScaffoldRequest[ConsumerParams], template: str, **values: str
 ) -> None:
     queue = request.params.queue or request.target_path.name
-    _write(request, template, queue=queue, **values)
+    group = re.sub(r"[^A-Za-z0-9_]", "_", queue)
+    _write(request, template, queue=queue, group=group, **values)
     if request.scaffold_format == "yaml":
         text = Template(_TRANSFORM).substitute(_names(request))
         (request.target_path / "transform.py").write_text(text)

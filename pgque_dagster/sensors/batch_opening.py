@@ -11,7 +11,7 @@ from ..client.calls.states import ConsumerState
 from ..client.cooperative import claim_shared, register_subconsumer
 from ..consumers import Consumer
 from ..keys import CONSUMER, LINEAGE, QUEUE
-from ..registration import register
+from ..registration import how_to_create, register
 from .slot_opening import open_slots
 
 _OPENING_TTL = timedelta(seconds=30)
@@ -45,10 +45,7 @@ def open_batches(
     main = states[0]
     name = f"{main.queue}/{main.consumer}"
     if not main.queue_exists:
-        return (
-            f'{name}: queue "{main.queue}" does not exist. Name it in `queues` of the '
-            f"PgqueResource, or create it with `pgque create-queue {main.queue}`."
-        )
+        return f'{name}: queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
     if main.role is None:
         return f"{name}: {_register(instance, client, main, consumer)}"
     if consumer.partitions is not None or main.role == "partitioned":

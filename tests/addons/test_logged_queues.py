@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, installer, pgque_asset
-from pgque_dagster.client import PermissionDenied
+from pgque_dagster.client import PermissionDenied, QueueNotFound
 from pgque_dagster.spark import register
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
@@ -124,6 +125,18 @@ def test_a_reader_starts_where_an_administrator_did(url: str, addon: str) -> Non
     assert f"select {addon}.log_" in str(error.value.hint)
     PgqueResource(url=url, **DECLARED[addon]).database_url()
     assert PgqueResource(url=reader, **DECLARED[addon]).database_url() == reader
+
+
+@each_addon
+def test_a_queue_of_an_unlogged_name_is_not_made_by_hand(url: str, addon: str) -> None:
+    ((option, _),) = DECLARED[addon].items()
+    queue = f"{addon}.order"
+    with pytest.raises(QueueNotFound, match=f"Name order in `{option}`.*{addon}.log_") as error:
+        PgqueResource(url=url, queues=[queue]).database_url()
+    with connect(url) as db, pytest.raises(psycopg.Error) as raised:
+        value(db, "select pgque.register_consumer(%s, 'c')", queue)
+    assert f"select {addon}.log_" in str(raised.value.diag.message_hint)
+    assert "create-queue" not in str(error.value)
 
 
 @each_addon

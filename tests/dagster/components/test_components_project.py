@@ -168,6 +168,28 @@ def test_a_consumer_of_a_queue_that_nothing_declares_is_refused_when_it_is_loade
     assert "revenue is on queue 'odrers', which is not declared" in str(raised.value.__cause__)
 
 
+@pytest.mark.parametrize(
+    ("queue", "way"),
+    [
+        ("orders", "add a QueueComponent for it, or add orders to `queues`"),
+        ("postgremq.orders", "declared: add orders to `topics`"),
+        ("qgres.orders", "declared: add orders to `serial_queues`"),
+    ],
+)
+def test_the_error_names_the_option_that_declares_the_queue(
+    project: DgProject, queue: str, way: str
+) -> None:
+    project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
+    project.write(
+        "revenue",
+        "type: pgque_dagster.BatchConsumerComponent\n"
+        f"attributes: {{queue: {queue}, transform: math.sqrt, name: revenue}}\n",
+    )
+    with pytest.raises(Exception, match="pgque") as raised:
+        project.load()
+    assert way in str(raised.value.__cause__)
+
+
 def test_the_demo_is_right_in_every_component(monkeypatch: pytest.MonkeyPatch) -> None:
     """`dg check yaml` looks only at the last of several components of a type."""
     import yaml
