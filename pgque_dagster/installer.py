@@ -13,6 +13,7 @@ from . import __version__
 from .client import calls
 from .client.connection import connect
 from .client.errors import (
+    AddonMissing,
     InvalidArgument,
     NewerInstalled,
     OlderInstalled,
@@ -182,8 +183,8 @@ def check_version(url: str, addons: Sequence[str] = ()) -> None:
     found = installed_addons(url)
     for addon in addons:
         if addon not in found:
-            raise SchemaMissing(
-                f"this database has no {addon} schema",
+            raise AddonMissing(
+                f"this database lacks the add-on {addon}",
                 f"Run `pgque install --with {addon}`, or PgqueResource(install='if_missing').",
             )
     for addon, addon_version in found.items():
@@ -209,15 +210,18 @@ def uninstall(url: str, *, force: bool = False, addon: str | None = None) -> Non
         addon: removes this add-on alone; by default all add-ons go with the schema.
 
     Raises:
-        SchemaMissing: if there is no schema, or an older version that cannot check for unread
-            events; `install` upgrades it.
+        SchemaMissing: if there is no schema or no such add-on, or an older version that cannot
+            check for unread events; `install` upgrades it.
         UnreadEvents: if queues have unread events and `force` is false.
         PermissionDenied: if the role does not own the schema.
     """
     if installed_version(url) is None:
         raise SchemaMissing("this database has no pgque schema")
     if addon is not None and addon not in installed_addons(url):
-        raise SchemaMissing(f"this database has no {addon} schema")
+        raise AddonMissing(
+            f"the add-on {addon} is not installed in this database",
+            f"Installed are: {', '.join(sorted(installed_addons(url))) or 'none'}.",
+        )
     with connect(url) as connection, _as_owner(connection):
         function = sql.Identifier(addon or "pgque", "uninstall")
         connection.execute(sql.SQL("select {}(%s)::text").format(function), [force])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from .batch import AckResult, AsyncBatch, Batch
 from .client import AsyncClient, Client
 from .errors import (
+    AddonMissing,
     BatchLeased,
     BatchNotOpen,
     ChangeRefused,
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AckResult",
+    "AddonMissing",
     "AsyncBatch",
     "AsyncClient",
     "AsyncMessages",

@@ -4,6 +4,7 @@ The SQL functions raise errors with codes of their own class (`PQ…`). This mod
 not by text, which the server may translate.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,6 +42,10 @@ class DatabaseError(PgqueError):
 
 class SchemaMissing(PgqueError):
     """The database has no pgque schema."""
+
+
+class AddonMissing(SchemaMissing):
+    """The database has the pgque schema, but not the add-on that the call needs."""
 
 
 class UnsupportedServer(PgqueError):
@@ -192,6 +197,7 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 }
 
 
+_ADDON = re.compile(r'"(pgq|postgremq|qgres)\b')
 _INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
 
 
@@ -215,9 +221,11 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
     hint = error.diag.message_hint or ""
     if error.sqlstate in _BY_CODE:
         return _BY_CODE[error.sqlstate](message, hint)
-    if isinstance(error, pg.InvalidSchemaName | pg.UndefinedTable) and '"qgres' in message:
-        return SchemaMissing(
-            f"this database has no serial queues: {message}", "Run: pgque install --with qgres"
+    addon = _ADDON.search(message)
+    if isinstance(error, pg.InvalidSchemaName | pg.UndefinedTable) and addon:
+        return AddonMissing(
+            f"this database lacks the add-on {addon[1]}: {message}",
+            f"Run `pgque install --with {addon[1]}`.",
         )
     if isinstance(error, pg.InvalidSchemaName):
         return SchemaMissing(f"this database has no pgque schema: {message}", _INSTALL)

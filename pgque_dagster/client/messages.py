@@ -10,6 +10,7 @@ from .calls.call import Call, Hook, Steps
 from .connection import connect, connect_async, url_of
 from .encoding import Payload
 from .errors import translated
+from .intervals import check_interval
 from .models import ClaimedMessage, MessageQueue
 from .operation import AsyncFace, Face, operation
 
@@ -74,7 +75,10 @@ class _Operations:
     ) -> Call[list[ClaimedMessage]]:
         """Claims up to `limit` messages, which others get only after `visibility`.
 
-        Returns an empty list if no message is visible, or if there is no such queue.
+        Returns an empty list if no message is visible.
+
+        Raises:
+            QueueNotFound: if there is no such queue, or no longer.
         """
         return calls.messages.consume(queue, visibility, limit)
 
@@ -116,6 +120,9 @@ class _Operations:
         """Returns in how long the next message is visible, or None if none is to come.
 
         It is negative if a message is visible already.
+
+        Raises:
+            QueueNotFound: if there is no such queue, or no longer.
         """
         return calls.messages.next_visible(queue)
 
@@ -143,6 +150,7 @@ class Messages(_Operations, Face):
         It listens on a connection of its own, and wakes when a message is published or given back,
         or when a claim or a delay ends.
         """
+        check_interval("timeout", timeout, is_zero_allowed=True)
         ends_at = time.monotonic() + timeout.total_seconds()
         with connect(self._session.url) as connection, translated():
             connection.execute(_CHANNEL)
@@ -171,6 +179,7 @@ class AsyncMessages(_Operations, AsyncFace):
 
     async def wait(self, queue: str, timeout: timedelta) -> bool:
         """Waits until a message of the queue may be visible, as `Messages.wait` does."""
+        check_interval("timeout", timeout, is_zero_allowed=True)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + timeout.total_seconds()
         connection = await connect_async(await self._session.run(_url()))

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from .calls.call import Call, Row, Steps, first, nothing
-from .encoding import Dataclass, Model, encode
+from .counts import checked_count
+from .encoding import Dataclass, Model, json_text
+from .errors import InvalidArgument
 from .operation import AsyncFace, Face, operation
 
 T = TypeVar("T")
@@ -128,7 +130,7 @@ class SerialOperations:
         """
         return Call(
             "select bytea, jsonb, text, sequence_number from qgres.consume(%s::text, %s, %s)",
-            (queue, consumer, limit),
+            (queue, consumer, _limit(limit)),
             lambda rows: [NumberedEntry(*_read(row), row[3]) for row in rows],
         )
 
@@ -158,7 +160,7 @@ class SerialOperations:
         """
         return Call(
             'select bytea, jsonb, text from qgres."Remove"(%s::text, %s)',
-            (queue, limit),
+            (queue, _limit(limit)),
             lambda rows: [Entry(*_read(row)) for row in rows],
         )
 
@@ -208,7 +210,19 @@ class AsyncSerialQueues(SerialOperations, AsyncFace):
 def _parts(
     text: str | None, json: Json | None, binary: bytes | None
 ) -> tuple[bytes | None, str | None, str | None]:
-    return binary, None if json is None else encode(json), text
+    if text is not None and not isinstance(text, str):
+        raise InvalidArgument(
+            f"text is of the type {type(text).__name__}", "Pass a str, or the value as json=."
+        )
+    if binary is not None and not isinstance(binary, bytes | bytearray | memoryview):
+        raise InvalidArgument(
+            f"binary is of the type {type(binary).__name__}", "Pass bytes, or a str as text=."
+        )
+    return binary, None if json is None else json_text(json), text
+
+
+def _limit(limit: int | None) -> int | None:
+    return None if limit is None else checked_count("limit", limit)
 
 
 def _read(row: Row) -> tuple[bytes | None, Any, str | None]:

@@ -9,6 +9,7 @@ import pytest
 
 from pgque_dagster import installer
 from pgque_dagster.client import (
+    AddonMissing,
     BatchLeased,
     BatchNotOpen,
     ChangeRefused,
@@ -210,6 +211,10 @@ def schema_gone(client: Client, db: Connection) -> None:
     client.send("q", "x")
 
 
+def addon_not_installed(client: Client, db: Connection) -> None:
+    client.serial.publish("q", text="x")
+
+
 def schema_of_an_older_version(client: Client, db: Connection) -> None:
     db.execute("drop function pgque.maint()")
     client.maint()
@@ -304,6 +309,7 @@ PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str
     (role_without_rights, PermissionDenied, "pgque_admin"),
     (server_said_too_old, UnsupportedServer, "too old"),
     (schema_gone, SchemaMissing, "pgque install"),
+    (addon_not_installed, AddonMissing, "pgque install --with qgres"),
     (schema_of_an_older_version, SchemaMissing, "older"),
     (schema_left_behind_by_the_package, OlderInstalled, "0.1.0"),
     (connection_killed, ConnectionFailed, "server"),

@@ -4,10 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from ..encoding import Payload, encode
-from ..errors import InvalidArgument, MalformedPayload
+from ..counts import checked_count
+from ..encoding import Payload, json_text
+from ..errors import InvalidArgument, QueueNotFound
+from ..intervals import check_interval
 from ..models import ClaimedMessage, MessageQueue
 from .call import Call, Row, first, nothing
+
+_EXISTS = "exists (select from postgremq.queues x where x.name = a.q)"
 
 
 def create_topic(topic: str) -> Call[None]:
@@ -41,13 +45,8 @@ def queues() -> Call[list[MessageQueue]]:
 
 def publish(topic: str, payload: Payload, deliver_after: datetime | None) -> Call[int]:
     """Publishes one message; returns its id."""
-    if deliver_after is not None and deliver_after.utcoffset() is None:
-        raise InvalidArgument("deliver_after has no time zone", "Pass an aware datetime.")
-    text = payload if isinstance(payload, str) else encode(payload)
-    try:
-        json.loads(text)
-    except ValueError as error:
-        raise MalformedPayload(f"the payload is not JSON: {error}") from error
+    _check_time("deliver_after", deliver_after)
+    text = json_text(payload)
     return Call(
         "select postgremq.publish_message(%s, %s::jsonb, %s)", (topic, text, deliver_after), first
     )
@@ -56,10 +55,11 @@ def publish(topic: str, payload: Payload, deliver_after: datetime | None) -> Cal
 def consume(queue: str, visibility: timedelta, limit: int) -> Call[list[ClaimedMessage]]:
     """Claims up to `limit` messages."""
     return Call(
-        "select queue_name, message_id, payload::text, consumer_token, delivery_attempts, vt,"
-        " published_at from postgremq.consume_message(%s, %s, %s)",
-        (queue, _seconds("visibility", visibility), limit),
-        lambda rows: [ClaimedMessage(*row) for row in rows],
+        "select c.queue_name, c.message_id, c.payload::text, c.consumer_token, c.delivery_attempts,"
+        " c.vt, c.published_at, c.message_id is not null or " + _EXISTS + " from (values (%s)) a(q)"
+        " left join lateral postgremq.consume_message(a.q, %s, %s) c on true",
+        (queue, _seconds("visibility", visibility), checked_count("limit", limit)),
+        lambda rows: [ClaimedMessage(*row[:-1]) for row in _of_queue(queue, rows) if row[1]],
     )
 
 
@@ -75,9 +75,10 @@ def ack(messages: Sequence[ClaimedMessage]) -> Call[list[int]]:
 
 def nack(message: ClaimedMessage, delay_until: datetime | None) -> Call[None]:
     """Makes a message visible again at a time."""
+    _check_time("delay_until", delay_until)
     return Call(
         "select postgremq.nack_message(%s, %s, %s, coalesce(%s, now()))",
-        (message.queue, message.id, message.token, delay_until),
+        (*_claim(message), delay_until),
         nothing,
     )
 
@@ -86,7 +87,7 @@ def release(message: ClaimedMessage) -> Call[None]:
     """Gives a message back, without an attempt."""
     return Call(
         "select postgremq.release_message(%s, %s, %s)",
-        (message.queue, message.id, message.token),
+        _claim(message),
         nothing,
     )
 
@@ -103,7 +104,12 @@ def extend(messages: Sequence[ClaimedMessage], visibility: timedelta) -> Call[li
 
 def next_visible(queue: str) -> Call[timedelta | None]:
     """How long until the next message is visible; None if no message is to come."""
-    return Call("select postgremq.get_next_visible_time(%s) - clock_timestamp()", (queue,), first)
+    return Call(
+        "select postgremq.get_next_visible_time(a.q) - clock_timestamp(), " + _EXISTS + ""
+        " from (values (%s)) a(q)",
+        (queue,),
+        lambda rows: first(_of_queue(queue, rows)),
+    )
 
 
 def is_for(notification: str, queue: str) -> bool:
@@ -111,8 +117,19 @@ def is_for(notification: str, queue: str) -> bool:
     return queue in (json.loads(notification).get("queues") or ())
 
 
+def _of_queue(queue: str, rows: list[Row]) -> list[Row]:
+    """Returns rows whose last column says whether the queue exists, if it does."""
+    if not rows[0][-1]:
+        raise QueueNotFound(
+            f'queue "{queue}" of messages does not exist',
+            "postgremq.list_queues() lists those that exist. Names are case-sensitive.",
+        )
+    return rows
+
+
 def _claims(messages: Sequence[ClaimedMessage]) -> tuple[str | None, list[int], list[str]]:
-    queues = {message.queue for message in messages}
+    claims = [_claim(message) for message in messages]
+    queues = {queue for queue, _, _ in claims}
     if len(queues) > 1:
         raise InvalidArgument(
             f"the messages are of several queues: {', '.join(sorted(queues))}",
@@ -120,16 +137,38 @@ def _claims(messages: Sequence[ClaimedMessage]) -> tuple[str | None, list[int], 
         )
     return (
         next(iter(queues), None),
-        [message.id for message in messages],
-        [message.token for message in messages],
+        [number for _, number, _ in claims],
+        [token for _, _, token in claims],
     )
 
 
+def _claim(message: ClaimedMessage) -> tuple[str, int, str]:
+    if not isinstance(message, ClaimedMessage):
+        raise InvalidArgument(
+            f"{message!r} is no message that `consume` returned",
+            "Pass the messages themselves, several as ack(*messages).",
+        )
+    return message.queue, message.id, message.token
+
+
 def _seconds(name: str, interval: timedelta) -> int:
+    check_interval(name, interval, is_zero_allowed=True)
     seconds = interval.total_seconds()
-    if seconds != int(seconds) or seconds < 0:
+    if seconds != int(seconds):
         raise InvalidArgument(f"{name} is {interval}", "Pass whole seconds, at least 0.")
-    return int(seconds)
+    return checked_count(f"{name} in seconds", int(seconds))
+
+
+def _check_time(name: str, time: datetime | None) -> None:
+    if time is None:
+        return
+    if not isinstance(time, datetime):
+        raise InvalidArgument(
+            f"{name}={time!r} is no time",
+            "Pass a datetime, such as datetime.now(UTC) + timedelta(hours=1).",
+        )
+    if time.utcoffset() is None:
+        raise InvalidArgument(f"{name} has no time zone", "Pass an aware datetime.")
 
 
 _column: Callable[[list[Row]], list[int]] = lambda rows: [row[0] for row in rows]  # noqa: E731

@@ -2,17 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pgque_dagster.client import (
+    AddonMissing,
     AsyncClient,
+    ClaimedMessage,
     Client,
     DatabaseError,
     InvalidArgument,
     MalformedPayload,
+    Messages,
+    QueueNotFound,
 )
 
 LONG = timedelta(seconds=30)
@@ -64,6 +68,56 @@ def test_bad_input_is_refused(client: Client) -> None:
     claims = [*client.messages.consume("q"), *client.messages.consume("other")]
     with pytest.raises(InvalidArgument, match="several queues: other, q"):
         client.messages.ack(*claims)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda m, _: m.consume("q", visibility=30), "Pass a timedelta"),
+        (lambda m, _: m.consume("q", visibility=timedelta(days=30_000)), "out of range"),
+        (lambda m, _: m.consume("q", limit=2**31), "out of range"),
+        (lambda m, _: m.consume("q", limit="1"), "Pass an int"),
+        (lambda m, _: m.publish("t", 1, deliver_after=LONG), "Pass a datetime"),
+        (lambda m, own: m.nack(own, delay_until=LONG), "Pass a datetime"),
+        (lambda m, own: m.nack(own, delay_until=datetime(2026, 1, 1)), "time zone"),
+        (lambda m, own: m.ack([own]), r"ack\(\*messages\)"),
+        (lambda m, own: m.nack(own.id), r"ack\(\*messages\)"),
+        (lambda m, own: m.extend(own, visibility=30), "Pass a timedelta"),
+        (lambda m, _: m.wait("q", 1), "Pass a timedelta"),
+        (lambda m, _: m.create_queue("x", "t", exclusive_for=30), "Pass a timedelta"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(
+    client: Client, call: Callable[[Messages, ClaimedMessage], object], text: str
+) -> None:
+    client.messages.publish("t", 1)
+    (own,) = client.messages.consume("q")
+    with pytest.raises(InvalidArgument, match=text):
+        call(client.messages, own)
+    assert client.messages.ack(own) == [own.id]
+
+
+@pytest.mark.parametrize("text", ["hello", b"[1]"])
+def test_a_text_that_is_not_json_is_refused(client: Client, text: str | bytes) -> None:
+    with pytest.raises(MalformedPayload, match=r"a str must be JSON: json\.dumps"):
+        client.messages.publish("t", text)
+
+
+@pytest.mark.parametrize("name", ["consume", "next_visible"])
+def test_a_queue_that_does_not_exist_is_no_empty_queue(client: Client, name: str) -> None:
+    for queue in ("Q", "t", "postgremq.t"):
+        with pytest.raises(QueueNotFound, match="list_queues"):
+            getattr(client.messages, name)(queue)
+    with pytest.raises(QueueNotFound):
+        client.messages.wait("Q", LONG)
+
+
+def test_a_database_without_the_add_on_says_so(client: Client) -> None:
+    with client.transaction() as connection:
+        connection.execute("select postgremq.uninstall(true)")
+    for call in (lambda: client.messages.publish("t", 1), lambda: client.messages.consume("q")):
+        with pytest.raises(AddonMissing, match="pgque install --with postgremq"):
+            call()
 
 
 def test_wait_wakes_for_a_message(client: Client, database_url: str) -> None:

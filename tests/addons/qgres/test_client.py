@@ -13,6 +13,7 @@ from pgque_dagster.client import (
     DatabaseError,
     Entry,
     InvalidArgument,
+    MalformedPayload,
     NumberedEntry,
     PermissionDenied,
     SchemaMissing,
@@ -110,6 +111,26 @@ def test_errors_say_what_to_do(client: Client, database_url: str) -> None:
     with pytest.raises(InvalidArgument):
         client.serial.publish("orders", json={"a": object()})
     assert client.serial.publish("orders") == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda serial: serial.publish("orders", text={"a": 1}), "as json="),
+        (lambda serial: serial.add("work", binary="a"), "as text="),
+        (lambda serial: serial.consume("orders", "billing", limit=2**31), "out of range"),
+        (lambda serial: serial.remove("work", limit=-1), "out of range"),
+        (lambda serial: serial.remove("work", limit="1"), "Pass an int"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(client: Client, call: object, text: str) -> None:
+    assert callable(call)
+    client.serial.add("work", text="a")
+    with pytest.raises(InvalidArgument, match=text):
+        call(client.serial)
+    with pytest.raises(MalformedPayload, match="a str must be JSON"):
+        client.serial.publish("orders", json="tea")  # type: ignore[arg-type]
+    assert (client.serial.publish("orders"), len(client.serial.remove("work"))) == (1, 1)
 
 
 @pytest.mark.parametrize(
