@@ -122,7 +122,7 @@ def test_the_command_installs_reinstalls_and_removes_add_ons(url: str) -> None:
     assert "qgres" not in schemas(url)
     missing = pgque(url, "uninstall", "--addon", "qgres")
     assert missing.exit_code != 0
-    assert "no qgres schema" in missing.output
+    assert "add-on qgres is not installed" in missing.output
     assert pgque(url, "install", "--with", "nothing").exit_code == 2
     assert pgque(url, "uninstall").exit_code == 0
     assert schemas(url).isdisjoint({"pgque", *installer.ADDONS})
@@ -152,7 +152,7 @@ def test_the_resource_installs_what_is_missing(url: str) -> None:
 
 def test_the_resource_says_what_is_missing(url: str) -> None:
     installer.install(url)
-    with pytest.raises(SchemaMissing, match="no qgres schema") as error:
+    with pytest.raises(SchemaMissing, match="lacks the add-on qgres") as error:
         PgqueResource(url=url, install="never", addons=["qgres"]).database_url()
     assert "pgque install --with qgres" in str(error.value.hint)
 
