@@ -113,8 +113,15 @@ def next_visible(queue: str) -> Call[timedelta | None]:
 
 
 def is_for(notification: str, queue: str) -> bool:
-    """Whether a notification on the channel of the messages is about a queue."""
-    return queue in (json.loads(notification).get("queues") or ())
+    """Whether a notification on the channel of the messages is about a queue.
+
+    Every login may send notifications, so what is not one of postgremq's is about none.
+    """
+    try:
+        queues = json.loads(notification)["queues"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
+    return isinstance(queues, list) and queue in queues
 
 
 def _of_queue(queue: str, rows: list[Row]) -> list[Row]:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from pgque_dagster.client import (
     Messages,
     QueueNotFound,
 )
+from tests.support.queues import connect, value
 
 LONG = timedelta(seconds=30)
 
@@ -130,6 +132,25 @@ def test_wait_wakes_for_a_message(client: Client, database_url: str) -> None:
     thread.join(timeout=50)
     assert woken == [True]
     assert len(client.messages.consume("q")) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[]", "1", "{}", '{"queues": 1}', '{"queues": null}']
+)
+def test_wait_passes_over_notifications_of_others(
+    client: Client, database_url: str, text: str
+) -> None:
+    with ThreadPoolExecutor() as pool, connect(database_url) as other:
+        waiting = pool.submit(client.messages.wait, "q", 2 * LONG)
+        listening = (
+            "select exists (select from pg_stat_activity where query ilike 'listen postgremq%'"
+            " and state = 'idle' and datname = current_database())"
+        )
+        while not value(other, listening) and not waiting.done():
+            value(other, "select pg_sleep(0.005)::text")
+        value(other, "select pg_notify('postgremq_events', %s)::text", text)
+        value(other, "select postgremq.publish_message('t', '1')")
+        assert waiting.result() is True
 
 
 def test_asynchronous_face(client: Client, database_url: str) -> None:
