@@ -125,6 +125,32 @@ create or replace trigger change_queue_message
 instead of insert or update or delete on postgremq.queue_messages
 for each row execute function postgremq.change_queue_message();
 
+-- Refuses another name of a topic, and another topic of a queue. Messages have their topic's name, and
+-- those that are deleted are removed from the queues that this topic has then.
+-- locks: none. writes: nothing.
+create or replace function postgremq.refuse_move()
+returns trigger
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'feature_not_supported',
+        message = format('%s of a row of %s cannot be changed', tg_argv[0], tg_argv[1]),
+        hint = 'Create another topic or queue.';
+end;
+$$;
+
+create or replace trigger before_topic_rename
+before update of name on postgremq.topics
+for each row when (old.name is distinct from new.name)
+execute function postgremq.refuse_move('name', 'topics');
+
+create or replace trigger before_queue_move
+before update of topic_name on postgremq.queue_base
+for each row when (old.topic_name is distinct from new.topic_name)
+execute function postgremq.refuse_move('topic_name', 'queues');
+
 -- After a change of a queue's limit of attempts: writes the messages again that have had attempts
 -- left before, or have some left now. The lock waits for transactions that have claimed messages by
 -- the old limit.

@@ -214,6 +214,24 @@ def test_rows_of_queue_messages_can_be_changed(db: Connection) -> None:
         db.execute("update postgremq.queue_messages set message_id = 77")
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "update postgremq.queues set topic_name = 'u' returning name",
+        "update postgremq.topics set name = 'v' where name = 'u' returning name",
+    ],
+)
+def test_topics_of_queues_and_messages_stay(db: Connection, sql: str) -> None:
+    make_queue(db)
+    value(db, "select postgremq.create_topic('u')")
+    publish(db, 1)
+    publish(db, 2, topic="u")
+    with refused("0A000", "cannot be changed"):
+        value(db, sql)
+    value(db, "select postgremq.clean_up_topic('t')")
+    assert states(db) == []
+
+
 @pytest.mark.parametrize("status", ["pending", "processing"])
 def test_uninstall_is_refused_while_messages_are_not_finished(db: Connection, status: str) -> None:
     make_queue(db)
