@@ -38,8 +38,11 @@ $$;
 -- that the snapshot does not see makes this one a serialization failure, because after_number is a
 -- key.
 -- The half of the entries may be switched meanwhile, but not emptied, because that needs the
--- consumer's row.
--- locks: the consumer's row, until the transaction ends. writes: the consumer's log.
+-- consumer's row. A consumer that has read the half that was left moves itself, because maintenance
+-- never finds one that is always consuming. With an older snapshot it does not: its position may be
+-- older, and the key that shows this is in the half that it would leave.
+-- locks: the consumer's row, until the transaction ends. writes: the consumer's log, _consumer after
+-- a switch.
 create or replace function qgres.consume(
     queue_id integer, consumer_name text, row_limit integer default 2147483647)
 returns table (sequence_number bigint, bytea bytea, jsonb jsonb, text text)
@@ -48,6 +51,7 @@ set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
+    v_half      smallint;
     v_first     bigint;
 begin
     if row_limit < 0 then
@@ -60,7 +64,10 @@ begin
     if not found then
         perform qgres._refuse_consumer($1, $2);
     end if;
-    select q.first_number into v_first from qgres._queue q where q.queue_id = $1;
+    select q.half, q.first_number into v_half, v_first from qgres._queue q where q.queue_id = $1;
+    if v_consumer.half <> v_half and current_setting('transaction_isolation') like 'read %' then
+        v_consumer := qgres._move_consumer(v_consumer, v_half, v_first);
+    end if;
     return query execute format(
         'select * from qgres.sp_consume_%s($1, $2, $3)', v_consumer.queue_id)  -- quoted: a number
     using v_consumer, v_first, row_limit;

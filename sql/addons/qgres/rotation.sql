@@ -78,8 +78,31 @@ begin
 end;
 $$;
 
+-- Moves the position of a consumer to another half, which begins with i_first, if it has read
+-- everything before that. Returns the consumer.
+-- locks: the consumer's row, by the caller. writes: _consumer.
+create or replace function qgres._move_consumer(
+    i_consumer qgres._consumer, i_half smallint, i_first bigint)
+returns qgres._consumer
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_number bigint := qgres._position(i_consumer);
+begin
+    if v_number >= i_first - 1 then
+        update qgres._consumer c
+        set half = i_half, base_number = v_number
+        where c.consumer_id = i_consumer.consumer_id
+        returning c.* into i_consumer;
+    end if;
+    return i_consumer;
+end;
+$$;
+
 -- Step 2 for an SP queue: moves the positions of consumers that have read the half that was left.
--- Skips a consumer that is consuming; the next call moves it. Returns whether all are moved.
+-- Skips a consumer that is consuming; it moves itself at its next call, or is moved by the next one of
+-- this. Returns whether all are moved.
 -- locks: the consumers' rows, those that are free. writes: _consumer.
 create or replace function qgres._move_consumers(i_queue qgres._queue)
 returns boolean
@@ -88,7 +111,6 @@ set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
-    v_number    bigint;
 begin
     if qgres._floor(i_queue) < i_queue.first_number - 1 then
         return false;
@@ -98,10 +120,7 @@ begin
         where c.queue_id = i_queue.queue_id and c.half <> i_queue.half
         for no key update skip locked
     loop
-        v_number := qgres._position(v_consumer);
-        update qgres._consumer c
-        set half = i_queue.half, base_number = v_number
-        where c.consumer_id = v_consumer.consumer_id;
+        perform qgres._move_consumer(v_consumer, i_queue.half, i_queue.first_number);
     end loop;
     return not exists (select from qgres._consumer c
                        where c.queue_id = i_queue.queue_id and c.half <> i_queue.half);
@@ -182,20 +201,22 @@ begin
 end;
 $$;
 
--- Takes the next step of a queue's rotation, if it is due. Returns whether it did. It waits for its
--- locks for a moment only; publishers and removers wait in turn behind it, not longer.
+-- Takes the next step of a queue's rotation, if it is due. Returns whether it did. It waits up to two
+-- seconds for its turn among publishers and removers, whom this does not delay, and then for a moment
+-- for other locks, while they wait behind it.
 -- locks: the queue's row, until the transaction ends; those of the step. writes: as the step does.
 create or replace function qgres._rotate(i_queue_id integer)
 returns integer
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
-set lock_timeout = '100ms'
+set lock_timeout = '2s'
 as $$
 declare
     v_queue qgres._queue;
 begin
     perform pgque.commit_locally();
     select q.* into v_queue from qgres._queue q where q.queue_id = i_queue_id for no key update;
+    perform set_config('lock_timeout', '100ms', true);
     if not found then
         return 0;
     elsif not v_queue.is_left then

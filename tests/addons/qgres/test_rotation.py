@@ -1,11 +1,13 @@
 """Rotation gives space back by TRUNCATE, and takes no entry that somebody needs."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Connection, refused, rows, value, wait_until_blocked
 from tests.support.serial import (
     add,
     consume,
@@ -53,6 +55,51 @@ def test_entries_that_all_have_read_are_truncated(db: Connection) -> None:
     assert numbers(db, "two") == list(range(6, 21))
     rotate(db)
     assert (stored(db, queue), stored(db, queue, "position")) == (0, 0)
+
+
+def test_a_consumer_that_is_always_consuming_is_moved(db: Connection, another: Another) -> None:
+    make_sp(db)
+    publish(db, "a")
+    numbers(db)
+    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    assert value(db, "select qgres.maint()") == 1
+    consumer = another()
+    for text, steps in (("b", 0), ("c", 1)):
+        publish(db, text)
+        consumer.execute("begin")
+        assert [text for _, text in consume(consumer)] == [text]
+        assert value(db, "select qgres.maint()") == steps
+        consumer.execute("commit")
+    rotate(db)
+    assert numbers(db) == []
+    assert publish(db, "d") == [4]
+    assert consume(db) == [(4, "d")]
+
+
+def test_a_queue_that_is_always_published_to_rotates(db: Connection, another: Another) -> None:
+    make_sp(db)
+    publish(db, "a")
+    numbers(db)
+    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    stopping = threading.Event()
+
+    def publish_slowly(own: Connection) -> None:
+        while not stopping.is_set():
+            with own.transaction():
+                publish(own, "b")
+                value(own, "select pg_sleep(0.05)::text")
+
+    sessions = [another() for _ in range(6)]
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        publishers = [pool.submit(publish_slowly, own) for own in sessions]
+        try:
+            for own in sessions:
+                wait_until_blocked(db, own)
+            assert any(value(db, "select qgres.maint()") == 1 for _ in range(20))
+        finally:
+            stopping.set()
+        for each in publishers:
+            each.result()
 
 
 def test_numbers_go_on_after_everything_was_truncated(db: Connection) -> None:
