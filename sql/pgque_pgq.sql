@@ -1796,8 +1796,9 @@ $$;
 
 -- Removes PgQ's API. The queues with their events and consumers stay in schema pgque, and so do the
 -- roles. Refused, unless forced, while something would be lost with the schemas: tables' triggers,
--- without which changes are no longer sent, and what consumers recorded in pgq_ext.
--- locks: all views of the schemas, exclusively. writes: the catalog, addon.
+-- without which changes are no longer sent, and what consumers recorded in pgq_ext. It waits for
+-- transactions that record something, before it looks.
+-- locks: all tables and views of the schemas, exclusively. writes: the catalog, addon.
 create or replace function pgq.uninstall(i_force boolean default false)
 returns void
 language plpgsql security definer
@@ -1807,6 +1808,9 @@ declare
     v_lost text;
 begin
     if i_force is not true then
+        perform pgque.check_read_committed('uninstall without force');
+        lock table pgq_ext.completed_tick, pgq_ext.completed_batch, pgq_ext.completed_event,
+                   pgq_ext.partial_batch in access exclusive mode;
         select string_agg(d, ', ') into v_lost from pgq.dependents() d;
         if v_lost is not null then
             raise exception using

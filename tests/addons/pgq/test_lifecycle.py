@@ -2,7 +2,8 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,18 @@ import pytest
 from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL, Server, new_server
 from tests.support.databases import empty_database, owned_database
-from tests.support.queues import Connection, connect, drain, refused, rows, tick, value
+from tests.support.queues import (
+    Connection,
+    connect,
+    drain,
+    refused,
+    rows,
+    tick,
+    value,
+    wait_until_blocked,
+)
+
+Another = Callable[[], Connection]
 
 SCHEMAS = "select nspname from pg_namespace where nspname ~ '^pgq' order by 1"
 ALL = [("pgq",), ("pgq_coop",), ("pgq_ext",), ("pgque",)]
@@ -161,6 +173,22 @@ def test_removing_it_loses_nothing_unasked(used: Connection, statement: str, wor
     value(used, "select pgq.uninstall(true)::text")
     assert rows(used, SCHEMAS) == [("pgque",)]
     assert drain(used) == ["kept"]
+
+
+def test_removing_it_waits_for_a_record_that_is_being_made(
+    used: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    consumer = another()
+    consumer.execute("begin")
+    value(consumer, "select pgq_ext.set_batch_done('c', 5)")
+    removing = background.submit(value, used, "select pgq.uninstall()::text")
+    wait_until_blocked(another(), used)
+    consumer.execute("commit")
+    with refused("PQ020", "the last batch of consumer c"):
+        removing.result()
+    used.execute("set default_transaction_isolation = 'repeatable read'")
+    with refused("PQ013"):
+        value(used, "select pgq.uninstall()::text")
 
 
 def test_it_is_removed_with_pgque(used: Connection) -> None:
