@@ -647,12 +647,18 @@ begin
 exception
     when unique_violation then
         if not p_exclusive then
-            raise;
+            raise exception using
+                errcode = 'unique_violation',
+                message = format('A queue with name "%s" already exists', p_queue_name),
+                hint = format('Choose another name, or delete it: select postgremq.delete_queue(%L);',
+                              p_queue_name);
         end if;
         raise exception using
             errcode = 'raise_exception',
             message = format('An exclusive queue with name "%s" already exists', p_queue_name),
             hint = 'Choose another name, or delete that queue.';
+    when foreign_key_violation then
+        perform postgremq.refuse_topic(p_topic_name, 'foreign_key_violation');
 end;
 $$;
 
@@ -1161,7 +1167,8 @@ begin
             raise exception using
                 errcode = 'raise_exception',
                 message = 'Ack failed: message not found, not in processing state, or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer.';
+                hint = 'It was answered already, or became visible again and went to another consumer. '
+                    'Otherwise check the queue, the id and the token.';
         end if;
     end loop;
 end;
@@ -1236,7 +1243,8 @@ begin
             raise exception using
                 errcode = 'raise_exception',
                 message = 'Nack failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer.';
+                hint = 'It was answered already, or became visible again and went to another consumer. '
+                    'Otherwise check the queue, the id and the token.';
         end if;
     end loop;
     perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
@@ -1270,7 +1278,8 @@ begin
             raise exception using
                 errcode = 'raise_exception',
                 message = 'Release message failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer.';
+                hint = 'It was answered already, or became visible again and went to another consumer. '
+                    'Otherwise check the queue, the id and the token.';
         end if;
     end loop;
     perform postgremq.tell('message_released', array[p_queue_name], null);
@@ -1336,7 +1345,8 @@ begin
         raise exception using
             errcode = 'raise_exception',
             message = 'Extend lock failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or its visibility time is over.';
+            hint = 'It was answered already, or its visibility time is over. '
+                    'Otherwise check the queue, the id and the token.';
     end if;
     return v_vt;
 end;

@@ -65,7 +65,15 @@ class SerialOperations:
         Args:
             queue: the queue's name.
             type: `SP` for Serial Publisher or `SR` for Serial Remover.
+
+        Raises:
+            InvalidArgument: if it is another type.
         """
+        if type not in _TYPES.values():
+            raise InvalidArgument(
+                f"there is no type {type!r} of serial queues",
+                "Pass SP (Serial Publisher) or SR (Serial Remover).",
+            )
         sql = "select qgres.queue__create(%s, qgres._queue_type__sanitize(%s))"
         return Call(sql, (queue, type), first)
 

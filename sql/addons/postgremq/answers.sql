@@ -46,7 +46,8 @@ begin
             raise exception using
                 errcode = 'raise_exception',
                 message = 'Ack failed: message not found, not in processing state, or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer.';
+                hint = 'It was answered already, or became visible again and went to another consumer. '
+                    'Otherwise check the queue, the id and the token.';
         end if;
     end loop;
 end;
@@ -121,7 +122,8 @@ begin
             raise exception using
                 errcode = 'raise_exception',
                 message = 'Nack failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer.';
+                hint = 'It was answered already, or became visible again and went to another consumer. '
+                    'Otherwise check the queue, the id and the token.';
         end if;
     end loop;
     perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
@@ -155,7 +157,8 @@ begin
             raise exception using
                 errcode = 'raise_exception',
                 message = 'Release message failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer.';
+                hint = 'It was answered already, or became visible again and went to another consumer. '
+                    'Otherwise check the queue, the id and the token.';
         end if;
     end loop;
     perform postgremq.tell('message_released', array[p_queue_name], null);
@@ -221,7 +224,8 @@ begin
         raise exception using
             errcode = 'raise_exception',
             message = 'Extend lock failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or its visibility time is over.';
+            hint = 'It was answered already, or its visibility time is over. '
+                    'Otherwise check the queue, the id and the token.';
     end if;
     return v_vt;
 end;

@@ -37,12 +37,18 @@ begin
 exception
     when unique_violation then
         if not p_exclusive then
-            raise;
+            raise exception using
+                errcode = 'unique_violation',
+                message = format('A queue with name "%s" already exists', p_queue_name),
+                hint = format('Choose another name, or delete it: select postgremq.delete_queue(%L);',
+                              p_queue_name);
         end if;
         raise exception using
             errcode = 'raise_exception',
             message = format('An exclusive queue with name "%s" already exists', p_queue_name),
             hint = 'Choose another name, or delete that queue.';
+    when foreign_key_violation then
+        perform postgremq.refuse_topic(p_topic_name, 'foreign_key_violation');
 end;
 $$;
 

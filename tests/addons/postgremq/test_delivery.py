@@ -236,9 +236,9 @@ def test_long_list_of_queues_is_told_in_several_notifications(db: Connection) ->
         ("set_vt_batch('q', '{1}', '{x}', null)", "22004", "p_vt is null"),
         ("create_topic(null)", "23502", "name"),
         ("create_queue(null, 't')", "23502", "name"),
-        ("create_queue('new', 'no')", "23503", "topic_name"),
+        ("create_queue('new', 'no')", "23503", 'Topic "no" does not exist'),
         ("create_queue('new', 't', -1)", "22023", "p_max_attempts is -1"),
-        ("create_queue('q', 't')", "23505", "queue_base_pkey"),
+        ("create_queue('q', 't')", "23505", 'A queue with name "q" already exists'),
     ],
 )
 def test_bad_input_is_refused(db: Connection, sql: str, code: str, words: str) -> None:

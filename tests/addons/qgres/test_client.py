@@ -116,6 +116,7 @@ def test_errors_say_what_to_do(client: Client, database_url: str) -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
+        (lambda serial: serial.create("new", "PS"), r"Pass SP \(Serial Publisher\) or SR"),
         (lambda serial: serial.publish("orders", text={"a": 1}), "as json="),
         (lambda serial: serial.add("work", binary="a"), "as text="),
         (lambda serial: serial.consume("orders", "billing", limit=2**31), "out of range"),

@@ -27,6 +27,15 @@ def publish(db: Connection, key: str | None, text: str) -> int:
     return number
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["consumer__register('orders', 'd')", "consume('ORDERS', 'c')", "\"Publish\"('orders', 'a')"],
+)
+def test_the_name_without_a_partition_gets_a_hint(parted: Connection, call: str) -> None:
+    with refused("P0002", "does not exist", "It has partitions", "qgres.queue__partition"):
+        rows(parted, f"select qgres.{call}")
+
+
 def test_each_partition_has_its_own_numbers_and_keeps_the_order_of_its_keys(
     parted: Connection,
 ) -> None:
