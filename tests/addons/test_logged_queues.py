@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, installer, pgque_asset
-from pgque_dagster.client import PermissionDenied, QueueNotFound
+from pgque_dagster.client import AddonMissing, PermissionDenied, QueueNotFound
 from pgque_dagster.spark import register
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
@@ -137,6 +137,12 @@ def test_a_queue_of_an_unlogged_name_is_not_made_by_hand(url: str, addon: str) -
         value(db, "select pgque.register_consumer(%s, 'c')", queue)
     assert f"select {addon}.log_" in str(raised.value.diag.message_hint)
     assert "create-queue" not in str(error.value)
+
+
+def test_removing_an_add_on_that_is_not_installed_says_which_are(url: str) -> None:
+    installer.install(url, ["qgres"])
+    with pytest.raises(AddonMissing, match=r"postgremq is not installed.*Installed are: qgres"):
+        installer.uninstall(url, addon="postgremq")
 
 
 @each_addon
