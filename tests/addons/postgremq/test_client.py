@@ -19,6 +19,7 @@ from pgque_dagster.client import (
     Messages,
     QueueNotFound,
 )
+from tests.support.logins import as_login
 from tests.support.queues import connect, value
 
 LONG = timedelta(seconds=30)
@@ -112,6 +113,14 @@ def test_a_queue_that_does_not_exist_is_no_empty_queue(client: Client, name: str
             getattr(client.messages, name)(queue)
     with pytest.raises(QueueNotFound):
         client.messages.wait("Q", LONG)
+
+
+def test_a_reader_consumes(client: Client) -> None:
+    client.messages.publish("t", 1)
+    with Client(as_login(client.url, "pgque_reader")) as reader:
+        assert reader.messages.next_visible("q") is not None
+        (message,) = reader.messages.consume("q")
+        assert reader.messages.ack(message) == [message.id]
 
 
 def test_a_database_without_the_add_on_says_so(client: Client) -> None:
