@@ -24,6 +24,7 @@ from .client.errors import (
 from .client.rights import translated_with_role
 
 ADDONS = ("pgq", "postgremq", "qgres")
+_ADDONS = "select addon_name, addon_version from pgque.addon order by addon_name"
 
 
 def read_sql(file_name: str) -> str:
@@ -57,9 +58,6 @@ def installed_addons(url: str) -> dict[str, str]:
     """
     with connect(url) as connection, translated_with_role(connection, _ADDONS):
         return _read_addons(connection)
-
-
-_ADDONS = "select addon_name, addon_version from pgque.addon order by addon_name"
 
 
 def _read_addons(connection: psycopg.Connection[Any]) -> dict[str, str]:
