@@ -21,7 +21,7 @@ from _pytest.runner import runtestprotocol
 if TYPE_CHECKING:
     from mutants import Mutant
 
-# A test that waits for a lock for ever notices the mutant as well as one that fails.
+# For each test. One that waits for a lock for ever notices the mutant as well as one that fails.
 _HANGING_SECONDS = 120
 _CALLS = "select distinct funcname from pg_stat_user_functions where schemaname = 'pgque'"
 _END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where datname like 't\\_%'"
@@ -114,7 +114,7 @@ class MutantRuns:
         except psycopg.Error:
             return "killed when installed"
         try:
-            failed = self._fork(chosen, conftest, number, spent)
+            failed = self._fork(chosen, conftest, number)
         finally:
             _execute(template, mutant.original)
         if failed is None:
@@ -122,9 +122,7 @@ class MutantRuns:
             return f"SURVIVED {len(chosen)} tests"
         return f"killed by {failed}"
 
-    def _fork(
-        self, items: list[pytest.Item], conftest: Any, number: int, spent: float
-    ) -> str | None:
+    def _fork(self, items: list[pytest.Item], conftest: Any, number: int) -> str | None:
         """Runs tests in a process of their own; returns the one that failed, if any."""
         reading, writing = os.pipe()
         child = os.fork()
@@ -143,19 +141,23 @@ class MutantRuns:
                     os._exit(1)
             os._exit(0)
         os.close(writing)
-        deadline = time.monotonic() + _HANGING_SECONDS + 5 * spent
-        status = None
+        os.set_blocking(reading, False)
+        last, status = "", None
+        deadline = time.monotonic() + _HANGING_SECONDS
         while status is None and time.monotonic() < deadline:
             done, code = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if done else None
+            with suppress(BlockingIOError):
+                if started := os.read(reading, 65536).decode().splitlines():
+                    last = started[-1]
+                    deadline = time.monotonic() + _HANGING_SECONDS
             time.sleep(0.02)
+        os.close(reading)
         if status is None:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
             # A loop without end goes on in the server without its client.
             _execute(self._server.url, _END_SESSIONS)
-        with os.fdopen(reading) as lines:
-            last = lines.read().splitlines()[-1]
         return None if status == 0 else last + (" (hung)" if status is None else "")
 
     def _other(self, item: pytest.Item) -> pytest.Item:

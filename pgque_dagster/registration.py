@@ -85,20 +85,24 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
 
 
 def ensure_topic(client: Client, topic: str) -> None:
-    """Creates a topic of postgremq and the queue that logs it, unless that queue exists.
+    """Creates a topic of postgremq and the queue that logs it, unless it is logged.
 
     Raises:
-        PermissionDenied: if the queue is missing and the role lacks pgque_admin.
+        PermissionDenied: if it is not logged and the role lacks pgque_admin.
+        InvalidArgument: if somebody else created a queue of that name.
     """
-    queue = f"postgremq.{topic}"
-    _ensure_log(client, queue, lambda: client.run(calls.logs.log_topic(topic)))
+    if client.run(calls.logs.logged_as("postgremq", topic)) is None:
+        _log(client, f"postgremq.{topic}", lambda: client.run(calls.logs.log_topic(topic)))
 
 
 def ensure_serial_queue(client: Client, name: str) -> None:
-    """Creates a Serial Publisher of qgres and the queue that logs it, unless that queue exists.
+    """Creates a Serial Publisher of qgres and the queue that logs it, unless it is logged.
+
+    Names of serial queues are case-insensitive.
 
     Raises:
-        PermissionDenied: if the queue is missing and the role lacks pgque_admin.
+        PermissionDenied: if it is not logged and the role lacks pgque_admin.
+        InvalidArgument: if somebody else created a queue of that name.
     """
 
     def create() -> None:
@@ -107,22 +111,16 @@ def ensure_serial_queue(client: Client, name: str) -> None:
                 client.run(calls.logs.create_serial_publisher(name))
             client.run(calls.logs.log_serial_queue(name))
 
-    _ensure_log(client, f"qgres.{name}", create)
+    if client.run(calls.logs.logged_as("qgres", name)) is None:
+        _log(client, f"qgres.{name}", create)
 
 
-def _ensure_log(client: Client, queue: str, create: Callable[[], object]) -> None:
-    if queue in client.run(calls.queues.queue_names()):
-        return
+def _log(client: Client, queue: str, create: Callable[[], object]) -> None:
     try:
         create()
     except PermissionDenied as error:
-        raise _denied(
-            client,
-            f'queue "{queue}" does not exist',
-            "create it",
-            "Let",
-            _log_sql(queue),
-        ) from error
+        what = f'nothing is logged in queue "{queue}"'
+        raise _denied(client, what, "create the log", "Let", _log_sql(queue)) from error
 
 
 def register(

@@ -346,6 +346,11 @@ alter table pgque.queue add column if not exists queue_seq regclass;
 update pgque.queue set queue_seq = queue_event_seq::regclass where queue_seq is null;
 alter table pgque.queue alter column queue_seq set not null;
 
+-- The add-on that created the queue as a log, which contains what is published in that add-on and
+-- nothing else. It is empty for queues that are older than this column.
+alter table pgque.queue add column if not exists queue_addon text default '';
+alter table pgque.queue alter column queue_addon drop default;
+
 -- ===== schema/event.sql ==========================================================================
 
 -- The columns of an event. This table is empty, and no table inherits it.
@@ -2383,9 +2388,11 @@ $$;
 
 -- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
 -- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
--- the queue, draws the id, and inserts into the queue's current event table. A session with
--- session_replication_role = replica may send to a closed queue, as in PgQ, so that replication
--- continues.
+-- the queue, draws the id, and inserts into the queue's current event table. It names every column
+-- in the table's order, also those with defaults, because the plan is a node shorter then. If it
+-- finds no open queue, insert_event_raw raises the error; or it publishes the event if
+-- session_replication_role is replica, so that replication continues into a closed queue, as in
+-- PgQ.
 
 -- Publishes one event with all its fields; returns its id.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
@@ -2399,17 +2406,17 @@ declare
     v_id pg_catalog.int8;
 begin
     insert into pgque.event as e (
-        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table,
-           pg_catalog.nextval(q.queue_seq), $2, $3, $4, $5, $6, $7
+        ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_table)
+    select pg_catalog.nextval(q.queue_seq), pg_catalog.now(), pg_catalog.pg_current_xact_id(),
+           null::pg_catalog.int4, null::pg_catalog.int4, $2, $3, $4, $5, $6, $7,
+           q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table
     from pgque.queue q
     where q.queue_name operator(pg_catalog.=) $1
-      and (not q.queue_disable_insert
-           or pg_catalog.current_setting('session_replication_role')
-              operator(pg_catalog.=) 'replica')
+      and not q.queue_disable_insert
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_insert($1);
+        return pgque.insert_event_raw($1, null, null, null, null, $2, $3, $4, $5, $6, $7);
     end if;
     return v_id;
 end;
@@ -2427,7 +2434,7 @@ end;
 $$;
 
 -- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
--- is not for applications. A queue closed by disable_insert refuses it.
+-- is not for applications. A queue closed by disable_insert refuses it, except in replication.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
@@ -4964,27 +4971,34 @@ end;
 $$;
 
 -- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
--- this function, so the common case is short: without a new batch it runs one statement, with a new
--- batch one more, and both use only the first halves of the logs while these are current (see
--- log_halves.sql). All other cases go to next_batch_of_both_halves. It has no SET clause, which
--- would cost a tenth of an empty poll, and qualifies every name and operator.
+-- this function, so the common case is short: without a new batch it runs one statement, and with a
+-- new batch one more. Both use only the first halves of the logs (see log_halves.sql), so
+-- maintenance can lock the second ones without waiting for polls. All other cases go to open_batch:
+-- another half, a lease, a role other than normal, a stricter isolation, a lost race. It has no SET
+-- clause, which would cost a tenth of an empty poll, and qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_committed  constant pg_catalog.bool := pg_catalog.current_setting('transaction_isolation')
-                                             operator(pg_catalog.=) 'read committed';
-    v_free       record;
-    v_batch      pg_catalog.int8;
+    v_sub    pg_catalog.int4;
+    v_seq    pg_catalog.int8;
+    v_last   pg_catalog.int8;
+    v_epoch  pg_catalog.int8;
+    v_free   pg_catalog.bool;
+    v_batch  pg_catalog.int8;
+    v_next   pg_catalog.int8;
+    v_half   pg_catalog.int2;
+    v_ttl    pg_catalog.interval;
 begin
-    select s.sub_id, p.pos_seq, p.sub_last_tick, p.sub_batch, p.lease_epoch, t.tick_id,
-           q.queue_event_ttl,
+    select s.sub_id, p.pos_seq, p.sub_last_tick, p.lease_epoch,
+           p.next_half operator(pg_catalog.=) 0 and p.lease_until is null, p.sub_batch, t.tick_id,
            case when t.tick_id is null
                 then (select l.half from pgque.log l
-                      where l.log_name operator(pg_catalog.=) 'tick') end as tick_half
-    into v_free
+                      where l.log_name operator(pg_catalog.=) 'tick') end,
+           q.queue_event_ttl
+    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half, v_ttl
     from pgque.queue q
     join pgque.subscription_base s on s.sub_queue operator(pg_catalog.=) q.queue_id
     join pgque.consumer c on c.co_id operator(pg_catalog.=) s.sub_consumer
@@ -5002,75 +5016,24 @@ begin
         limit 1) t on true
     where q.queue_name operator(pg_catalog.=) i_queue_name
       and c.co_name operator(pg_catalog.=) i_consumer_name
-      and p.next_half operator(pg_catalog.=) 0
-      and p.lease_until is null
       and s.sub_role operator(pg_catalog.=) 'normal';
-    if not v_committed then
-        null;
-    elsif v_free.sub_batch is not null then
-        return v_free.sub_batch;
-    elsif v_free.tick_id is not null then
-        insert into pgque.position_log_0 (
-            sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
-            event_cutoff)
-        values (
-            v_free.sub_id, v_free.pos_seq operator(pg_catalog.+) 1, v_free.sub_last_tick,
-            pg_catalog.clock_timestamp(), pgque.next_batch_id(), v_free.tick_id,
-            v_free.lease_epoch,
-            pg_catalog.clock_timestamp() operator(pg_catalog.-) v_free.queue_event_ttl)
-        on conflict (sub_id, pos_seq) do nothing
-        returning sub_batch into v_batch;
-        if found then
+    if v_free and pg_catalog.current_setting('transaction_isolation')
+                  operator(pg_catalog.=) 'read committed' then
+        if v_batch is not null or v_half operator(pg_catalog.=) 0 then
             return v_batch;
-        end if;
-    elsif v_free.tick_half operator(pg_catalog.=) 0 then
-        return null;
-    end if;
-    return pgque.next_batch_of_both_halves(i_queue_name, i_consumer_name, v_committed);
-end;
-$$;
-
--- Does the same as next_batch, whichever halves the position and the ticks are in. An open batch, a
--- role other than normal, a stricter isolation or a lost race goes to open_batch.
--- locks: those of open_batch. writes: the same.
-create or replace function pgque.next_batch_of_both_halves(
-    i_queue_name text, i_consumer_name text, i_committed boolean)
-returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_free  record;
-    v_row   pgque.position_log;
-begin
-    select s.sub_id, s.pos_seq, s.next_half, s.sub_last_tick, s.lease_epoch, t.tick_id,
-           q.queue_event_ttl
-    into v_free
-    from pgque.subscription s
-    join pgque.queue q on q.queue_id = s.sub_queue
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    left join lateral (
-        select l.tick_id from pgque.tick_log l
-        where l.tick_queue = s.sub_queue and l.tick_id > s.sub_last_tick
-        order by l.tick_id
-        limit 1) t on true
-    where i_committed
-      and q.queue_name = i_queue_name and c.co_name = i_consumer_name
-      and s.sub_batch is null and s.sub_role = 'normal';
-    if found and v_free.tick_id is null then
-        return null;
-    elsif found then
-        v_row.sub_id := v_free.sub_id;
-        v_row.pos_seq := v_free.pos_seq + 1;
-        v_row.sub_last_tick := v_free.sub_last_tick;
-        v_row.sub_active := clock_timestamp();
-        v_row.sub_batch := pgque.next_batch_id();
-        v_row.sub_next_tick := v_free.tick_id;
-        v_row.lease_epoch := v_free.lease_epoch;
-        v_row.event_cutoff := clock_timestamp() - v_free.queue_event_ttl;
-        v_row.next_half := v_free.next_half;
-        if pgque.write_position(v_row) then
-            return v_row.sub_batch;
+        elsif v_next is not null then
+            insert into pgque.position_log_0 (
+                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
+                event_cutoff)
+            values (
+                v_sub, v_seq operator(pg_catalog.+) 1, v_last, pg_catalog.clock_timestamp(),
+                pgque.next_batch_id(), v_next, v_epoch,
+                pg_catalog.clock_timestamp() operator(pg_catalog.-) v_ttl)
+            on conflict (sub_id, pos_seq) do nothing
+            returning sub_batch into v_batch;
+            if found then
+                return v_batch;
+            end if;
         end if;
     end if;
     return (pgque.open_batch(i_queue_name, i_consumer_name, null, null, null, null,
@@ -7034,12 +6997,10 @@ $$;
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_interval(i_queue pgque.queue)
 returns interval
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language sql immutable
 as $$
-begin
-    return greatest(i_queue.queue_rotation_period, i_queue.queue_retention / 2);
-end;
+    select greatest(i_queue.queue_rotation_period,
+                    i_queue.queue_retention operator(pg_catalog./) 2)
 $$;
 
 -- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
@@ -7903,6 +7864,33 @@ begin
 end;
 $$;
 
+-- Creates the queue <add-on>.<name>, which logs what is published in an add-on, if it is missing.
+-- Refuses a queue that was created otherwise, because it may have other events, and it has its name
+-- by mistake: no message reaches it. Returns the name of the queue.
+-- locks: those of create_queue. writes: the same, queue.
+create or replace function pgque.create_log(i_addon_name text, i_name text)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue text := format('%s.%s', i_addon_name, i_name);
+begin
+    if pgque.create_queue(v_queue) = 1 then
+        update pgque.queue q set queue_addon = i_addon_name where q.queue_name = v_queue;
+    elsif not exists (select from pgque.queue q
+                      where q.queue_name = v_queue and q.queue_addon = i_addon_name) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('queue "%s" exists, and %s did not create it', v_queue, i_addon_name),
+            hint = format('It may have events of other producers, so it cannot log "%s". Consume or '
+                          'move them, drop it with: select pgque.drop_queue(%L); and try again.',
+                          i_name, v_queue);
+    end if;
+    return v_queue;
+end;
+$$;
+
 -- ===== engine/maint.sql ==========================================================================
 
 -- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
@@ -8391,17 +8379,20 @@ as $$
 declare
     v_id pg_catalog.int8;
 begin
-    insert into pgque.event as e (ev_table, ev_id, ev_type, ev_data)
-    select q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table,
-           pg_catalog.nextval(q.queue_seq), $2, $3
+    insert into pgque.event as e (
+        ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_table)
+    select pg_catalog.nextval(q.queue_seq), pg_catalog.now(), pg_catalog.pg_current_xact_id(),
+           null::pg_catalog.int4, null::pg_catalog.int4, $2, $3,
+           null::pg_catalog.text, null::pg_catalog.text,
+           null::pg_catalog.text, null::pg_catalog.text,
+           q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table
     from pgque.queue q
     where q.queue_name operator(pg_catalog.=) $1
-      and (not q.queue_disable_insert
-           or pg_catalog.current_setting('session_replication_role')
-              operator(pg_catalog.=) 'replica')
+      and not q.queue_disable_insert
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_insert($1);
+        return pgque.insert_event_raw($1, null, null, null, null, $2, $3, null, null, null, null);
     end if;
     return v_id;
 end;
@@ -11053,7 +11044,18 @@ $$;
 
 -- ===== ops/stats.sql =============================================================================
 
--- The views behind statistics, health and metrics: each queue with its last two ticks and the last
+-- In earlier versions queue_progress had the tick before the last one, too.
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = to_regclass('pgque.queue_progress')
+                 and a.attname = 'before_time') then
+        drop view if exists pgque.queue_metric, pgque.queue_figures, pgque.queue_progress;
+    end if;
+end;
+$$;
+
+-- The views behind statistics, health and metrics: each queue with its last tick and the last
 -- assigned event id, and each subscription with its position. Every value is one index look-up;
 -- "limit 1" keeps the planner from joining whole tables by a tick id that all queues have. Counts are
 -- differences of event ids, so they are upper estimates if senders rolled back.
@@ -11073,18 +11075,11 @@ select q.queue_id,
        newest.tick_time,
        newest.tick_event_seq,
        newest.tick_snapshot,
-       before.tick_time as before_time,
-       before.tick_event_seq as before_event_seq,
        coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
 from pgque.queue q
 left join lateral (
     select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-) newest on true
-left join lateral (
-    select * from pgque.tick t
-    where t.tick_queue = q.queue_id and t.tick_id < newest.tick_id
-    order by t.tick_id desc limit 1
-) before on true;
+) newest on true;
 
 create or replace view pgque.consumer_progress as
 select s.sub_id,
@@ -11162,8 +11157,8 @@ select q.queue_id,
        case when q.last_event_id > c.event_seq then oldest.tick_time end as oldest_time,
        coalesce(c.consumers, 0) as consumers,
        coalesce(c.finished, 0) as finished,
-       coalesce(round((q.tick_event_seq - q.before_event_seq)
-                      / nullif(extract(epoch from q.tick_time - q.before_time), 0)::numeric, 3), 0)
+       coalesce(round((q.tick_event_seq - before.tick_event_seq)
+                      / nullif(extract(epoch from q.tick_time - before.tick_time), 0)::numeric, 3), 0)
        as events_per_sec,
        coalesce(d.dead_letters, 0) as dead_letters
 from pgque.queue_progress q
@@ -11189,6 +11184,11 @@ left join lateral (
     where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
     order by t.tick_id desc limit 1
 ) oldest on true
+left join lateral (
+    select t.tick_time, t.tick_event_seq from pgque.tick t
+    where t.tick_queue = q.queue_id and t.tick_id < q.tick_id
+    order by t.tick_id desc limit 1
+) before on true
 left join (
     select l.dl_queue_id, count(*) as dead_letters
     from pgque.dead_letter l

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import dagster as dg
 
-from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
+from ..client import Batch, BatchLeased, BatchNotOpen, Client, ConsumerNotFound, Limits
 from ..client.calls.states import ConsumerState, consumer_states, has_events
 from ..client.cooperative import claim_shared
 from ..client.partitions import claim_slot
@@ -61,6 +61,12 @@ def next_batches(
         except (BatchLeased, BatchNotOpen) as error:
             if not number:
                 context.log.warning(f"Skipped: {error}")
+            return
+        except ConsumerNotFound as error:
+            # All that this run took is acked; the events after it belong to other slots now.
+            if not number:
+                raise
+            context.log.warning(f"Stopped after {number} batches: {error}")
             return
         if batch is None:
             if not number:

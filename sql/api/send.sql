@@ -8,17 +8,20 @@ as $$
 declare
     v_id pg_catalog.int8;
 begin
-    insert into pgque.event as e (ev_table, ev_id, ev_type, ev_data)
-    select q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table,
-           pg_catalog.nextval(q.queue_seq), $2, $3
+    insert into pgque.event as e (
+        ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_table)
+    select pg_catalog.nextval(q.queue_seq), pg_catalog.now(), pg_catalog.pg_current_xact_id(),
+           null::pg_catalog.int4, null::pg_catalog.int4, $2, $3,
+           null::pg_catalog.text, null::pg_catalog.text,
+           null::pg_catalog.text, null::pg_catalog.text,
+           q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table
     from pgque.queue q
     where q.queue_name operator(pg_catalog.=) $1
-      and (not q.queue_disable_insert
-           or pg_catalog.current_setting('session_replication_role')
-              operator(pg_catalog.=) 'replica')
+      and not q.queue_disable_insert
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_insert($1);
+        return pgque.insert_event_raw($1, null, null, null, null, $2, $3, null, null, null, null);
     end if;
     return v_id;
 end;

@@ -31,3 +31,30 @@ begin
     order by a.addon_name;
 end;
 $$;
+
+-- Creates the queue <add-on>.<name>, which logs what is published in an add-on, if it is missing.
+-- Refuses a queue that was created otherwise, because it may have other events, and it has its name
+-- by mistake: no message reaches it. Returns the name of the queue.
+-- locks: those of create_queue. writes: the same, queue.
+create or replace function pgque.create_log(i_addon_name text, i_name text)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue text := format('%s.%s', i_addon_name, i_name);
+begin
+    if pgque.create_queue(v_queue) = 1 then
+        update pgque.queue q set queue_addon = i_addon_name where q.queue_name = v_queue;
+    elsif not exists (select from pgque.queue q
+                      where q.queue_name = v_queue and q.queue_addon = i_addon_name) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('queue "%s" exists, and %s did not create it', v_queue, i_addon_name),
+            hint = format('It may have events of other producers, so it cannot log "%s". Consume or '
+                          'move them, drop it with: select pgque.drop_queue(%L); and try again.',
+                          i_name, v_queue);
+    end if;
+    return v_queue;
+end;
+$$;

@@ -1,8 +1,10 @@
 -- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
 -- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
--- the queue, draws the id, and inserts into the queue's current event table. A session with
--- session_replication_role = replica may send to a closed queue, as in PgQ, so that replication
--- continues.
+-- the queue, draws the id, and inserts into the queue's current event table. It names every column
+-- in the table's order, also those with defaults, because the plan is a node shorter then. If it
+-- finds no open queue, insert_event_raw raises the error; or it publishes the event if
+-- session_replication_role is replica, so that replication continues into a closed queue, as in
+-- PgQ.
 
 -- Publishes one event with all its fields; returns its id.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
@@ -16,17 +18,17 @@ declare
     v_id pg_catalog.int8;
 begin
     insert into pgque.event as e (
-        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table,
-           pg_catalog.nextval(q.queue_seq), $2, $3, $4, $5, $6, $7
+        ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_table)
+    select pg_catalog.nextval(q.queue_seq), pg_catalog.now(), pg_catalog.pg_current_xact_id(),
+           null::pg_catalog.int4, null::pg_catalog.int4, $2, $3, $4, $5, $6, $7,
+           q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table
     from pgque.queue q
     where q.queue_name operator(pg_catalog.=) $1
-      and (not q.queue_disable_insert
-           or pg_catalog.current_setting('session_replication_role')
-              operator(pg_catalog.=) 'replica')
+      and not q.queue_disable_insert
     returning e.ev_id into v_id;
     if not found then
-        perform pgque.refuse_insert($1);
+        return pgque.insert_event_raw($1, null, null, null, null, $2, $3, $4, $5, $6, $7);
     end if;
     return v_id;
 end;
@@ -44,7 +46,7 @@ end;
 $$;
 
 -- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
--- is not for applications. A queue closed by disable_insert refuses it.
+-- is not for applications. A queue closed by disable_insert refuses it, except in replication.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,

@@ -249,27 +249,34 @@ end;
 $$;
 
 -- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
--- this function, so the common case is short: without a new batch it runs one statement, with a new
--- batch one more, and both use only the first halves of the logs while these are current (see
--- log_halves.sql). All other cases go to next_batch_of_both_halves. It has no SET clause, which
--- would cost a tenth of an empty poll, and qualifies every name and operator.
+-- this function, so the common case is short: without a new batch it runs one statement, and with a
+-- new batch one more. Both use only the first halves of the logs (see log_halves.sql), so
+-- maintenance can lock the second ones without waiting for polls. All other cases go to open_batch:
+-- another half, a lease, a role other than normal, a stricter isolation, a lost race. It has no SET
+-- clause, which would cost a tenth of an empty poll, and qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_committed  constant pg_catalog.bool := pg_catalog.current_setting('transaction_isolation')
-                                             operator(pg_catalog.=) 'read committed';
-    v_free       record;
-    v_batch      pg_catalog.int8;
+    v_sub    pg_catalog.int4;
+    v_seq    pg_catalog.int8;
+    v_last   pg_catalog.int8;
+    v_epoch  pg_catalog.int8;
+    v_free   pg_catalog.bool;
+    v_batch  pg_catalog.int8;
+    v_next   pg_catalog.int8;
+    v_half   pg_catalog.int2;
+    v_ttl    pg_catalog.interval;
 begin
-    select s.sub_id, p.pos_seq, p.sub_last_tick, p.sub_batch, p.lease_epoch, t.tick_id,
-           q.queue_event_ttl,
+    select s.sub_id, p.pos_seq, p.sub_last_tick, p.lease_epoch,
+           p.next_half operator(pg_catalog.=) 0 and p.lease_until is null, p.sub_batch, t.tick_id,
            case when t.tick_id is null
                 then (select l.half from pgque.log l
-                      where l.log_name operator(pg_catalog.=) 'tick') end as tick_half
-    into v_free
+                      where l.log_name operator(pg_catalog.=) 'tick') end,
+           q.queue_event_ttl
+    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half, v_ttl
     from pgque.queue q
     join pgque.subscription_base s on s.sub_queue operator(pg_catalog.=) q.queue_id
     join pgque.consumer c on c.co_id operator(pg_catalog.=) s.sub_consumer
@@ -287,75 +294,24 @@ begin
         limit 1) t on true
     where q.queue_name operator(pg_catalog.=) i_queue_name
       and c.co_name operator(pg_catalog.=) i_consumer_name
-      and p.next_half operator(pg_catalog.=) 0
-      and p.lease_until is null
       and s.sub_role operator(pg_catalog.=) 'normal';
-    if not v_committed then
-        null;
-    elsif v_free.sub_batch is not null then
-        return v_free.sub_batch;
-    elsif v_free.tick_id is not null then
-        insert into pgque.position_log_0 (
-            sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
-            event_cutoff)
-        values (
-            v_free.sub_id, v_free.pos_seq operator(pg_catalog.+) 1, v_free.sub_last_tick,
-            pg_catalog.clock_timestamp(), pgque.next_batch_id(), v_free.tick_id,
-            v_free.lease_epoch,
-            pg_catalog.clock_timestamp() operator(pg_catalog.-) v_free.queue_event_ttl)
-        on conflict (sub_id, pos_seq) do nothing
-        returning sub_batch into v_batch;
-        if found then
+    if v_free and pg_catalog.current_setting('transaction_isolation')
+                  operator(pg_catalog.=) 'read committed' then
+        if v_batch is not null or v_half operator(pg_catalog.=) 0 then
             return v_batch;
-        end if;
-    elsif v_free.tick_half operator(pg_catalog.=) 0 then
-        return null;
-    end if;
-    return pgque.next_batch_of_both_halves(i_queue_name, i_consumer_name, v_committed);
-end;
-$$;
-
--- Does the same as next_batch, whichever halves the position and the ticks are in. An open batch, a
--- role other than normal, a stricter isolation or a lost race goes to open_batch.
--- locks: those of open_batch. writes: the same.
-create or replace function pgque.next_batch_of_both_halves(
-    i_queue_name text, i_consumer_name text, i_committed boolean)
-returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_free  record;
-    v_row   pgque.position_log;
-begin
-    select s.sub_id, s.pos_seq, s.next_half, s.sub_last_tick, s.lease_epoch, t.tick_id,
-           q.queue_event_ttl
-    into v_free
-    from pgque.subscription s
-    join pgque.queue q on q.queue_id = s.sub_queue
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    left join lateral (
-        select l.tick_id from pgque.tick_log l
-        where l.tick_queue = s.sub_queue and l.tick_id > s.sub_last_tick
-        order by l.tick_id
-        limit 1) t on true
-    where i_committed
-      and q.queue_name = i_queue_name and c.co_name = i_consumer_name
-      and s.sub_batch is null and s.sub_role = 'normal';
-    if found and v_free.tick_id is null then
-        return null;
-    elsif found then
-        v_row.sub_id := v_free.sub_id;
-        v_row.pos_seq := v_free.pos_seq + 1;
-        v_row.sub_last_tick := v_free.sub_last_tick;
-        v_row.sub_active := clock_timestamp();
-        v_row.sub_batch := pgque.next_batch_id();
-        v_row.sub_next_tick := v_free.tick_id;
-        v_row.lease_epoch := v_free.lease_epoch;
-        v_row.event_cutoff := clock_timestamp() - v_free.queue_event_ttl;
-        v_row.next_half := v_free.next_half;
-        if pgque.write_position(v_row) then
-            return v_row.sub_batch;
+        elsif v_next is not null then
+            insert into pgque.position_log_0 (
+                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
+                event_cutoff)
+            values (
+                v_sub, v_seq operator(pg_catalog.+) 1, v_last, pg_catalog.clock_timestamp(),
+                pgque.next_batch_id(), v_next, v_epoch,
+                pg_catalog.clock_timestamp() operator(pg_catalog.-) v_ttl)
+            on conflict (sub_id, pos_seq) do nothing
+            returning sub_batch into v_batch;
+            if found then
+                return v_batch;
+            end if;
         end if;
     end if;
     return (pgque.open_batch(i_queue_name, i_consumer_name, null, null, null, null,

@@ -84,12 +84,10 @@ $$;
 -- locks: none. writes: nothing.
 create or replace function pgque.rotation_interval(i_queue pgque.queue)
 returns interval
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language sql immutable
 as $$
-begin
-    return greatest(i_queue.queue_rotation_period, i_queue.queue_retention / 2);
-end;
+    select greatest(i_queue.queue_rotation_period,
+                    i_queue.queue_retention operator(pg_catalog./) 2)
 $$;
 
 -- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot

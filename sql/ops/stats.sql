@@ -1,4 +1,15 @@
--- The views behind statistics, health and metrics: each queue with its last two ticks and the last
+-- In earlier versions queue_progress had the tick before the last one, too.
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = to_regclass('pgque.queue_progress')
+                 and a.attname = 'before_time') then
+        drop view if exists pgque.queue_metric, pgque.queue_figures, pgque.queue_progress;
+    end if;
+end;
+$$;
+
+-- The views behind statistics, health and metrics: each queue with its last tick and the last
 -- assigned event id, and each subscription with its position. Every value is one index look-up;
 -- "limit 1" keeps the planner from joining whole tables by a tick id that all queues have. Counts are
 -- differences of event ids, so they are upper estimates if senders rolled back.
@@ -18,18 +29,11 @@ select q.queue_id,
        newest.tick_time,
        newest.tick_event_seq,
        newest.tick_snapshot,
-       before.tick_time as before_time,
-       before.tick_event_seq as before_event_seq,
        coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
 from pgque.queue q
 left join lateral (
     select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-) newest on true
-left join lateral (
-    select * from pgque.tick t
-    where t.tick_queue = q.queue_id and t.tick_id < newest.tick_id
-    order by t.tick_id desc limit 1
-) before on true;
+) newest on true;
 
 create or replace view pgque.consumer_progress as
 select s.sub_id,
@@ -107,8 +111,8 @@ select q.queue_id,
        case when q.last_event_id > c.event_seq then oldest.tick_time end as oldest_time,
        coalesce(c.consumers, 0) as consumers,
        coalesce(c.finished, 0) as finished,
-       coalesce(round((q.tick_event_seq - q.before_event_seq)
-                      / nullif(extract(epoch from q.tick_time - q.before_time), 0)::numeric, 3), 0)
+       coalesce(round((q.tick_event_seq - before.tick_event_seq)
+                      / nullif(extract(epoch from q.tick_time - before.tick_time), 0)::numeric, 3), 0)
        as events_per_sec,
        coalesce(d.dead_letters, 0) as dead_letters
 from pgque.queue_progress q
@@ -134,6 +138,11 @@ left join lateral (
     where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
     order by t.tick_id desc limit 1
 ) oldest on true
+left join lateral (
+    select t.tick_time, t.tick_event_seq from pgque.tick t
+    where t.tick_queue = q.queue_id and t.tick_id < q.tick_id
+    order by t.tick_id desc limit 1
+) before on true
 left join (
     select l.dl_queue_id, count(*) as dead_letters
     from pgque.dead_letter l

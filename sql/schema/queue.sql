@@ -48,3 +48,8 @@ alter table pgque.queue
 alter table pgque.queue add column if not exists queue_seq regclass;
 update pgque.queue set queue_seq = queue_event_seq::regclass where queue_seq is null;
 alter table pgque.queue alter column queue_seq set not null;
+
+-- The add-on that created the queue as a log, which contains what is published in that add-on and
+-- nothing else. It is empty for queues that are older than this column.
+alter table pgque.queue add column if not exists queue_addon text default '';
+alter table pgque.queue alter column queue_addon drop default;

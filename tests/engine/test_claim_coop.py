@@ -53,6 +53,17 @@ def test_a_maximum_count_takes_several_ticks_at_once(shared: Connection) -> None
     assert payloads(shared, batch) == ["x", "y"]
 
 
+def test_limits_that_no_batch_can_meet_are_refused(shared: Connection) -> None:
+    with refused("PQ005", "min_lag"):
+        claim(shared, "1", i_min_count=2, i_max_count=1)
+
+
+@pytest.mark.parametrize(("owner", "ttl"), [("", "1 minute"), ("me", "0")])
+def test_a_lease_needs_an_owner_and_a_time(shared: Connection, owner: str, ttl: str) -> None:
+    with refused("PQ005", "lease"):
+        claim(shared, "1", owner, ttl)
+
+
 def test_another_owner_is_refused_while_the_lease_lives(shared: Connection) -> None:
     claim(shared, "1")
 

@@ -177,6 +177,9 @@ def test_a_tick_that_is_not_committed_holds_the_switch_back(
     with ticker.transaction():
         tick(ticker)
         assert compact_ticks(db) == 0
+        # After a minute of such attempts it waits longer for the lock.
+        tried = "select tried_at is not null from pgque.log_rotation where log_name = 'tick'"
+        assert value(db, tried) is True
     newest = last_tick(db)
     assert compact_ticks(db) > 0
     assert (last_tick(db), tick(db)) == (newest, newest + 1)
@@ -225,6 +228,14 @@ def test_a_transaction_older_than_a_compaction_is_told_to_start_again(
 ) -> None:
     with refused("40001", "roll back and try again"):
         outdated.execute(f"select * from {call}".encode())
+
+
+def test_a_transaction_older_than_a_compaction_may_drop_a_queue(
+    db: Connection, outdated: Connection
+) -> None:
+    assert value(outdated, "select pgque.drop_queue('q', true)") == 1
+    outdated.execute("commit")
+    assert rows(db, "select * from pgque.get_queue_info()") == []
 
 
 def test_a_ticker_older_than_a_compaction_is_told_to_start_again(outdated: Connection) -> None:

@@ -152,6 +152,10 @@ class TestReceiving:
         tick(db)
         assert [text for text, _ in rows(db, self.RECEIVE, 2, None)] == ["a", "b"]
 
+    def test_it_returns_nothing_if_no_number_is_asked_for(self, db: Connection) -> None:
+        queue_with_ticks(db, "a")
+        assert rows(db, self.RECEIVE, None, None) == []
+
     def test_it_takes_over(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         next_of(db, "dead")

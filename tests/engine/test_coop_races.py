@@ -183,6 +183,19 @@ class TestMembersComeAndGo:
         with refused("PQ016"):
             answer.result()
 
+    def test_a_worker_leaves_once(
+        self, db: Connection, another: Another, background: ThreadPoolExecutor
+    ) -> None:
+        queue_with_ticks(db)
+        register(db, "w2")
+        second = another()
+        with db.transaction():
+            unregister(db, "w1")
+            answer = background.submit(unregister, second, "w1")
+            wait_until_blocked(another(), second)
+        answer.result()
+        assert roles(db) == {"c": "coop_main", "c.w2": "coop_member"}
+
     def test_the_last_one_who_leaves_meets_a_new_one(
         self, db: Connection, another: Another, background: ThreadPoolExecutor
     ) -> None:

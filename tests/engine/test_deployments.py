@@ -43,6 +43,17 @@ def test_a_consumer_of_nobody_may_be_moved_and_one_may_stay(db: Connection) -> N
     assert value(db, ENTER, "production") == 0
 
 
+def test_a_consumer_that_is_moved_to_its_own_deployment_is_there_since_before(
+    db: Connection,
+) -> None:
+    make_queue(db)
+    value(db, ENTER, "production")
+    since = "select since from pgque.consumer_deployment"
+    before = value(db, since)
+    value(db, MOVE, "production")
+    assert value(db, since) == before
+
+
 def test_a_consumer_that_is_registered_again_belongs_to_nobody(db: Connection) -> None:
     make_queue(db)
     value(db, ENTER, "production")
@@ -97,6 +108,16 @@ def test_states_name_the_deployment_also_for_subconsumers(db: Connection) -> Non
     value(db, "select pgque.register_subconsumer('q', 'c', 'w', true)")
     sql = "select deployment from pgque.consumer_states('{q,q}'::text[], '{c,nobody}'::text[])"
     assert rows(db, sql) == [("production",), ("production",), (None,)]
+
+
+def test_the_state_of_a_partitioned_consumer_names_its_own_deployment(db: Connection) -> None:
+    make_queue(db, consumers=("other",))
+    value(db, "select pgque.subscribe_slots('q', 'c', 2)")
+    value(db, "select pgque.enter_deployment('q', 'other', 'another')")
+    sql = "select deployment from pgque.consumer_states('{q}'::text[], '{c}'::text[])"
+    before = rows(db, sql)
+    value(db, ENTER, "production")
+    assert (before, rows(db, sql)) == ([(None,)] * 3, [("production",)] * 3)
 
 
 @pytest.mark.parametrize("call", [ENTER, MOVE])

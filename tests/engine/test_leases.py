@@ -264,6 +264,12 @@ def test_lease_info_tells_that_a_lease_ran_out(queue: Connection) -> None:
     assert value(queue, "select is_live from pgque.get_lease_info('q', 'c')") is False
 
 
+def test_lease_info_tells_that_nobody_holds_the_batch(queue: Connection) -> None:
+    batch = next_batch(queue)
+    info = rows(queue, "select batch_id, owner, is_live from pgque.get_lease_info('q', 'c')")
+    assert info == [(batch, None, False)]
+
+
 SETTLE = [
     "select pgque.nack_batch(%s, '{1}'",
     "select pgque.dead_letter_batch(%s, '{1}', 'bad'",

@@ -102,6 +102,18 @@ class TestASinkInAnOlderTransaction:
         with refused("40001"):
             value(sink, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
 
+    def test_cannot_ack_once_the_next_batches_are_finished_too(
+        self, db: Connection, old: Callable[..., Connection], claimed: tuple[int, int], level: str
+    ) -> None:
+        """What the sink writes would come before the newest position, and change nothing."""
+        sink = old(level)
+        value(db, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+        for text in ("c", "d"):
+            finish(db, open_batch(db, text))
+        self.compact(db)
+        with refused("40001"):
+            value(sink, "select pgque.ack_batch(%s, 'me', %s)", *claimed)
+
     def test_cannot_ack_what_was_finished_after_the_compaction(
         self, db: Connection, old: Callable[..., Connection], claimed: tuple[int, int], level: str
     ) -> None:
@@ -179,6 +191,15 @@ class TestTheHalfThatWasLeft:
         assert (empty, is_one_half_empty(db, log)) == (0, False)
         holder.execute("commit")
         assert value(db, "select pgque.maint_empty_half(%s)", log) == 1
+
+    def test_does_not_wait_for_a_transaction_that_holds_no_snapshot(
+        self, db: Connection, old: Callable[..., Connection]
+    ) -> None:
+        make_queue(db)
+        idle = old("read committed")
+        compact(db)
+        assert value(db, "select pgque.maint_empty_half('tick')") == 1
+        idle.execute("commit")
 
     def test_does_not_wait_for_a_snapshot_that_came_later(
         self, db: Connection, old: Callable[..., Connection]

@@ -357,6 +357,16 @@ class TestPause:
             time.sleep(0.02)
         assert seen == ["a"]
 
+    def test_a_page_of_held_events_is_acked_once(self, db: Connection) -> None:
+        one_slot(db)
+        publish_keyed(db, ("k", "k1"), ("k", "k2"))
+        page_of(db)
+        fail(db, "k1")
+        ack(db, 0, 1)
+        assert page_of(db, 1) == ["k1"]
+        assert [ack(db, 0, 1) for _ in range(2)] == [1, 0]
+        assert page_of(db) == ["k2"]
+
     def test_an_event_that_expires_lets_the_others_go_on(self, db: Connection) -> None:
         one_slot(db, event_ttl="1 hour")
         publish_keyed(db, ("k", "k1"), ("k", "k2"))

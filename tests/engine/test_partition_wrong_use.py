@@ -144,6 +144,11 @@ class TestWrongUse:
         ):
             db.execute("select * from pgque.claim_batch('q', %s, 'run')", [name])
 
+    def test_another_consumer_is_not_taken_for_a_slot(self, db: Connection) -> None:
+        queue_with_slots(db, 1)
+        with refused("PQ002", 'consumer "d" is not registered', "register_consumer"):
+            db.execute("select * from pgque.claim_batch('q', 'd', 'run')")
+
     def test_a_slot_of_another_queue_is_not_taken_for_one(self, db: Connection) -> None:
         queue_with_slots(db, 1)
         make_queue(db, "other", consumers=())

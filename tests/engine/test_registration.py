@@ -117,7 +117,8 @@ def test_a_tick_whose_events_were_rotated_away_is_refused(db: Connection) -> Non
     tick(db)
     for _ in range(3):
         rotate(db)
-    with refused("PQ005", f"tick {start}"):
+    first = value(db, "select queue_first_tick from pgque.queue")
+    with refused("PQ005", f"tick {start}", f"Ticks {first} to {last_tick(db)} are retained"):
         register_at(db, start)
 
 
@@ -148,6 +149,19 @@ def test_rotation_waits_for_a_registration_that_is_not_committed(
         register_at(registering, start)
         held = value(db, "select pgque.maint_rotate_tables_step1('q')")
     assert (held, value(db, "select pgque.maint_rotate_tables_step1('q')")) == (0, 1)
+
+
+def test_a_registration_whose_queue_is_dropped_meanwhile_is_told_to_start_again(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db, consumers=())
+    registering = another()
+    with db.transaction():
+        value(db, "select pgque.drop_queue('q')")
+        answer = background.submit(register_at, registering, 1)
+        wait_until_blocked(another(), registering)
+    with refused("40001"):
+        answer.result()
 
 
 def test_compaction_waits_for_a_registration_that_is_not_committed(
@@ -202,6 +216,8 @@ def test_a_consumer_without_a_name_is_refused(db: Connection, consumer: str | No
     make_queue(db)
     with refused("PQ005", "consumer name"):
         register(db, consumer)
+    with refused("PQ005", "consumer name"):
+        value(db, "select pgque.register_consumer('q', %s, 'latest')", consumer)
 
 
 @pytest.mark.parametrize("consumer", ["it's; drop", 'say "hi"', "ünï ☃", "x" * 1000, " "])

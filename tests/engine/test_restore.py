@@ -202,6 +202,7 @@ def test_nothing_that_compares_transactions_runs_before_adoption(
         "maint_rotate_tables_step1('q')",
         f"get_batch_events({next_batch(new)})",
         f"batch_read_plan({next_batch(new)}, 1)",
+        "repartition('q', 'c', 2)",
     ):
         with refused("PQ018", "adopt_restored_database"):
             rows(new, f"select pgque.{call}")
@@ -268,6 +269,15 @@ def test_subconsumers_get_their_open_batches_back(db: Connection, restore: Resto
     tick(new)
     batch = value(new, "select pgque.next_batch('q', 'team', 'two')")
     assert payloads(new, batch) == ["held", "unread"]
+
+
+def test_the_epoch_of_a_slot_does_not_fall_by_adoption(db: Connection, restore: Restore) -> None:
+    slots.queue_with_slots(db, 1)
+    slots.release(db)
+    epoch = slots.claim(db)
+    new = restore()
+    adopt(new)
+    assert slots.claim(new) == epoch + 1
 
 
 def test_other_slots_after_adoption_get_only_what_their_keys_have_not_finished(

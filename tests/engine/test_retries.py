@@ -218,12 +218,42 @@ def test_an_event_of_another_consumers_retry_is_not_in_the_batch(db: Connection)
         nack(db, next_batch(db, consumer="other"), broken)
 
 
+def test_a_dead_letter_is_not_retried_as_well(db: Connection) -> None:
+    make_queue(db)
+    batch = open_batch(db, "broken")
+    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids(db, batch))
+    nack(db, batch, ids(db, batch))
+    finish(db, batch)
+    assert (deliver_retries(db), dead_letters(db)) == (0, [("c", "broken", "bad")])
+
+
+def test_a_dead_letter_of_one_consumer_is_retried_for_another(db: Connection) -> None:
+    make_queue(db, consumers=("c", "other"))
+    batch = open_batch(db, "broken")
+    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids(db, batch))
+    batch = next_batch(db, consumer="other")
+    nack(db, batch, ids(db, batch))
+    finish(db, batch)
+    assert (deliver_retries(db), drain(db, consumer="other")) == (1, ["broken"])
+    assert dead_letters(db) == [("c", "broken", "bad")]
+
+
 @pytest.mark.parametrize("after", ["-1 second", None])
 def test_a_retry_in_the_past_or_at_no_time_is_refused(db: Connection, after: str | None) -> None:
     make_queue(db)
     batch = open_batch(db, "a")
     with refused("PQ005"):
         value(db, "select pgque.nack_batch(%s, %s, %s)", batch, ids(db, batch), after)
+
+
+@pytest.mark.parametrize("seconds", [-1, None])
+def test_a_retry_of_one_event_in_no_number_of_seconds_is_refused(
+    db: Connection, seconds: int | None
+) -> None:
+    make_queue(db)
+    batch = open_batch(db, "a")
+    with refused("PQ005", "seconds"):
+        value(db, "select pgque.event_retry(%s, %s, %s::integer)", batch, *ids(db, batch), seconds)
 
 
 def test_retries_of_a_closed_queue_wait_until_it_opens(db: Connection) -> None:
@@ -235,6 +265,16 @@ def test_retries_of_a_closed_queue_wait_until_it_opens(db: Connection) -> None:
     closed = deliver_retries(db)
     value(db, "select pgque.set_queue_config('q', 'disable_insert', 'false')")
     assert (closed, deliver_retries(db), drain(db)) == (0, 1, ["broken"])
+
+
+def test_retries_do_not_wait_for_a_tick_of_another_queue(db: Connection) -> None:
+    for queue, is_paused in (("paused", "true"), ("q", "false")):
+        make_queue(db, queue)
+        batch = open_batch(db, "broken", queue=queue)
+        nack(db, batch, ids(db, batch))
+        finish(db, batch)
+        value(db, "select pgque.set_queue_config(%s, 'ticker_paused', %s)", queue, is_paused)
+        assert value(db, "select pgque.maint_retry_events()") == 1
 
 
 def test_retries_that_another_session_moves_are_left_to_it(

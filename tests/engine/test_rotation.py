@@ -301,6 +301,18 @@ class TestASnapshotOlderThanWhatConsumersDid:
         rotate_often(db)
         assert stored_payloads(db) == set()
 
+    def test_is_not_waited_for_anew_because_a_consumer_registers(
+        self, db: Connection, old: Connection, another: Another
+    ) -> None:
+        rotate(db)
+        newer = another()
+        newer.execute("begin isolation level repeatable read")
+        value(newer, "select pg_current_snapshot()::text")
+        value(db, "select pgque.register_consumer('q', 'new')")
+        old.rollback()
+        rotate_often(db)
+        assert stored_payloads(db) == set()
+
     def test_does_not_let_go_what_a_new_consumer_needs(
         self, db: Connection, old: Connection
     ) -> None:

@@ -90,12 +90,34 @@ class TestStartAt:
         register(db, "2001-01-01 00:00+00")
         assert drain(db, consumer="new") == ["a", "b", "c"]
 
+    def test_a_time_leads_to_a_retained_tick_although_the_clock_went_back(
+        self, db: Connection
+    ) -> None:
+        make_queue(db)
+        for text in ("a", "b", "c"):
+            finish(db, open_batch(db, text))
+            rotate(db)
+        db.execute(
+            "update pgque.tick_log set tick_time = now() + interval '1 hour'"
+            " where tick_id < (select queue_first_tick from pgque.queue)"
+        )
+        register(db, value(db, NOW))
+        send(db, "d")
+        tick(db)
+        assert drain(db, consumer="new") == ["d"]
+
     def test_a_registered_consumer_stays_where_it_is(
         self, db: Connection, three: list[int]
     ) -> None:
         assert (register(db, "earliest", "c"), drain(db)) == (0, [])
         with refused("PQ005", "soon"):
             register(db, "soon", "c")
+
+    def test_a_consumer_of_another_queue_is_a_new_one_here(
+        self, db: Connection, three: list[int]
+    ) -> None:
+        make_queue(db, "elsewhere", consumers=("new",))
+        assert (register(db, "earliest"), drain(db, consumer="new")) == (1, ["a", "b", "c"])
 
     def test_what_is_gone_is_refused_with_the_oldest_that_is_there(self, db: Connection) -> None:
         make_queue(db)
@@ -108,6 +130,7 @@ class TestStartAt:
         first = value(db, "select queue_first_tick from pgque.queue")
         with refused("PQ005", "does not retain all events", f"tick is {first}", "retention"):
             register(db, before)
+        assert register(db, before, "c") == 0  # it stays where it is
         with refused("PQ005", "tick 1", f"Ticks {first} to"):
             register(db, "1")
         register(db, "earliest")
@@ -289,6 +312,7 @@ class TestSeek:
     def test_what_was_finished_is_counted_right(self, db: Connection, three: list[int]) -> None:
         before = consumer_counters(db)
         seek(db, "earliest")
+        assert consumer_counters(db) == before
         seek(db, "latest", skip=True)
         assert consumer_counters(db) == before
 

@@ -7,6 +7,7 @@ import pytest
 from pgque_dagster.client import Client
 from tests.support.queues import (
     Connection,
+    compact_positions,
     drain,
     last_tick,
     make_queue,
@@ -35,6 +36,21 @@ def test_maint_loop_rotates_whatever_the_sessions_isolation(db: Connection, leve
     be_strict(db, level)
     db.execute("call pgque.maint_loop('0')")
     assert rotations(db) == 1
+
+
+@STRICT
+def test_maint_loop_does_so_in_each_round(
+    db: Connection, another: Callable[[], Connection], level: str
+) -> None:
+    """While a snapshot keeps a log on its second half, there is a round each second."""
+    make_queue(db)
+    reader = another()
+    with reader.transaction():
+        reader.execute("set transaction isolation level repeatable read")
+        value(reader, "select pg_current_snapshot()::text")
+        assert compact_positions(db) > 0
+        be_strict(db, level)
+        db.execute("call pgque.maint_loop('2500 ms')")
 
 
 @STRICT

@@ -1,6 +1,7 @@
 """Events that many connections write and one transaction publishes."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.queues import (
     rows,
     tick,
     value,
+    wait_until_blocked,
 )
 
 Another = Callable[[], Connection]
@@ -108,6 +110,22 @@ def test_publishing_again_returns_the_same_and_sends_nothing(queue: Connection) 
     assert publish(queue, staging, [txid], 1) == 1
 
     assert sent(queue) == ["a"]
+
+
+def test_publishing_twice_at_once_sends_once_while_an_attempt_still_writes(
+    queue: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    staging = open_staging(queue)
+    txid = write(queue, staging, "a")
+    writer, second = another(), another()
+    table = value(writer, "select pgque.staging_table(%s)", staging)
+    with writer.transaction():
+        writer.execute(f"insert into {table} (ev_type, ev_data) values ('t', 'late')".encode())
+        with queue.transaction():
+            first = publish(queue, staging, [txid], 1)
+            answer = background.submit(publish, second, staging, [txid], 1)
+            wait_until_blocked(another(), second)
+    assert (first, answer.result(), sent(queue)) == (1, 1, ["a"])
 
 
 def test_published_events_are_one_transaction_of_now(queue: Connection) -> None:

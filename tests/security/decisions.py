@@ -50,8 +50,8 @@ tune_storage upgrade_schema
 OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
-addon_maintenance begin_positions check_log_name check_tick_half commit_locally
-find_small_batch follow_switch next_batch_of_both_halves
+addon_maintenance begin_positions check_log_name create_log check_tick_half commit_locally
+find_small_batch follow_switch
 is_snapshot_held maint_steps move_positions note_switch snapshot_holders write_position
 append_position append_slot apply_disable_insert
 batch_select
