@@ -1,15 +1,13 @@
 """Measures postgremq against PGMQ's statements and a plain table with SKIP LOCKED.
 
 PGMQ's functions are written here after its documentation: one table per queue, whose name is put
-into the statement at each call. Each rival sends, takes and deletes the same messages. The last
-part publishes 1,000 messages a second while a transaction holds an old snapshot.
+into the statement at each call. Each rival sends, takes and deletes the same messages, in as many
+calls, over one connection whose statements are prepared, with synchronous_commit off. Ours also
+notifies listeners of each message, numbers its claims with tokens, and keeps what was finished.
 """
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 
 from benchmarks.measure import Contender, Result, medians, timed
 from benchmarks.servers import Connection, connect
@@ -17,8 +15,6 @@ from pgque_dagster import installer
 
 _MESSAGES = 2000
 _BATCH = 100
-_A_SECOND = 1000
-_WINDOW = 10.0
 
 _RIVALS = """
 create schema rival;
@@ -69,16 +65,22 @@ class Rival:
     cycle: Callable[[Connection, int], int]
 
 
-def measure(url: str, *, rounds: int, seconds: float) -> list[Result]:
-    """Returns the results of single calls, and those with a held horizon."""
+def prepare(url: str) -> None:
+    """Creates a queue for each rival."""
     installer.install(url, ["postgremq"])
     with connect(url) as connection:
         connection.execute(_RIVALS.encode())
         connection.execute("select postgremq.create_topic('t')")
         connection.execute("select postgremq.create_queue('q', 't')")
+
+
+def measure(url: str, *, rounds: int) -> list[Result]:
+    """Returns the results of single calls."""
+    prepare(url)
+    with connect(url) as connection:
         # Statements are prepared at their first call, by all of them.
         connection.prepare_threshold = 0
-        results = [
+        return [
             *_compare(
                 connection,
                 "messages published, one a call",
@@ -91,7 +93,6 @@ def measure(url: str, *, rounds: int, seconds: float) -> list[Result]:
             *_cycles(connection, 1, rounds, 1.0),
             *_cycles(connection, _BATCH, rounds, 1.5),
         ]
-    return [*results, *(_hold(url, rival, seconds) for rival in RIVALS)]
 
 
 def _cycles(connection: Connection, size: int, rounds: int, target: float) -> list[Result]:
@@ -129,57 +130,6 @@ def _compare(
         )
         for rival, target in zip(RIVALS[1:], targets, strict=True)
     ]
-
-
-def _hold(url: str, rival: Rival, seconds: float) -> Result:
-    """Messages a second of busy time, at the start and the end of a held snapshot."""
-    done = threading.Event()
-
-    def publish() -> None:
-        with connect(url) as connection:
-            sent, start = 0, time.monotonic()
-            while not done.wait(0.05):
-                due = int((time.monotonic() - start) * _A_SECOND) - sent
-                connection.execute(rival.send_many.encode(), [due])
-                sent += due
-
-    def maintain() -> None:
-        with connect(url) as connection:
-            while not done.wait(10):
-                connection.execute("select pgque.maint()")
-
-    with connect(url) as holder, connect(url) as connection:
-        holder.execute("begin isolation level repeatable read")
-        holder.execute("select txid_current_snapshot()")
-        threads = [threading.Thread(target=work) for work in (publish, maintain)]
-        for thread in threads:
-            thread.start()
-        rates = []
-        end = time.monotonic() + seconds
-        while (window := time.monotonic()) < end:
-            taken, busy = 0, 0.0
-            while (start := time.monotonic()) - window < _WINDOW:
-                count = rival.cycle(connection, 10)
-                if count == 0:
-                    time.sleep(0.01)
-                    continue
-                taken += count
-                busy += time.monotonic() - start
-            rates.append(taken / busy)
-        done.set()
-        for thread in threads:
-            thread.join()
-        holder.execute("rollback")
-    count = max(1, min(6, len(rates) // 2))
-    first, last = median(rates[:count]), median(rates[-count:])
-    return Result(
-        f"{rival.name}: messages a second after {seconds / 60:.0f} minutes of held xmin",
-        "at the start",
-        last / first,
-        ">=",
-        0.8 if rival is RIVALS[0] else None,
-        f"{last:,.0f} against {first:,.0f}",
-    )
 
 
 def _ours(connection: Connection, size: int) -> int:

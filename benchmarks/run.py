@@ -14,6 +14,7 @@ from benchmarks import (
     consumers,
     jobs,
     latency,
+    message_soak,
     messages,
     observability,
     partitions,
@@ -54,6 +55,7 @@ def main() -> None:
             "observability",
             "stalls",
             "messages",
+            "message-soak",
         ),
     )
     parser.add_argument(
@@ -75,9 +77,8 @@ def main() -> None:
         "observability": lambda url: observability.measure(url, rounds=options.rounds),
         "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
         "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
-        "messages": lambda url: messages.measure(
-            url, rounds=options.rounds, seconds=options.soak * 60
-        ),
+        "messages": lambda url: messages.measure(url, rounds=options.rounds),
+        "message-soak": lambda url: message_soak.measure(url, seconds=options.soak * 60),
         "stalls": lambda url: stalls.measure(url, seconds=60),
     }
     results: list[Result] = []

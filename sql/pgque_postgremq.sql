@@ -297,13 +297,14 @@ as $$
 $$;
 
 -- The due_at of a row that becomes visible at i_vt. The caller's transaction must have an id before
--- it calls this. A message without attempts left is due never.
+-- it calls this. A message without attempts left is due never. It names i_max once, as otherwise a
+-- call with a subquery is not inlined, and parsing it takes longer than the claim.
 -- locks: none. writes: nothing.
 create or replace function postgremq.due(i_vt timestamptz, i_attempts integer, i_max integer)
 returns bigint
 language sql
 as $$
-    select case when i_max operator(pg_catalog.>) 0 and i_attempts operator(pg_catalog.>=) i_max
+    select case when i_attempts operator(pg_catalog.>=) nullif(greatest(i_max, 0), 0)
                 then 9223372036854775807
                 else greatest(postgremq.micros(i_vt),
                               pg_catalog.pg_sequence_last_value('postgremq.barrier')) end
@@ -542,6 +543,12 @@ begin
             v_text, 'message', new.payload::pg_catalog.text, new.id::pg_catalog.text,
             case when v_vt operator(pg_catalog.>) pg_catalog.now()
                  then v_vt::pg_catalog.text end, null, null);
+        -- After the insert, which keeps the queue from being dropped and created by hand.
+        if not exists (select from pgque.queue q
+                       where q.queue_name operator(pg_catalog.=) v_text
+                         and q.queue_addon operator(pg_catalog.=) 'postgremq') then
+            perform pgque.create_log('postgremq', new.topic_name);  -- raises the error
+        end if;
     end if;
     if v_ids is null then
         if not exists (select from postgremq.topics t
@@ -790,6 +797,167 @@ begin
 end;
 $$;
 
+-- ===== addons/postgremq/parts.sql ================================================================
+
+-- What one statement has claimed, in arrays of equal length, and how many rows it had picked for
+-- that. Fewer claims than picks mean that others were faster.
+do $$
+begin
+    if to_regtype('postgremq.claims') is null then
+        create type postgremq.claims as (
+            picked bigint, last_txid xid8, last_id integer,
+            ids integer[], tokens text[], attempts integer[], times timestamptz[]);
+    end if;
+end;
+$$;
+
+-- Functions for both parts of the states, and for each part alone. To start a statement takes longer
+-- than to run it, and twice as long over two parts. So a consumer calls those for one part while the
+-- other part is empty. A message that comes into that part meanwhile is found by the next call: only
+-- floors need to know every message, and they are made from both parts (floors.sql).
+do $do$
+declare
+    v_part text;
+begin
+    foreach v_part in array array['', '_0', '_1'] loop
+        -- The claim that a token belongs to. One row or none. Consumers skip it while the caller's
+        -- transaction is open: they would wait for its next step otherwise. Stable, as otherwise it
+        -- is not inlined.
+        -- locks: the row. writes: nothing.
+        execute format(  -- quoted: a suffix of the list above
+            $sql$
+            create or replace function postgremq.find_claim%1$s(
+                i_queue varchar, i_message_id integer, i_token varchar)
+            returns setof postgremq.state%1$s language sql stable as $body$
+                select s.*
+                from postgremq.state%1$s s
+                where s.queue_id operator(pg_catalog.=) (
+                          select q.queue_id from postgremq.queue_base q
+                          where q.name operator(pg_catalog.=) i_queue)
+                  and s.message_id operator(pg_catalog.=) i_message_id
+                  and s.status operator(pg_catalog.=) 'processing'
+                  and s.token operator(pg_catalog.=) i_token
+                  and (select true from postgremq.state%1$s n
+                       where n.queue_id operator(pg_catalog.=) s.queue_id
+                         and n.message_id operator(pg_catalog.=) s.message_id
+                         and n.step operator(pg_catalog.=) (s.step operator(pg_catalog.+) 1)
+                         and n.part operator(pg_catalog.=) s.part) is null
+                order by s.step desc
+                limit 1
+                for update of s
+            $body$
+            $sql$, v_part);
+
+        -- Finishes the message of a claim; returns whether it did.
+        -- locks: the claim's row. writes: state.
+        execute format(  -- quoted: a suffix of the list above
+            $sql$
+            create or replace function postgremq.finish_claim%1$s(
+                i_queue varchar, i_message_id integer, i_token varchar)
+            returns boolean language plpgsql as $body$
+            begin
+                insert into postgremq.state%1$s (
+                    published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+                select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts,
+                       c.part, 'completed'
+                from postgremq.find_claim%1$s(i_queue, i_message_id, i_token) c
+                on conflict do nothing;
+                return found;
+            end
+            $body$
+            $sql$, v_part);
+
+        -- Finishes the messages of several claims; returns their ids.
+        -- locks: the claim's row. writes: state.
+        execute format(  -- quoted: a suffix of the list above
+            $sql$
+            create or replace function postgremq.finish_claims%1$s(
+                i_queue varchar, i_message_ids integer[], i_tokens varchar[])
+            returns setof integer language plpgsql as $body$
+            begin
+                return query
+                insert into postgremq.state%1$s as n (
+                    published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+                select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts,
+                       c.part, 'completed'
+                from unnest(i_message_ids, i_tokens) a(message_id, token)
+                cross join lateral postgremq.find_claim%1$s(i_queue, a.message_id, a.token) c
+                on conflict do nothing
+                returning n.message_id;
+            end
+            $body$
+            $sql$, v_part);
+
+        -- Whether a message after a floor that was delivered before or delayed is visible.
+        -- locks: none. writes: nothing.
+        execute format(  -- quoted: a suffix of the list above
+            $sql$
+            create or replace function postgremq.is_due%1$s(i_floor postgremq.floor, i_now bigint)
+            returns boolean language plpgsql as $body$
+            begin
+                return exists (
+                    select from postgremq.state%1$s s
+                    where s.queue_id = i_floor.queue_id and s.due_at is not null
+                      and s.due_at > i_floor.due_at and s.due_at <= i_now
+                      and s.status in ('pending', 'processing')
+                      and (select true from postgremq.state%1$s n
+                           where n.queue_id = s.queue_id and n.message_id = s.message_id
+                             and n.step = s.step + 1 and n.part = s.part) is null);
+            end
+            $body$
+            $sql$, v_part);
+
+        -- Claims new messages after the floor.
+        -- locks: the rows that it claims. writes: state.
+        execute format(  -- quoted: a suffix of the list above
+            $sql$
+            create or replace function postgremq.claim_new%1$s(
+                i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
+            returns postgremq.claims language plpgsql as $body$
+            declare
+                v_claims postgremq.claims%%rowtype;
+            begin
+                with picked as materialized (
+                    select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
+                    from postgremq.state%1$s s
+                    where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+                      and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
+                      and (select true from postgremq.state%1$s n
+                           where n.queue_id = s.queue_id and n.message_id = s.message_id
+                             and n.step = s.step + 1 and n.part = s.part) is null
+                    order by s.txid, s.message_id
+                    limit i_limit
+                    for update of s skip locked
+                ), claimed as (
+                    insert into postgremq.state%1$s as n (
+                        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status,
+                        token)
+                    select postgremq.due(i_vt, p.attempts + 1, (
+                               select b.max_delivery_attempts from postgremq.queue_base b
+                               where b.queue_id = i_floor.queue_id)), p.published_at, i_vt,
+                           i_floor.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part,
+                           'processing', overlay(gen_random_uuid()::text placing p.part::text from 36)
+                    from picked p
+                    on conflict do nothing
+                    returning n.message_id, n.token, n.attempts, n.published_at
+                ), last as (
+                    select p.txid, p.message_id from picked p
+                    order by p.txid desc, p.message_id desc
+                    limit 1
+                )
+                select (select count(*) from picked), (select l.txid from last l),
+                       (select l.message_id from last l), array_agg(c.message_id),
+                       array_agg(c.token), array_agg(c.attempts), array_agg(c.published_at)
+                into v_claims
+                from claimed c;
+                return v_claims;
+            end
+            $body$
+            $sql$, v_part);
+    end loop;
+end;
+$do$;
+
 -- ===== addons/postgremq/claim.sql ================================================================
 
 -- Refuses the numbers of a claim that mean nothing.
@@ -810,18 +978,6 @@ begin
             errcode = 'invalid_row_count_in_limit_clause',
             message = format('p_limit is %s', i_limit),
             hint = 'Pass how many messages to claim at most.';
-    end if;
-end;
-$$;
-
--- What one statement has claimed, in arrays of equal length, and how many rows it had picked for
--- that. Fewer claims than picks mean that others were faster.
-do $$
-begin
-    if to_regtype('postgremq.claims') is null then
-        create type postgremq.claims as (
-            picked bigint, last_txid xid8, last_id integer,
-            ids integer[], tokens text[], attempts integer[], times timestamptz[]);
     end if;
 end;
 $$;
@@ -881,19 +1037,19 @@ begin
 end;
 $$;
 
--- Whether returned_rows may have a row for a consumer.
+-- Whether returned_rows may have a row for a consumer. i_part is the part to look at; null means both.
 -- locks: none. writes: nothing.
-create or replace function postgremq.has_returned(i_floor postgremq.floor, i_now bigint)
+create or replace function postgremq.has_returned(
+    i_floor postgremq.floor, i_now bigint, i_part smallint)
 returns boolean
 language plpgsql
 as $$
 begin
     if cardinality(i_floor.open_ids) > 0 or cardinality(i_floor.due_ids) > 0 then
         return true;
-    elsif exists (
-        select from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null
-          and s.due_at > i_floor.due_at and s.due_at <= i_now) then
+    elsif (case i_part when 0 then postgremq.is_due_0(i_floor, i_now)
+                       when 1 then postgremq.is_due_1(i_floor, i_now)
+                       else postgremq.is_due(i_floor, i_now) end) then
         return true;
     elsif cardinality(i_floor.late) = 0 then
         return false;
@@ -978,7 +1134,7 @@ begin
                        select b.max_delivery_attempts from postgremq.queue_base b
                        where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
                    p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-                   gen_random_uuid()::text
+                   overlay(gen_random_uuid()::text placing p.part::text from 36)
             from picked p
             on conflict do nothing
             returning n.message_id, n.token, n.attempts, n.published_at
@@ -990,47 +1146,6 @@ begin
         exit when v_claims.picked > 0 or v_seen < i_limit + v_extra + 256 or i_limit = 0;
         v_extra := v_extra * 4 + 1024;
     end loop;
-    return v_claims;
-end;
-$$;
-
--- Claims new messages after the floor.
--- locks: the rows that it claims. writes: state.
-create or replace function postgremq.claim_new(
-    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
-returns postgremq.claims
-language plpgsql
-as $$
-declare
-    v_claims postgremq.claims%rowtype;
-begin
-    with picked as materialized (
-        select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
-        from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-        order by s.txid, s.message_id
-        limit i_limit
-        for update of s skip locked
-    ), claimed as (
-        insert into postgremq.state as n (
-            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-        select postgremq.due(i_vt, p.attempts + 1, (
-                   select b.max_delivery_attempts from postgremq.queue_base b
-                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
-               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-               gen_random_uuid()::text
-        from picked p
-        on conflict do nothing
-        returning n.message_id, n.token, n.attempts, n.published_at
-    ), last as (
-        select p.txid, p.message_id from picked p order by p.txid desc, p.message_id desc limit 1
-    )
-    select (select count(*) from picked), (select l.txid from last l),
-           (select l.message_id from last l), array_agg(c.message_id), array_agg(c.token),
-           array_agg(c.attempts), array_agg(c.published_at)
-    into v_claims
-    from claimed c;
     return v_claims;
 end;
 $$;
@@ -1064,8 +1179,9 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    v_queue  postgremq.queue_base;
+    v_queue  integer;
     v_floor  postgremq.floor%rowtype;
+    v_part   smallint;
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -1075,20 +1191,26 @@ begin
     if p_vt is null or p_limit < 0 then
         perform postgremq.refuse_claim(p_vt, p_limit);
     end if;
-    select b.* into v_queue
+    select b.queue_id into v_queue
     from postgremq.queue_base b
     where b.name = p_queue_name and (not b.exclusive or b.keep_alive_until > now());
-    if not found then
+    if v_queue is null then
         return;
     end if;
-
-    v_floor := postgremq.find_floor(v_queue.queue_id);
+    v_floor := postgremq.find_floor(v_queue);
+    -- The other part is mostly empty: maintenance truncates it.
+    if (case v_floor.part when 0 then pg_relation_size('postgremq.state_1')
+                         when 1 then pg_relation_size('postgremq.state_0') end) = 0 then
+        v_part := v_floor.part;
+    end if;
     for v_again in 1 .. 2 loop
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
-            elsif postgremq.has_returned(v_floor, v_now) then
+                v_got := case v_part when 0 then postgremq.claim_new_0(v_floor, v_vt, v_left)
+                                     when 1 then postgremq.claim_new_1(v_floor, v_vt, v_left)
+                                     else postgremq.claim_new(v_floor, v_vt, v_left) end;
+            elsif postgremq.has_returned(v_floor, v_now, v_part) then
                 v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);
@@ -1122,29 +1244,12 @@ $$;
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt. To plan a statement over both
--- parts costs more than to run it, so all use generic plans.
-
--- The claim that a token belongs to. One row or none; the limit keeps the planner from joining it
--- otherwise than message by message.
--- locks: none. writes: nothing.
-create or replace function postgremq.find_claim(
-    i_queue varchar, i_message_id integer, i_token varchar)
-returns setof postgremq.state
-language sql stable
-as $$
-    select s.*
-    from postgremq.open_state s
-    where s.queue_id operator(pg_catalog.=) (select q.queue_id from postgremq.queue_base q
-                                             where q.name operator(pg_catalog.=) i_queue)
-      and s.message_id operator(pg_catalog.=) i_message_id
-      and s.status operator(pg_catalog.=) 'processing'
-      and s.token operator(pg_catalog.=) i_token
-    limit 1
-$$;
+-- another part meanwhile, its new row is found by the next attempt. A token is a UUID whose last digit
+-- is the part in which the message was claimed: an ack looks there first. To plan a statement over
+-- both parts costs more than to run it, so all use generic plans.
 
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.ack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
@@ -1154,14 +1259,13 @@ set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 begin
-    loop
-        insert into postgremq.state (
-            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-        select c.published_at, c.vt, pg_catalog.now(), c.queue_id, c.message_id,
-               c.step operator(pg_catalog.+) 1, c.attempts, c.part, 'completed'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        on conflict do nothing;
-        exit when found;
+    if (case right(p_consumer_token, 1)
+            when '0' then postgremq.finish_claim_0(p_queue_name, p_message_id, p_consumer_token)
+            when '1' then postgremq.finish_claim_1(p_queue_name, p_message_id, p_consumer_token)
+        end) then
+        return;
+    end if;
+    while not postgremq.finish_claim(p_queue_name, p_message_id, p_consumer_token) loop
         if not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
             raise exception using
@@ -1177,7 +1281,7 @@ $$;
 -- Finishes several messages of a queue. Ids and tokens belong together by position. Returns the ids
 -- of those that it finished: the others were answered, or went to another consumer. PostgreMQ has
 -- no such function.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.ack_message_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[])
 returns setof integer
@@ -1191,22 +1295,25 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
+    v_part  text := right(p_consumer_tokens[1], 1);
     v_rows  integer;
     v_done  integer := 0;
 begin
-    loop
-        return query
-        insert into postgremq.state as n (
-            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
-               'completed'
-        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
-        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
-        on conflict do nothing
-        returning n.message_id;
+    if v_part = '0' then
+        return query select f from postgremq.finish_claims_0(
+            p_queue_name, p_message_ids, p_consumer_tokens) f;
+        get diagnostics v_done = row_count;
+    elsif v_part = '1' then
+        return query select f from postgremq.finish_claims_1(
+            p_queue_name, p_message_ids, p_consumer_tokens) f;
+        get diagnostics v_done = row_count;
+    end if;
+    while v_done < cardinality(p_message_ids) loop
+        return query select f from postgremq.finish_claims(
+            p_queue_name, p_message_ids, p_consumer_tokens) f;
         get diagnostics v_rows = row_count;
         v_done := v_done + v_rows;
-        exit when v_done >= cardinality(p_message_ids) or not exists (
+        exit when not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
             cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c);
@@ -1215,7 +1322,7 @@ end;
 $$;
 
 -- Makes a message visible again at p_delay_until. The delivery counts as an attempt.
--- locks: none beyond the insert's own. writes: state; a notification.
+-- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.nack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar,
     p_delay_until timestamptz default now())
@@ -1252,7 +1359,7 @@ end;
 $$;
 
 -- Gives a message back, visible at once. The delivery does not count as an attempt.
--- locks: none beyond the insert's own. writes: state; a notification.
+-- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
@@ -1289,7 +1396,7 @@ $$;
 -- Sets the visibility time of several messages of a queue to p_vt seconds from now. Ids and tokens
 -- belong together by position. Returns those that were set: the others were answered, or their
 -- visibility time is over.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.set_vt_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[], p_vt integer)
 returns table (message_id integer, vt timestamptz)
@@ -1328,7 +1435,7 @@ end;
 $$;
 
 -- The same for one message. Returns its new visibility time.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.set_vt(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar, p_vt integer)
 returns timestamptz
@@ -1358,7 +1465,7 @@ $$;
 -- that a claim that runs at the same time either comes first, and is superseded, or fails. Waits for
 -- transactions that have changed these messages, and before that for maintenance, which would copy
 -- them to finished. Returns how many it removed.
--- locks: finished against maintenance. writes: state, finished.
+-- locks: the rows that it supersedes; finished against maintenance. writes: state, finished.
 create or replace function postgremq.remove_states(i_queue_id integer, i_messages integer[])
 returns bigint
 language plpgsql
@@ -1375,6 +1482,7 @@ begin
             select s.message_id, s.step, s.part, s.attempts, s.vt
             from postgremq.last_state s
             where s.queue_id = i_queue_id and (i_messages is null or s.message_id = any (i_messages))
+            for update of s  -- so that consumers skip them
         ), removed as (
             insert into postgremq.state (vt, queue_id, message_id, step, attempts, part, status)
             select l.vt, i_queue_id, l.message_id, l.step + 1, l.attempts, l.part, 'removed'
@@ -1655,8 +1763,9 @@ begin
 end;
 $$;
 
--- When the next message of a queue becomes visible, or became visible; null if none is to come. Of
--- the new messages, which are visible at once, it looks at the first hundred.
+-- When the next message of a queue becomes visible, or became visible; null if none is to come, also
+-- while an exclusive queue is not alive. Of the new messages, which are visible at once, it looks at
+-- the first hundred.
 -- locks: none. writes: nothing.
 create or replace function postgremq.get_next_visible_time(p_queue_name varchar)
 returns timestamptz
@@ -1672,9 +1781,10 @@ declare
     v_floor  postgremq.floor%rowtype;
     v_next   timestamptz;
 begin
-    select (postgremq.find_floor(b.queue_id)).* into v_floor
+    select f.* into v_floor
     from postgremq.queue_base b
-    where b.name = p_queue_name;
+    cross join lateral postgremq.find_floor(b.queue_id) f
+    where b.name = p_queue_name and (not b.exclusive or b.keep_alive_until > now());
     select min(o.vt) into v_next
     from (
         (select s.vt from postgremq.open_state s
@@ -1717,7 +1827,7 @@ $$;
 
 -- Writes a row of queue_messages as the next step of its message. A completed message that is in
 -- finished is changed there.
--- locks: none beyond the insert's own. writes: state, finished.
+-- locks: the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_state(
     i_queue_id integer, i_max integer, i_new postgremq.queue_messages)
 returns void
@@ -1752,6 +1862,7 @@ begin
         where s.queue_id = i_queue_id and s.message_id = i_new.message_id and s.status <> 'moved'
         order by s.step desc
         limit 1
+        for update of s  -- so that consumers skip it
     ) s on true
     on conflict do nothing;
     if not found then
@@ -1761,7 +1872,7 @@ end;
 $$;
 
 -- The trigger of queue_messages.
--- locks: none beyond the insert's own. writes: state, finished.
+-- locks: the message's row, and the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_queue_message()
 returns trigger
 language plpgsql security definer
@@ -1779,8 +1890,9 @@ begin
             hint = 'Delete the row and insert another.';
     end if;
     select b.* into v_queue from postgremq.queue_base b where b.name = v_row.queue_name;
-    if v_queue.queue_id is null
-       or not exists (select from postgremq.messages m where m.id = v_row.message_id) then
+    -- Of two sessions that insert a row, the second must see the first: parts share no unique key.
+    perform from postgremq.messages m where m.id = v_row.message_id for update;
+    if v_queue.queue_id is null or not found then
         raise exception using
             errcode = 'foreign_key_violation',
             message = format('there is no queue "%s", or no message %s',
@@ -2078,26 +2190,44 @@ $$;
 -- transaction, for consumers that read in batches. An event has type message, the payload as its
 -- data, the message's id as ev_extra1, and the time of delivery as ev_extra2 if that is later.
 -- Creates the queue postgremq.<topic> if it is missing; returns its name. Call it again at will.
--- locks: none beyond the insert's own. writes: topic_log; those of create_queue.
+-- locks: none beyond the insert's own. writes: topic_log; those of pgque.create_log.
 create or replace function postgremq.log_topic(p_topic varchar)
 returns text
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
-    v_queue text := format('postgremq.%s', p_topic);
+    v_queue text;
 begin
     if not exists (select from postgremq.topics t where t.name = p_topic) then
         perform postgremq.refuse_topic(p_topic, 'raise_exception');
     end if;
-    perform pgque.create_queue(v_queue);
+    v_queue := pgque.create_log('postgremq', p_topic);
     insert into postgremq.topic_log (topic_name, queue_name) values (p_topic, v_queue)
     on conflict do nothing;
     return v_queue;
 end;
 $$;
 
--- Publishes no more events for a topic. The queue stays, with the events that were published.
+-- Returns the queue that gets the messages of a topic, or null: the topic does not exist, is not
+-- logged, or its queue was dropped.
+-- locks: none. writes: nothing.
+create or replace function postgremq.logged_as(p_topic varchar)
+returns text
+language sql stable security definer
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+    select q.queue_name
+    from postgremq.topic_log l
+    join pgque.queue q on q.queue_name = l.queue_name and q.queue_addon = 'postgremq'
+    where l.topic_name = p_topic;
+$$;
+
+-- Here, because who consumes the log asks for it, and not for messages.
+grant execute on function postgremq.logged_as(varchar) to pgque_reader, pgque_admin;
+
+-- Publishes no more events for a topic. The queue stays, with its consumers and the events that were
+-- published, until it is dropped with pgque.drop_queue.
 -- locks: the row in topic_log. writes: topic_log.
 create or replace function postgremq.unlog_topic(p_topic varchar)
 returns void
@@ -2109,10 +2239,17 @@ begin
 end;
 $$;
 
+-- Logs that were made before queues noted which add-on created them.
+update pgque.queue p
+set queue_addon = 'postgremq'
+from postgremq.topic_log l
+where l.queue_name = p.queue_name
+  and p.queue_addon = '';
+
 -- ===== addons/postgremq/uninstall.sql ============================================================
 
--- Removes the schema postgremq with all messages. Refused while messages are pending or processing,
--- unless forced. Publishers and consumers wait meanwhile, so that no message is missed.
+-- Removes the schema postgremq with all messages. Refused while messages are pending, processing or
+-- dead letters, unless forced. Publishers and consumers wait meanwhile, so that no message is missed.
 -- locks: everything in the schema. writes: drops it; pgque.addon.
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
@@ -2125,15 +2262,19 @@ begin
     if force is not true then
         perform pgque.check_read_committed('uninstall without force');
     end if;
-    lock table postgremq.messages, postgremq.state in share row exclusive mode;
+    lock table postgremq.messages, postgremq.dead_letter_queue, postgremq.state
+        in share row exclusive mode;
     select string_agg(distinct format('"%s"', m.queue_name), ', ') into v_queues
-    from postgremq.queue_messages m
-    where m.status <> 'completed';
+    from (select q.queue_name from postgremq.queue_messages q where q.status <> 'completed'
+          union all
+          select d.queue_name from postgremq.dead_letter_queue d) m;
     if v_queues is not null and not coalesce(force, false) then
         raise exception using
             errcode = 'PQ020',
-            message = format('queues have messages that are not finished: %s', v_queues),
-            hint = 'Let consumers finish them, or call postgremq.uninstall(true) to lose them.';
+            message = format('queues have messages that are not finished, or dead letters: %s',
+                             v_queues),
+            hint = 'Let consumers finish them, requeue or purge the dead letters, or call '
+                'postgremq.uninstall(true) to lose them.';
     end if;
     if to_regclass('pgque.addon') is not null then
         delete from pgque.addon a where a.addon_name = 'postgremq';

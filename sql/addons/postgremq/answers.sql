@@ -1,29 +1,12 @@
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt. To plan a statement over both
--- parts costs more than to run it, so all use generic plans.
-
--- The claim that a token belongs to. One row or none; the limit keeps the planner from joining it
--- otherwise than message by message.
--- locks: none. writes: nothing.
-create or replace function postgremq.find_claim(
-    i_queue varchar, i_message_id integer, i_token varchar)
-returns setof postgremq.state
-language sql stable
-as $$
-    select s.*
-    from postgremq.open_state s
-    where s.queue_id operator(pg_catalog.=) (select q.queue_id from postgremq.queue_base q
-                                             where q.name operator(pg_catalog.=) i_queue)
-      and s.message_id operator(pg_catalog.=) i_message_id
-      and s.status operator(pg_catalog.=) 'processing'
-      and s.token operator(pg_catalog.=) i_token
-    limit 1
-$$;
+-- another part meanwhile, its new row is found by the next attempt. A token is a UUID whose last digit
+-- is the part in which the message was claimed: an ack looks there first. To plan a statement over
+-- both parts costs more than to run it, so all use generic plans.
 
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.ack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
@@ -33,14 +16,13 @@ set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 begin
-    loop
-        insert into postgremq.state (
-            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-        select c.published_at, c.vt, pg_catalog.now(), c.queue_id, c.message_id,
-               c.step operator(pg_catalog.+) 1, c.attempts, c.part, 'completed'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        on conflict do nothing;
-        exit when found;
+    if (case right(p_consumer_token, 1)
+            when '0' then postgremq.finish_claim_0(p_queue_name, p_message_id, p_consumer_token)
+            when '1' then postgremq.finish_claim_1(p_queue_name, p_message_id, p_consumer_token)
+        end) then
+        return;
+    end if;
+    while not postgremq.finish_claim(p_queue_name, p_message_id, p_consumer_token) loop
         if not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
             raise exception using
@@ -56,7 +38,7 @@ $$;
 -- Finishes several messages of a queue. Ids and tokens belong together by position. Returns the ids
 -- of those that it finished: the others were answered, or went to another consumer. PostgreMQ has
 -- no such function.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.ack_message_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[])
 returns setof integer
@@ -70,22 +52,25 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
+    v_part  text := right(p_consumer_tokens[1], 1);
     v_rows  integer;
     v_done  integer := 0;
 begin
-    loop
-        return query
-        insert into postgremq.state as n (
-            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
-               'completed'
-        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
-        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
-        on conflict do nothing
-        returning n.message_id;
+    if v_part = '0' then
+        return query select f from postgremq.finish_claims_0(
+            p_queue_name, p_message_ids, p_consumer_tokens) f;
+        get diagnostics v_done = row_count;
+    elsif v_part = '1' then
+        return query select f from postgremq.finish_claims_1(
+            p_queue_name, p_message_ids, p_consumer_tokens) f;
+        get diagnostics v_done = row_count;
+    end if;
+    while v_done < cardinality(p_message_ids) loop
+        return query select f from postgremq.finish_claims(
+            p_queue_name, p_message_ids, p_consumer_tokens) f;
         get diagnostics v_rows = row_count;
         v_done := v_done + v_rows;
-        exit when v_done >= cardinality(p_message_ids) or not exists (
+        exit when not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
             cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c);
@@ -94,7 +79,7 @@ end;
 $$;
 
 -- Makes a message visible again at p_delay_until. The delivery counts as an attempt.
--- locks: none beyond the insert's own. writes: state; a notification.
+-- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.nack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar,
     p_delay_until timestamptz default now())
@@ -131,7 +116,7 @@ end;
 $$;
 
 -- Gives a message back, visible at once. The delivery does not count as an attempt.
--- locks: none beyond the insert's own. writes: state; a notification.
+-- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
@@ -168,7 +153,7 @@ $$;
 -- Sets the visibility time of several messages of a queue to p_vt seconds from now. Ids and tokens
 -- belong together by position. Returns those that were set: the others were answered, or their
 -- visibility time is over.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.set_vt_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[], p_vt integer)
 returns table (message_id integer, vt timestamptz)
@@ -207,7 +192,7 @@ end;
 $$;
 
 -- The same for one message. Returns its new visibility time.
--- locks: none beyond the insert's own. writes: state.
+-- locks: the claim's row. writes: state.
 create or replace function postgremq.set_vt(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar, p_vt integer)
 returns timestamptz

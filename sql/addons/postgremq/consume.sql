@@ -25,8 +25,9 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    v_queue  postgremq.queue_base;
+    v_queue  integer;
     v_floor  postgremq.floor%rowtype;
+    v_part   smallint;
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -36,20 +37,26 @@ begin
     if p_vt is null or p_limit < 0 then
         perform postgremq.refuse_claim(p_vt, p_limit);
     end if;
-    select b.* into v_queue
+    select b.queue_id into v_queue
     from postgremq.queue_base b
     where b.name = p_queue_name and (not b.exclusive or b.keep_alive_until > now());
-    if not found then
+    if v_queue is null then
         return;
     end if;
-
-    v_floor := postgremq.find_floor(v_queue.queue_id);
+    v_floor := postgremq.find_floor(v_queue);
+    -- The other part is mostly empty: maintenance truncates it.
+    if (case v_floor.part when 0 then pg_relation_size('postgremq.state_1')
+                         when 1 then pg_relation_size('postgremq.state_0') end) = 0 then
+        v_part := v_floor.part;
+    end if;
     for v_again in 1 .. 2 loop
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
-            elsif postgremq.has_returned(v_floor, v_now) then
+                v_got := case v_part when 0 then postgremq.claim_new_0(v_floor, v_vt, v_left)
+                                     when 1 then postgremq.claim_new_1(v_floor, v_vt, v_left)
+                                     else postgremq.claim_new(v_floor, v_vt, v_left) end;
+            elsif postgremq.has_returned(v_floor, v_now, v_part) then
                 v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);

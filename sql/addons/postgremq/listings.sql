@@ -51,8 +51,9 @@ begin
 end;
 $$;
 
--- When the next message of a queue becomes visible, or became visible; null if none is to come. Of
--- the new messages, which are visible at once, it looks at the first hundred.
+-- When the next message of a queue becomes visible, or became visible; null if none is to come, also
+-- while an exclusive queue is not alive. Of the new messages, which are visible at once, it looks at
+-- the first hundred.
 -- locks: none. writes: nothing.
 create or replace function postgremq.get_next_visible_time(p_queue_name varchar)
 returns timestamptz
@@ -68,9 +69,10 @@ declare
     v_floor  postgremq.floor%rowtype;
     v_next   timestamptz;
 begin
-    select (postgremq.find_floor(b.queue_id)).* into v_floor
+    select f.* into v_floor
     from postgremq.queue_base b
-    where b.name = p_queue_name;
+    cross join lateral postgremq.find_floor(b.queue_id) f
+    where b.name = p_queue_name and (not b.exclusive or b.keep_alive_until > now());
     select min(o.vt) into v_next
     from (
         (select s.vt from postgremq.open_state s

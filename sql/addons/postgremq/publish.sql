@@ -58,6 +58,12 @@ begin
             v_text, 'message', new.payload::pg_catalog.text, new.id::pg_catalog.text,
             case when v_vt operator(pg_catalog.>) pg_catalog.now()
                  then v_vt::pg_catalog.text end, null, null);
+        -- After the insert, which keeps the queue from being dropped and created by hand.
+        if not exists (select from pgque.queue q
+                       where q.queue_name operator(pg_catalog.=) v_text
+                         and q.queue_addon operator(pg_catalog.=) 'postgremq') then
+            perform pgque.create_log('postgremq', new.topic_name);  -- raises the error
+        end if;
     end if;
     if v_ids is null then
         if not exists (select from postgremq.topics t

@@ -2,7 +2,7 @@
 -- that a claim that runs at the same time either comes first, and is superseded, or fails. Waits for
 -- transactions that have changed these messages, and before that for maintenance, which would copy
 -- them to finished. Returns how many it removed.
--- locks: finished against maintenance. writes: state, finished.
+-- locks: the rows that it supersedes; finished against maintenance. writes: state, finished.
 create or replace function postgremq.remove_states(i_queue_id integer, i_messages integer[])
 returns bigint
 language plpgsql
@@ -19,6 +19,7 @@ begin
             select s.message_id, s.step, s.part, s.attempts, s.vt
             from postgremq.last_state s
             where s.queue_id = i_queue_id and (i_messages is null or s.message_id = any (i_messages))
+            for update of s  -- so that consumers skip them
         ), removed as (
             insert into postgremq.state (vt, queue_id, message_id, step, attempts, part, status)
             select l.vt, i_queue_id, l.message_id, l.step + 1, l.attempts, l.part, 'removed'

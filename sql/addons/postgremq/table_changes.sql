@@ -19,7 +19,7 @@ $$;
 
 -- Writes a row of queue_messages as the next step of its message. A completed message that is in
 -- finished is changed there.
--- locks: none beyond the insert's own. writes: state, finished.
+-- locks: the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_state(
     i_queue_id integer, i_max integer, i_new postgremq.queue_messages)
 returns void
@@ -54,6 +54,7 @@ begin
         where s.queue_id = i_queue_id and s.message_id = i_new.message_id and s.status <> 'moved'
         order by s.step desc
         limit 1
+        for update of s  -- so that consumers skip it
     ) s on true
     on conflict do nothing;
     if not found then
@@ -63,7 +64,7 @@ end;
 $$;
 
 -- The trigger of queue_messages.
--- locks: none beyond the insert's own. writes: state, finished.
+-- locks: the message's row, and the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_queue_message()
 returns trigger
 language plpgsql security definer
@@ -81,8 +82,9 @@ begin
             hint = 'Delete the row and insert another.';
     end if;
     select b.* into v_queue from postgremq.queue_base b where b.name = v_row.queue_name;
-    if v_queue.queue_id is null
-       or not exists (select from postgremq.messages m where m.id = v_row.message_id) then
+    -- Of two sessions that insert a row, the second must see the first: parts share no unique key.
+    perform from postgremq.messages m where m.id = v_row.message_id for update;
+    if v_queue.queue_id is null or not found then
         raise exception using
             errcode = 'foreign_key_violation',
             message = format('there is no queue "%s", or no message %s',

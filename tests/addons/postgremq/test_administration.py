@@ -147,10 +147,15 @@ def test_deleting_messages_removes_them_from_queues_and_dead_letters(db: Connect
     assert value(db, "select count(*) from postgremq.queues") == 1
 
 
-def test_deleted_queue_leaves_messages(db: Connection) -> None:
+@pytest.mark.parametrize(
+    "delete",
+    ["delete from postgremq.queues where name = 'q'", "select postgremq.delete_queue('q')"],
+)
+def test_deleted_queue_leaves_messages(db: Connection, delete: str) -> None:
     make_queue(db)
     publish(db, 1)
-    db.execute("delete from postgremq.queues where name = 'q'")
+    db.execute(delete.encode())
+    assert rows(db, "select * from postgremq.list_queues()") == []
     make_queue(db)
     assert drain(db) == []
     assert value(db, "select count(*) from postgremq.messages") == 1
@@ -244,3 +249,29 @@ def test_uninstall_is_refused_while_messages_are_not_finished(db: Connection, st
     rows(db, "select postgremq.uninstall(%s)", status == "processing")
     assert value(db, "select to_regnamespace('postgremq')") is None
     assert rows(db, "select * from pgque.addon where addon_name = 'postgremq'") == []
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_requeue_delivers_again_what_was_completed(db: Connection, is_rotated: bool) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    assert drain(db) == [1]
+    if is_rotated:
+        rotate(db)
+    assert value(db, "select postgremq.move_messages_to_dlq()") == 1
+    assert states(db) == []
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert drain(db) == [1]
+    assert [row[1] for row in states(db)] == ["completed"]
+
+
+def test_uninstall_is_refused_while_there_are_dead_letters(db: Connection) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    consume(db, vt=0)
+    value(db, "select postgremq.move_messages_to_dlq()")
+    with refused("PQ020", '"q"'):
+        rows(db, "select postgremq.uninstall()")
+    rows(db, "select postgremq.purge_dlq()")
+    rows(db, "select postgremq.uninstall()")
+    assert value(db, "select to_regnamespace('postgremq')") is None

@@ -143,6 +143,18 @@ def test_wait_wakes_for_a_message(client: Client, database_url: str) -> None:
     assert len(client.messages.consume("q")) == 1
 
 
+def test_wait_sleeps_while_an_exclusive_queue_is_not_alive(client: Client) -> None:
+    client.messages.create_queue("own", "t", exclusive_for=LONG)
+    client.messages.publish("t", 1)
+    keep = "select postgremq.extend_queue_keep_alive('own', %s)"
+    with client.transaction() as connection:
+        connection.execute(keep, ["-1 s"])
+    assert client.messages.wait("own", timedelta(seconds=0.1)) is False
+    with client.transaction() as connection:
+        connection.execute(keep, ["1 min"])
+    assert client.messages.wait("own", LONG) is True
+
+
 @pytest.mark.parametrize(
     "text", ["", "no JSON", "[]", "1", "{}", '{"queues": 1}', '{"queues": null}']
 )

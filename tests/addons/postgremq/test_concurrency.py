@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
+import pytest
 
 from tests.support.messages import ack, consume, drain, make_queue, nack, publish, release, rotate
 from tests.support.queues import Connection, connect, rows, value
@@ -22,6 +23,47 @@ def test_open_claim_hides_a_message_but_nobody_waits_for_it(
     slow.execute("begin")
     assert [claim.payload for claim in consume(slow)] == [1]
     db.execute("set statement_timeout = '10s'")
+    assert drain(db) == [2]
+    slow.execute("rollback")
+    assert drain(db) == [1]
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "postgremq.ack_message('q', %(id)s, %(token)s)",
+        "postgremq.ack_message_batch('q', array[%(id)s::int], array[%(token)s::varchar])",
+        "postgremq.nack_message('q', %(id)s, %(token)s)",
+        "postgremq.release_message('q', %(id)s, %(token)s)",
+        "postgremq.set_vt('q', %(id)s, %(token)s, 60)",
+        "postgremq.delete_queue_message('q', %(id)s)",
+    ],
+)
+def test_nobody_waits_for_an_open_answer_whose_visibility_time_is_over(
+    db: Connection, another: Another, part: int, change: str
+) -> None:
+    make_queue(db)
+    value(db, "update postgremq.rotation set part = %s returning part", part)
+    publish(db, 1, 2)
+    (claim,) = consume(db, vt=1)
+    slow = another()
+    slow.execute("begin")
+    slow.execute(f"select {change}".encode(), {"id": claim.id, "token": claim.token})
+    value(db, "select pg_sleep(1.1)")
+    db.execute("set statement_timeout = '5s'")
+    assert drain(db) == [2]
+    slow.execute("rollback")
+    assert drain(db) == [1]
+
+
+def test_nobody_waits_for_an_open_change_of_a_row(db: Connection, another: Another) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    slow = another()
+    slow.execute("begin")
+    slow.execute("update postgremq.queue_messages set vt = now() where message_id = 1")
+    db.execute("set statement_timeout = '5s'")
     assert drain(db) == [2]
     slow.execute("rollback")
     assert drain(db) == [1]

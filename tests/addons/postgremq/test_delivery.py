@@ -1,6 +1,7 @@
 """Publishing, claiming and answering messages, as PostgreMQ does it."""
 
 import json
+from uuid import UUID
 
 import pytest
 
@@ -54,6 +55,8 @@ def test_message_comes_again_only_after_its_visibility_time(db: Connection) -> N
     (second,) = consume(db, vt=60)
     assert (first.id, second.attempts, consume(db)) == (second.id, 2, [])
     assert first.token != second.token
+    # Clients may keep tokens in columns of type uuid.
+    assert [str(UUID(claim.token)) for claim in (first, second)] == [first.token, second.token]
 
 
 def test_unacked_messages_come_again_by_time_of_publication(db: Connection) -> None:

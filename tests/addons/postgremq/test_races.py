@@ -137,3 +137,23 @@ def test_many_claims_of_an_open_transaction_hide_no_others(
     slow.execute("begin")
     assert len(consume(slow, limit=600)) == 600
     assert len(consume(db, limit=10)) == 10
+
+
+def test_row_that_two_sessions_insert_beside_a_rotation_is_one_message(
+    db: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    make_queue(db)
+    publish(db, 1)
+    value(db, "select postgremq.clean_up_queue('q')")
+    rotate(db)
+    insert = "insert into postgremq.queue_messages (queue_name, message_id) values ('q', 1)"
+    first, second = another(), another()
+    first.execute("begin")
+    first.execute(insert)
+    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    insertion = background.submit(second.execute, insert)
+    wait_until_blocked(db, second)
+    first.execute("commit")
+    with refused("23505"):
+        insertion.result()
+    assert drain(db) == [1]

@@ -56,6 +56,19 @@ def test_unfinished_messages_move_with_their_states(db: Connection) -> None:
     assert statistics(db) == (1, 1, 2, 4)
 
 
+def test_one_call_finishes_claims_of_both_parts(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    publish(db, 3, 4)
+    claims = consume(db, limit=4)
+    ids, tokens = zip(*[(claim.id, claim.token) for claim in claims], strict=True)
+    sql = "select * from postgremq.ack_message_batch('q', %s, %s::varchar[]) order by 1"
+    assert rows(db, sql, [*ids], [*tokens]) == [(1,), (2,), (3,), (4,)]
+    assert rows(db, sql, [*ids], [*tokens]) == []
+    assert statistics(db) == (0, 0, 4, 4)
+
+
 def test_messages_of_a_message_that_was_moved_keep_their_attempts(db: Connection) -> None:
     make_queue(db, max_attempts=3)
     publish(db, 1)
