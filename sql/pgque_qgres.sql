@@ -270,14 +270,23 @@ begin
 end;
 $$;
 
--- Returns the id of a queue.
+-- Returns the id of a queue. It has no SET clause, for speed.
 -- locks: none. writes: nothing.
 create or replace function qgres.queue__get_id(queue_name text)
 returns integer
-language sql stable
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql stable
 as $$
-    select (qgres.queue__get($1)).queue_id;
+declare
+    v_id pg_catalog.int4;
+begin
+    select q.queue_id into v_id
+    from qgres.queue q
+    where pg_catalog.lower(q.queue_name) operator(pg_catalog.=) pg_catalog.lower($1);
+    if not found then
+        perform qgres.queue__get($1);
+    end if;
+    return v_id;
+end;
 $$;
 
 -- Raises the error for a call on a queue of the other type, or for an unknown queue.
@@ -296,6 +305,23 @@ begin
         message = i_message,
         detail = format('queue_id %s is type "%s"', v_queue.queue_id, v_queue.queue_type),
         hint = i_hint;
+end;
+$$;
+
+-- Raises the error for a queue that was dropped after this transaction looked it up.
+-- locks: none. writes: nothing.
+create or replace function qgres._refuse_dropped(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    perform qgres.queue__get(i_queue_id);
+    raise exception using
+        errcode = 'serialization_failure',
+        message = format('queue_id %s was dropped, which this transaction''s snapshot does not show',
+                         i_queue_id),
+        hint = 'Roll back and try again.';
 end;
 $$;
 
@@ -333,7 +359,7 @@ as $$
     select p.oid::regprocedure
     from pg_proc p
     where p.pronamespace = 'qgres'::regnamespace
-      and p.proname ~ format('^s[pr]_[a-z]+_%s$', i_queue_id);
+      and p.proname ~ format('^s[pr]_[a-z]+[01]?_%s$', i_queue_id);
 $$;
 
 -- Creates the function that says where a consumer of an SP queue stands, and the last number of the
@@ -403,52 +429,68 @@ begin
 end;
 $$;
 
--- Creates the function that moves a consumer of an SP queue and returns the entries that it passed.
--- Numbers have no gaps and become visible in order, so the end of the page follows from its beginning.
+-- Creates the functions that move a consumer of an SP queue and return the entries that it passed: one
+-- reads both halves, two read the half in their name, so that whoever has left the other one does not
+-- keep it from being emptied. Numbers have no gaps and become visible in order, so the end of the page
+-- follows from its beginning.
 -- locks: none. writes: the catalog.
-create or replace function qgres._build_consume_function(i_queue_id integer)
+create or replace function qgres._build_consume_functions(i_queue_id integer)
 returns void
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
+declare
+    c_table constant text := '(select * from qgres.sp_%s_%s_0 union all '
+                             'select * from qgres.sp_%1$s_%2$s_1)';
+    v_half text;
 begin
-    execute format(  -- quoted: the queue's number
-        $sql$
-        create or replace function qgres.sp_consume_%1$s(
-            i_consumer qgres._consumer, i_first bigint, i_limit integer)
-        returns setof qgres._sp_entry language plpgsql
-        set enable_seqscan = off set enable_bitmapscan = off
-        set plan_cache_mode = force_generic_plan as $body$
-        declare
-            v_after  bigint;
-            v_upto   bigint;
-        begin
-            select p.position_number, least(p.position_number + i_limit, p.last_number)
-            into v_after, v_upto
-            from qgres.sp_positions_%1$s(i_consumer.consumer_id, i_consumer.base_number, i_first) p;
-            if v_upto > v_after and i_consumer.half = 0 then
-                insert into qgres.sp_position_%1$s_0
-                values (i_consumer.consumer_id, v_after, v_upto) on conflict do nothing;
-            elsif v_upto > v_after then
-                insert into qgres.sp_position_%1$s_1
-                values (i_consumer.consumer_id, v_after, v_upto) on conflict do nothing;
-            else
-                return;
-            end if;
-            return query
-            select e.* from qgres.sp_entry_%1$s_0 e
-            where e.sequence_number > v_after and e.sequence_number <= v_upto
-            union all
-            select e.* from qgres.sp_entry_%1$s_1 e
-            where e.sequence_number > v_after and e.sequence_number <= v_upto
-            order by 1;
-        end;
-        $body$
-        $sql$, i_queue_id);
+    foreach v_half in array array['', '0', '1'] loop
+        execute format(  -- quoted: numbers, and tables made of them
+            $sql$
+            create or replace function qgres.sp_consume%2$s_%1$s(
+                i_consumer qgres._consumer, i_first bigint, i_limit integer)
+            returns setof qgres._sp_entry language plpgsql
+            set enable_seqscan = off set enable_bitmapscan = off
+            set plan_cache_mode = force_generic_plan as $body$
+            declare
+                v_after  bigint;
+                v_upto   bigint;
+            begin
+                v_after := greatest(
+                    i_consumer.base_number,
+                    (select p.upto_number from %4$s p where p.consumer_id = i_consumer.consumer_id
+                     order by p.after_number desc limit 1));
+                v_upto := least(
+                    v_after + i_limit,
+                    greatest(i_first - 1, (select e.sequence_number from %3$s e
+                                           order by e.sequence_number desc limit 1)));
+                if v_upto > v_after and i_consumer.half = 0 then
+                    insert into qgres.sp_position_%1$s_0
+                    values (i_consumer.consumer_id, v_after, v_upto) on conflict do nothing;
+                elsif v_upto > v_after then
+                    insert into qgres.sp_position_%1$s_1
+                    values (i_consumer.consumer_id, v_after, v_upto) on conflict do nothing;
+                else
+                    return;
+                end if;
+                return query
+                select e.* from %3$s e
+                where e.sequence_number > v_after and e.sequence_number <= v_upto
+                order by e.sequence_number;
+            end;
+            $body$
+            $sql$, i_queue_id, v_half,
+            case v_half when '' then format(c_table, 'entry', i_queue_id)
+                else qgres._table('sp_entry', i_queue_id, v_half::integer) end,
+            case v_half when '' then format(c_table, 'position', i_queue_id)
+                else qgres._table('sp_position', i_queue_id, v_half::integer) end);
+    end loop;
 end;
 $$;
 
--- Creates the function that adds to an SR queue.
+-- Creates the function that adds to an SR queue. It locks the table in a block of its own, which may
+-- find that the table was dropped. The row is inserted outside of it, because each block that writes
+-- takes a transaction id.
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_add_function(i_queue_id integer)
 returns void
@@ -461,6 +503,16 @@ begin
         create or replace function qgres.sr_add_%1$s(i_half smallint, i_entry qgres.queue_entry)
         returns void language plpgsql as $body$
         begin
+            begin
+                if i_half = 0 then
+                    perform from qgres.sr_entry_%1$s_0 where false;
+                else
+                    perform from qgres.sr_entry_%1$s_1 where false;
+                end if;
+            exception
+                when undefined_table then
+                    perform qgres._refuse_dropped(%1$s);
+            end;
             if i_half = 0 then
                 insert into qgres.sr_entry_%1$s_0 (bytea, jsonb, text)
                 values (i_entry.bytea, i_entry.jsonb, i_entry.text);
@@ -474,10 +526,11 @@ begin
 end;
 $$;
 
--- Creates the function that returns up to i_limit entries of an SR queue behind a place that are
--- visible in one snapshot and not in another, or, without the later snapshot, those that this
--- transaction added behind a place. The search begins at i_low, so a transaction that is open for long
--- costs nothing.
+-- Creates the function that returns up to i_limit entries of an SR queue that are visible in the later
+-- snapshot of a position and not in the earlier one. The search begins at the oldest transaction that
+-- the earlier one left open and the later one sees, or behind the earlier one, so a transaction that is
+-- open for long costs nothing. Without a later snapshot it returns entries that this transaction added
+-- and has not removed: they are in no snapshot yet.
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_page_function(i_queue_id integer)
 returns void
@@ -487,24 +540,33 @@ as $$
 begin
     execute format(  -- quoted: the queue's number
         $sql$
-        create or replace function qgres.sr_page_%1$s(
-            i_position qgres._sr_position, i_low xid8, i_id bigint, i_limit bigint)
+        create or replace function qgres.sr_page_%1$s(i_position qgres._sr_position, i_limit bigint)
         returns setof qgres._sr_entry language plpgsql
         set enable_seqscan = off set enable_bitmapscan = off
         set plan_cache_mode = force_generic_plan as $body$
+        declare
+            v_low  xid8 := pg_current_xact_id_if_assigned();
+            v_id   bigint := case when i_position.own_txid = v_low then i_position.own_id else 0 end;
         begin
             if i_position.until_snapshot is null then
                 return query
                 select e.* from (select * from qgres.sr_entry_%1$s_0
                                  union all select * from qgres.sr_entry_%1$s_1) e
-                where e.entry_txid = i_low and e.entry_id > i_id
+                where e.entry_txid = v_low and e.entry_id > v_id
                 order by e.entry_txid, e.entry_id limit i_limit;
                 return;
             end if;
+            v_low := coalesce(
+                i_position.last_txid,
+                (select min(x::text::bigint)::text::xid8
+                 from pg_snapshot_xip(i_position.after_snapshot) x
+                 where pg_visible_in_snapshot(x, i_position.until_snapshot)),
+                pg_snapshot_xmax(i_position.after_snapshot));
+            v_id := coalesce(i_position.last_id, 0);
             return query
             select e.* from (select * from qgres.sr_entry_%1$s_0
                              union all select * from qgres.sr_entry_%1$s_1) e
-            where (e.entry_txid, e.entry_id) > (i_low, i_id)
+            where (e.entry_txid, e.entry_id) > (v_low, v_id)
               and e.entry_txid < pg_snapshot_xmax(i_position.until_snapshot)
               and pg_visible_in_snapshot(e.entry_txid, i_position.until_snapshot)
               and not pg_visible_in_snapshot(e.entry_txid, i_position.after_snapshot)
@@ -516,9 +578,11 @@ begin
 end;
 $$;
 
--- Creates the functions that read and write the log of positions of an SR queue.
+-- Creates the functions that read and write the log of positions of an SR queue. In REPEATABLE READ, a
+-- position that the snapshot does not see makes the next one a serialization failure, because its
+-- number is taken.
 -- locks: none. writes: the catalog.
-create or replace function qgres._build_removal_functions(i_queue_id integer)
+create or replace function qgres._build_position_functions(i_queue_id integer)
 returns void
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
@@ -537,6 +601,9 @@ begin
             from (select * from qgres.sr_position_%1$s_0
                   union all select * from qgres.sr_position_%1$s_1) p
             order by p.pos_seq desc limit 1;
+            if not found then
+                perform qgres._refuse_snapshot();
+            end if;
             return v_position;
         end;
         $body$;
@@ -544,10 +611,81 @@ begin
             i_half smallint, i_position qgres._sr_position)
         returns void language plpgsql as $body$
         begin
+            i_position.pos_seq := i_position.pos_seq + 1;
             if i_half = 0 then
                 insert into qgres.sr_position_%1$s_0 select i_position.* on conflict do nothing;
             else
                 insert into qgres.sr_position_%1$s_1 select i_position.* on conflict do nothing;
+            end if;
+        end;
+        $body$
+        $sql$, i_queue_id);
+end;
+$$;
+
+-- Creates the function that removes and returns up to i_limit entries of an SR queue: first those
+-- between the two snapshots of the position, then those since, and last those of this transaction. A
+-- page that is not full has reached the end: the position is then the later snapshot. The entries of a
+-- transaction that removed some of its own are in the next range, where own_txid leaves those out; when
+-- that range is finished, the next transaction may take the place. A call that finds nothing writes
+-- nothing, unless it finishes a range.
+-- locks: none. writes: the catalog.
+create or replace function qgres._build_remove_function(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    execute format(  -- quoted: the queue's number
+        $sql$
+        create or replace function qgres.sr_remove_%1$s(i_half smallint, i_limit bigint)
+        returns table (bytea bytea, jsonb jsonb, text text) language plpgsql as $body$
+        declare
+            v_new       qgres._sr_position%%rowtype;
+            v_entry     qgres._sr_entry;
+            v_is_fresh  boolean := false;
+            v_is_moved  boolean := false;
+        begin
+            v_new := qgres.sr_removed_%1$s();
+            while i_limit > 0 and not v_is_fresh loop
+                v_is_fresh := v_new.until_snapshot is null;
+                v_is_moved := v_is_moved or not v_is_fresh;
+                v_new.until_snapshot := coalesce(v_new.until_snapshot, pgque.tick_snapshot());
+                for v_entry in select p.* from qgres.sr_page_%1$s(v_new, i_limit) p loop
+                    i_limit := i_limit - 1;
+                    v_is_moved := true;
+                    v_new.last_txid := v_entry.entry_txid;
+                    v_new.last_id := v_entry.entry_id;
+                    bytea := v_entry.bytea;
+                    jsonb := v_entry.jsonb;
+                    text := v_entry.text;
+                    return next;
+                end loop;
+                if i_limit > 0 then
+                    v_new.after_snapshot := v_new.until_snapshot;
+                    v_new.until_snapshot := null;
+                    v_new.last_txid := null;
+                    v_new.last_id := null;
+                end if;
+            end loop;
+            if i_limit > 0 then
+                if v_new.own_txid is distinct from pg_current_xact_id_if_assigned() then
+                    v_is_moved := v_is_moved or v_new.own_txid is not null;
+                    v_new.own_txid := null;
+                    v_new.own_id := null;
+                end if;
+                for v_entry in select p.* from qgres.sr_page_%1$s(v_new, i_limit) p loop
+                    v_is_moved := true;
+                    v_new.own_txid := v_entry.entry_txid;
+                    v_new.own_id := v_entry.entry_id;
+                    bytea := v_entry.bytea;
+                    jsonb := v_entry.jsonb;
+                    text := v_entry.text;
+                    return next;
+                end loop;
+            end if;
+            if v_is_moved then
+                perform qgres.sr_move_%1$s(i_half, v_new);
             end if;
         end;
         $body$
@@ -568,11 +706,12 @@ begin
     if i_queue.queue_type = 'Serial Publisher' then
         perform qgres._build_positions_function(i_queue.queue_id);
         perform qgres._build_publish_function(i_queue.queue_id);
-        perform qgres._build_consume_function(i_queue.queue_id);
+        perform qgres._build_consume_functions(i_queue.queue_id);
     else
         perform qgres._build_add_function(i_queue.queue_id);
         perform qgres._build_page_function(i_queue.queue_id);
-        perform qgres._build_removal_functions(i_queue.queue_id);
+        perform qgres._build_position_functions(i_queue.queue_id);
+        perform qgres._build_remove_function(i_queue.queue_id);
     end if;
     for v_function in select f from qgres._queue_functions(i_queue.queue_id) f loop
         execute format('revoke all on function %s from public', v_function);  -- quoted: by regprocedure
@@ -799,8 +938,10 @@ $$;
 -- key.
 -- The half of the entries may be switched meanwhile, but not emptied, because that needs the
 -- consumer's row. A consumer that has read the half that was left moves itself, because maintenance
--- never finds one that is always consuming. With an older snapshot it does not: its position may be
--- older, and the key that shows this is in the half that it would leave.
+-- never finds one that is always consuming. One that is moved has read the half that was left, and
+-- does not read it again, so that the half is emptied while consumers overlap all the time. With an
+-- older snapshot a consumer does not move: its position may be older, and the key that shows this is
+-- in the half that it would leave.
 -- locks: the consumer's row, until the transaction ends. writes: the consumer's log, _consumer after
 -- a switch.
 create or replace function qgres.consume(
@@ -829,7 +970,8 @@ begin
         v_consumer := qgres._move_consumer(v_consumer, v_half, v_first);
     end if;
     return query execute format(
-        'select * from qgres.sp_consume_%s($1, $2, $3)', v_consumer.queue_id)  -- quoted: a number
+        'select * from qgres.sp_consume%s_%s($1, $2, $3)',  -- quoted: numbers
+        case when v_consumer.half = v_half then v_half end, v_consumer.queue_id)
     using v_consumer, v_first, row_limit;
 end;
 $$;
@@ -970,7 +1112,8 @@ $$;
 
 -- Sends an entry to the queue that logs it. ev_data is the text or, without a text, the jsonb as
 -- text; ev_extra1 the sequence number; ev_extra2 the parts that are not null; ev_extra3 the bytea in
--- hexadecimal; ev_extra4 the jsonb if ev_data is the text.
+-- hexadecimal; ev_extra4 the jsonb if ev_data is the text. Fails if the log was dropped and a queue of
+-- its name was created by hand. It looks after the insert, which keeps the queue from being dropped.
 -- locks: none beyond the insert's own. writes: the event table of the queue.
 create or replace function qgres._log_entry(
     i_queue text, i_number bigint, i_entry qgres.queue_entry)
@@ -986,6 +1129,10 @@ begin
                   case when i_entry.text is not null then 'text' end),
         encode(i_entry.bytea, 'hex'),
         case when i_entry.text is not null then i_entry.jsonb::text end);
+    if not exists (select from pgque.queue q
+                   where q.queue_name = i_queue and q.queue_addon = 'qgres') then
+        perform pgque.create_log('qgres', substr(i_queue, 7));  -- raises the error
+    end if;
 end;
 $$;
 
@@ -1010,12 +1157,46 @@ begin
             'log_queue() may only be called on Serial Publisher queues',
             'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
     end if;
-    v_name := format('qgres.%s', v_queue.queue_name);
-    perform pgque.create_queue(v_name);
+    v_name := pgque.create_log('qgres', v_queue.queue_name);
     update qgres._queue q set log_queue = v_name where q.queue_id = v_queue.queue_id;
     return v_name;
 end;
 $$;
+
+-- Returns the queue of pgque that gets the entries of a queue, or null: the queue does not exist, is
+-- not logged, or its log was dropped.
+-- locks: none. writes: nothing.
+create or replace function qgres.logged_as(queue_name text)
+returns text
+language sql stable security definer
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+    select p.queue_name
+    from qgres._queue q
+    join pgque.queue p on p.queue_name = q.log_queue and p.queue_addon = 'qgres'
+    where lower(q.queue_name) = lower($1);
+$$;
+
+-- Sends no more entries of a queue to its log. Waits until open transactions have published. The log
+-- stays, with its consumers and the entries that were published, until it is dropped with
+-- pgque.drop_queue.
+-- locks: the queue's row, until the transaction ends. writes: _queue.
+create or replace function qgres.unlog_queue(queue_name text)
+returns void
+language plpgsql security definer
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    update qgres._queue q set log_queue = null where q.queue_id = qgres.queue__get_id($1);
+end;
+$$;
+
+-- Logs that were made before queues noted which add-on created them.
+update pgque.queue p
+set queue_addon = 'qgres'
+from qgres._queue q
+where q.log_queue = p.queue_name
+  and p.queue_addon = '';
 
 -- ===== addons/qgres/publish.sql ==================================================================
 
@@ -1226,6 +1407,8 @@ begin
         perform qgres._refuse_type($1, 'raise_exception',
             'only valid for Serial Remover queues',
             'Perhaps you want to use the "Publish"() function instead?');
+    elsif to_regclass(format('qgres.sr_entry_%s_0', queue_id)) is null then
+        perform qgres._refuse_dropped(queue_id);
     elsif not v_is_ours then
         perform qgres._adopt(queue_id);
     end if;
@@ -1322,61 +1505,26 @@ declare
     v_position qgres._sr_position;
 begin
     execute format('select * from qgres.sr_removed_%s()', i_queue_id) into v_position;  -- quoted: a number
-    if v_position.pos_seq is null then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'the position of the queue is not in this transaction''s snapshot',
-            hint = 'The transaction began before the position was moved: roll back and try again.';
-    end if;
     return v_position;
 end;
 $$;
 
--- Returns up to i_limit entries that are visible in the later snapshot of a position and not in the
--- earlier one. The search begins at the oldest transaction that the earlier one left open and the
--- later one sees, or behind the earlier one.
+-- Raises the error for a snapshot that sees no position.
 -- locks: none. writes: nothing.
-create or replace function qgres._page(
-    i_queue_id integer, i_position qgres._sr_position, i_limit bigint)
-returns setof qgres._sr_entry
+create or replace function qgres._refuse_snapshot()
+returns void
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
-declare
-    v_low xid8 := coalesce(
-        i_position.last_txid,
-        (select min(x::text::bigint)::text::xid8 from pg_snapshot_xip(i_position.after_snapshot) x
-         where pg_visible_in_snapshot(x, i_position.until_snapshot)),
-        pg_snapshot_xmax(i_position.after_snapshot));
 begin
-    return query execute format(
-        'select * from qgres.sr_page_%s($1, $2, $3, $4)', i_queue_id)  -- quoted: a number
-    using i_position, v_low, coalesce(i_position.last_id, 0), i_limit;
+    raise exception using
+        errcode = 'serialization_failure',
+        message = 'the position of the queue is not in this transaction''s snapshot',
+        hint = 'The transaction began before the position was moved: roll back and try again.';
 end;
 $$;
 
--- Returns up to i_limit entries that this transaction added and has not removed. They are in no
--- snapshot yet.
--- locks: none. writes: nothing.
-create or replace function qgres._own_page(
-    i_queue_id integer, i_position qgres._sr_position, i_limit bigint)
-returns setof qgres._sr_entry
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
-as $$
-declare
-    v_own    xid8 := pg_current_xact_id_if_assigned();
-    v_after  bigint := case when i_position.own_txid = v_own then i_position.own_id else 0 end;
-begin
-    i_position.until_snapshot := null;
-    return query execute format(
-        'select * from qgres.sr_page_%s($1, $2, $3, $4)', i_queue_id)  -- quoted: a number
-    using i_position, v_own, v_after, i_limit;
-end;
-$$;
-
--- Writes the next position of an SR queue. In REPEATABLE READ, a position that the snapshot does not
--- see makes this one a serialization failure, because its number is taken.
+-- Writes the next position of an SR queue.
 -- locks: none. writes: the queue's log of positions.
 create or replace function qgres._write_position(
     i_queue_id integer, i_half integer, i_position qgres._sr_position)
@@ -1385,7 +1533,6 @@ language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
-    i_position.pos_seq := i_position.pos_seq + 1;
     execute format('select qgres.sr_move_%s($1, $2)', i_queue_id)  -- quoted: a number
     using i_half::smallint, i_position;
 end;
@@ -1416,12 +1563,8 @@ begin
 end;
 $$;
 
--- Removes and returns entries of an SR queue: first those between the two snapshots of the position,
--- then those since, and last those of this transaction. A second remover waits for the first. A page
--- that is not full has reached the end: the position is then the later snapshot. The entries of a
--- transaction that removed some of its own are in the next range, where own_txid leaves those out;
--- when that range is finished, the next transaction may take the place. A call that finds nothing
--- writes nothing, unless it finishes a range.
+-- Removes and returns entries of an SR queue. A second remover waits for the first.
+-- _build_remove_function says in which order.
 -- locks: the queue's row, until the transaction ends. writes: the queue's log of positions.
 create or replace function qgres."Remove"(queue_id integer, row_limit integer default 2147483647)
 returns table (bytea bytea, jsonb jsonb, text text)
@@ -1429,57 +1572,14 @@ language plpgsql security definer
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue     qgres._queue := qgres._lock_for_remover(queue_id);
-    v_left      bigint := coalesce(row_limit, 9223372036854775807);
-    v_new       qgres._sr_position%rowtype;
-    v_entry     qgres._sr_entry;
-    v_is_fresh  boolean := false;
-    v_is_moved  boolean := false;
+    v_queue qgres._queue := qgres._lock_for_remover(queue_id);
 begin
     if row_limit < 0 then
         perform qgres._check_limit(row_limit);
     end if;
-    v_new := qgres._removed(v_queue.queue_id);
-    while v_left > 0 and not v_is_fresh loop
-        v_is_fresh := v_new.until_snapshot is null;
-        v_is_moved := v_is_moved or not v_is_fresh;
-        v_new.until_snapshot := coalesce(v_new.until_snapshot, pgque.tick_snapshot());
-        for v_entry in select p.* from qgres._page(queue_id, v_new, v_left) p loop
-            v_left := v_left - 1;
-            v_is_moved := true;
-            v_new.last_txid := v_entry.entry_txid;
-            v_new.last_id := v_entry.entry_id;
-            bytea := v_entry.bytea;
-            jsonb := v_entry.jsonb;
-            text := v_entry.text;
-            return next;
-        end loop;
-        if v_left > 0 then
-            v_new.after_snapshot := v_new.until_snapshot;
-            v_new.until_snapshot := null;
-            v_new.last_txid := null;
-            v_new.last_id := null;
-        end if;
-    end loop;
-    if v_left > 0 and v_new.own_txid is distinct from pg_current_xact_id_if_assigned() then
-        v_is_moved := v_is_moved or v_new.own_txid is not null;
-        v_new.own_txid := null;
-        v_new.own_id := null;
-    end if;
-    if v_left > 0 then
-        for v_entry in select p.* from qgres._own_page(queue_id, v_new, v_left) p loop
-            v_is_moved := true;
-            v_new.own_txid := v_entry.entry_txid;
-            v_new.own_id := v_entry.entry_id;
-            bytea := v_entry.bytea;
-            jsonb := v_entry.jsonb;
-            text := v_entry.text;
-            return next;
-        end loop;
-    end if;
-    if v_is_moved then
-        perform qgres._write_position(queue_id, v_queue.position_half, v_new);
-    end if;
+    return query execute format(
+        'select * from qgres.sr_remove_%s($1, $2)', v_queue.queue_id)  -- quoted: a number
+    using v_queue.position_half, coalesce(row_limit, 9223372036854775807);
 end;
 $$;
 
@@ -1491,6 +1591,22 @@ language sql
 set search_path = qgres, pg_catalog, pg_temp
 as $$
     select r.* from qgres."Remove"(qgres.queue__get_id($1), $2) r;
+$$;
+
+-- Whether an SR queue holds an entry that sr_page returns for a position.
+-- locks: none. writes: nothing.
+create or replace function qgres._has_page(i_queue_id integer, i_position qgres._sr_position)
+returns boolean
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_found boolean;
+begin
+    execute format('select exists (select from qgres.sr_page_%s($1, 1))', i_queue_id)  -- quoted: a number
+    into v_found using i_position;
+    return v_found;
+end;
 $$;
 
 -- Whether an SR queue holds an entry that "Remove" would return.
@@ -1505,7 +1621,7 @@ declare
 begin
     v_position := qgres._removed(i_queue.queue_id);
     if v_position.until_snapshot is not null then
-        if exists (select from qgres._page(i_queue.queue_id, v_position, 1)) then
+        if qgres._has_page(i_queue.queue_id, v_position) then
             return true;
         end if;
         v_position.after_snapshot := v_position.until_snapshot;
@@ -1513,8 +1629,11 @@ begin
         v_position.last_id := null;
     end if;
     v_position.until_snapshot := pgque.tick_snapshot();
-    return exists (select from qgres._page(i_queue.queue_id, v_position, 1))
-        or exists (select from qgres._own_page(i_queue.queue_id, v_position, 1));
+    if qgres._has_page(i_queue.queue_id, v_position) then
+        return true;
+    end if;
+    v_position.until_snapshot := null;
+    return qgres._has_page(i_queue.queue_id, v_position);
 end;
 $$;
 
@@ -1761,11 +1880,11 @@ begin
 end;
 $$;
 
--- Takes the next step of a queue's rotation, if it is due. Returns whether it did. It waits up to two
--- seconds for its turn among publishers and removers, whom this does not delay, and then for a moment
--- for other locks, while they wait behind it.
+-- Takes the next step of a queue's rotation, if it is due. Returns whether it did. If i_is_patient, it
+-- waits up to two seconds for its turn among publishers and removers, whom this does not delay. Then
+-- it waits for a moment for other locks, while they wait behind it.
 -- locks: the queue's row, until the transaction ends; those of the step. writes: as the step does.
-create or replace function qgres._rotate(i_queue_id integer)
+create or replace function qgres._rotate(i_queue_id integer, i_is_patient boolean)
 returns integer
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
@@ -1775,9 +1894,13 @@ declare
     v_queue qgres._queue;
 begin
     perform pgque.commit_locally();
-    select q.* into v_queue from qgres._queue q where q.queue_id = i_queue_id for no key update;
+    select q.* into v_queue
+    from qgres._queue q where q.queue_id = i_queue_id for no key update skip locked;
+    if not found and i_is_patient then
+        select q.* into v_queue from qgres._queue q where q.queue_id = i_queue_id for no key update;
+    end if;
     perform set_config('lock_timeout', '100ms', true);
-    if not found then
+    if v_queue.queue_id is null then
         return 0;
     elsif not v_queue.is_left then
         return case when qgres._has_read(v_queue) then qgres._switch_half(v_queue) else 0 end;
@@ -1807,7 +1930,6 @@ begin
         join pgque.origin o on o.origin_id = q.origin_id or q.queue_type = 'Serial Publisher'
         cross join pgque.config c
         where q.is_left or q.switched_at <= clock_timestamp() - c.metadata_rotation_period
-        order by q.switched_at
     loop
         if v_queue.is_left or exists (
             select from qgres._tables(v_queue, v_queue.half) t where pg_relation_size(t) > 0)
@@ -1819,7 +1941,9 @@ end;
 $$;
 
 -- Maintenance of the add-on: takes the steps of rotation that are due. At most ten queues per call
--- have a step done, so that their publishers do not wait for long. Returns how many.
+-- have a step done, so that their publishers do not wait for long. For the same reason it waits only
+-- for the first one, when it holds none, and a random one is first, so that each gets its turn. A
+-- publisher of two queues would also be in a deadlock with it. Returns how many.
 -- locks: those of _rotate. writes: the same.
 create or replace function qgres.maint()
 returns integer
@@ -1828,11 +1952,13 @@ set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id  integer;
+    v_is_first  boolean := true;
     v_done      integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    for v_queue_id in select due from qgres._rotation_due() due loop
-        v_done := v_done + qgres._rotate(v_queue_id);
+    for v_queue_id in select due from qgres._rotation_due() due order by random() loop
+        v_done := v_done + qgres._rotate(v_queue_id, v_is_first);
+        v_is_first := false;
         exit when v_done >= 10;
     end loop;
     return v_done;
@@ -1931,8 +2057,13 @@ grant execute on function
     qgres.queue__create(text, text, integer),
     qgres.queue__drop(integer, boolean),
     qgres.log_queue(text),
+    qgres.unlog_queue(text),
     qgres.maint()
 to qgres__queue_manage, pgque_admin;
+
+-- Who consumes a log has the roles of pgque.
+grant execute on function qgres.logged_as(text)
+to pgque_reader, pgque_admin;
 
 grant execute on function
     qgres."_Publish"(integer, qgres.queue_entry),

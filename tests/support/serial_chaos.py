@@ -106,14 +106,14 @@ def drain(db: Connection, sink: str) -> None:
             return
 
 
-def work(role: str, url: str, sink: str, seed: int) -> None:
+def work(perform: Work, role: str, url: str, sink: str, seed: int) -> None:
     """Works until `stop` holds a row. Ends at an error that no lost connection explains."""
     random = Random(seed)
     while True:
         try:
             with connect(f"{url}&application_name=chaos-{role}") as db:
                 while not value(db, "select count(*) from stop"):
-                    ROLES[role](db, sink, random)
+                    perform(db, sink, random)
                 return
         except psycopg.Error as error:
             state = error.sqlstate
@@ -123,4 +123,4 @@ def work(role: str, url: str, sink: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    work(ROLES[sys.argv[1]], sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

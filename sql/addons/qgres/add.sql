@@ -19,6 +19,8 @@ begin
         perform qgres._refuse_type($1, 'raise_exception',
             'only valid for Serial Remover queues',
             'Perhaps you want to use the "Publish"() function instead?');
+    elsif to_regclass(format('qgres.sr_entry_%s_0', queue_id)) is null then
+        perform qgres._refuse_dropped(queue_id);
     elsif not v_is_ours then
         perform qgres._adopt(queue_id);
     end if;

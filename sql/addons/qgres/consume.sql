@@ -39,8 +39,10 @@ $$;
 -- key.
 -- The half of the entries may be switched meanwhile, but not emptied, because that needs the
 -- consumer's row. A consumer that has read the half that was left moves itself, because maintenance
--- never finds one that is always consuming. With an older snapshot it does not: its position may be
--- older, and the key that shows this is in the half that it would leave.
+-- never finds one that is always consuming. One that is moved has read the half that was left, and
+-- does not read it again, so that the half is emptied while consumers overlap all the time. With an
+-- older snapshot a consumer does not move: its position may be older, and the key that shows this is
+-- in the half that it would leave.
 -- locks: the consumer's row, until the transaction ends. writes: the consumer's log, _consumer after
 -- a switch.
 create or replace function qgres.consume(
@@ -69,7 +71,8 @@ begin
         v_consumer := qgres._move_consumer(v_consumer, v_half, v_first);
     end if;
     return query execute format(
-        'select * from qgres.sp_consume_%s($1, $2, $3)', v_consumer.queue_id)  -- quoted: a number
+        'select * from qgres.sp_consume%s_%s($1, $2, $3)',  -- quoted: numbers
+        case when v_consumer.half = v_half then v_half end, v_consumer.queue_id)
     using v_consumer, v_first, row_limit;
 end;
 $$;

@@ -48,8 +48,13 @@ grant execute on function
     qgres.queue__create(text, text, integer),
     qgres.queue__drop(integer, boolean),
     qgres.log_queue(text),
+    qgres.unlog_queue(text),
     qgres.maint()
 to qgres__queue_manage, pgque_admin;
+
+-- Who consumes a log has the roles of pgque.
+grant execute on function qgres.logged_as(text)
+to pgque_reader, pgque_admin;
 
 grant execute on function
     qgres."_Publish"(integer, qgres.queue_entry),

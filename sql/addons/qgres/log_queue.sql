@@ -4,7 +4,8 @@
 
 -- Sends an entry to the queue that logs it. ev_data is the text or, without a text, the jsonb as
 -- text; ev_extra1 the sequence number; ev_extra2 the parts that are not null; ev_extra3 the bytea in
--- hexadecimal; ev_extra4 the jsonb if ev_data is the text.
+-- hexadecimal; ev_extra4 the jsonb if ev_data is the text. Fails if the log was dropped and a queue of
+-- its name was created by hand. It looks after the insert, which keeps the queue from being dropped.
 -- locks: none beyond the insert's own. writes: the event table of the queue.
 create or replace function qgres._log_entry(
     i_queue text, i_number bigint, i_entry qgres.queue_entry)
@@ -20,6 +21,10 @@ begin
                   case when i_entry.text is not null then 'text' end),
         encode(i_entry.bytea, 'hex'),
         case when i_entry.text is not null then i_entry.jsonb::text end);
+    if not exists (select from pgque.queue q
+                   where q.queue_name = i_queue and q.queue_addon = 'qgres') then
+        perform pgque.create_log('qgres', substr(i_queue, 7));  -- raises the error
+    end if;
 end;
 $$;
 
@@ -44,9 +49,43 @@ begin
             'log_queue() may only be called on Serial Publisher queues',
             'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
     end if;
-    v_name := format('qgres.%s', v_queue.queue_name);
-    perform pgque.create_queue(v_name);
+    v_name := pgque.create_log('qgres', v_queue.queue_name);
     update qgres._queue q set log_queue = v_name where q.queue_id = v_queue.queue_id;
     return v_name;
 end;
 $$;
+
+-- Returns the queue of pgque that gets the entries of a queue, or null: the queue does not exist, is
+-- not logged, or its log was dropped.
+-- locks: none. writes: nothing.
+create or replace function qgres.logged_as(queue_name text)
+returns text
+language sql stable security definer
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+    select p.queue_name
+    from qgres._queue q
+    join pgque.queue p on p.queue_name = q.log_queue and p.queue_addon = 'qgres'
+    where lower(q.queue_name) = lower($1);
+$$;
+
+-- Sends no more entries of a queue to its log. Waits until open transactions have published. The log
+-- stays, with its consumers and the entries that were published, until it is dropped with
+-- pgque.drop_queue.
+-- locks: the queue's row, until the transaction ends. writes: _queue.
+create or replace function qgres.unlog_queue(queue_name text)
+returns void
+language plpgsql security definer
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    update qgres._queue q set log_queue = null where q.queue_id = qgres.queue__get_id($1);
+end;
+$$;
+
+-- Logs that were made before queues noted which add-on created them.
+update pgque.queue p
+set queue_addon = 'qgres'
+from qgres._queue q
+where q.log_queue = p.queue_name
+  and p.queue_addon = '';

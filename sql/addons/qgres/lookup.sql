@@ -69,14 +69,23 @@ begin
 end;
 $$;
 
--- Returns the id of a queue.
+-- Returns the id of a queue. It has no SET clause, for speed.
 -- locks: none. writes: nothing.
 create or replace function qgres.queue__get_id(queue_name text)
 returns integer
-language sql stable
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql stable
 as $$
-    select (qgres.queue__get($1)).queue_id;
+declare
+    v_id pg_catalog.int4;
+begin
+    select q.queue_id into v_id
+    from qgres.queue q
+    where pg_catalog.lower(q.queue_name) operator(pg_catalog.=) pg_catalog.lower($1);
+    if not found then
+        perform qgres.queue__get($1);
+    end if;
+    return v_id;
+end;
 $$;
 
 -- Raises the error for a call on a queue of the other type, or for an unknown queue.
@@ -95,6 +104,23 @@ begin
         message = i_message,
         detail = format('queue_id %s is type "%s"', v_queue.queue_id, v_queue.queue_type),
         hint = i_hint;
+end;
+$$;
+
+-- Raises the error for a queue that was dropped after this transaction looked it up.
+-- locks: none. writes: nothing.
+create or replace function qgres._refuse_dropped(i_queue_id integer)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    perform qgres.queue__get(i_queue_id);
+    raise exception using
+        errcode = 'serialization_failure',
+        message = format('queue_id %s was dropped, which this transaction''s snapshot does not show',
+                         i_queue_id),
+        hint = 'Roll back and try again.';
 end;
 $$;
 

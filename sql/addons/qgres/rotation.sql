@@ -201,11 +201,11 @@ begin
 end;
 $$;
 
--- Takes the next step of a queue's rotation, if it is due. Returns whether it did. It waits up to two
--- seconds for its turn among publishers and removers, whom this does not delay, and then for a moment
--- for other locks, while they wait behind it.
+-- Takes the next step of a queue's rotation, if it is due. Returns whether it did. If i_is_patient, it
+-- waits up to two seconds for its turn among publishers and removers, whom this does not delay. Then
+-- it waits for a moment for other locks, while they wait behind it.
 -- locks: the queue's row, until the transaction ends; those of the step. writes: as the step does.
-create or replace function qgres._rotate(i_queue_id integer)
+create or replace function qgres._rotate(i_queue_id integer, i_is_patient boolean)
 returns integer
 language plpgsql
 set search_path = qgres, pg_catalog, pg_temp
@@ -215,9 +215,13 @@ declare
     v_queue qgres._queue;
 begin
     perform pgque.commit_locally();
-    select q.* into v_queue from qgres._queue q where q.queue_id = i_queue_id for no key update;
+    select q.* into v_queue
+    from qgres._queue q where q.queue_id = i_queue_id for no key update skip locked;
+    if not found and i_is_patient then
+        select q.* into v_queue from qgres._queue q where q.queue_id = i_queue_id for no key update;
+    end if;
     perform set_config('lock_timeout', '100ms', true);
-    if not found then
+    if v_queue.queue_id is null then
         return 0;
     elsif not v_queue.is_left then
         return case when qgres._has_read(v_queue) then qgres._switch_half(v_queue) else 0 end;
@@ -247,7 +251,6 @@ begin
         join pgque.origin o on o.origin_id = q.origin_id or q.queue_type = 'Serial Publisher'
         cross join pgque.config c
         where q.is_left or q.switched_at <= clock_timestamp() - c.metadata_rotation_period
-        order by q.switched_at
     loop
         if v_queue.is_left or exists (
             select from qgres._tables(v_queue, v_queue.half) t where pg_relation_size(t) > 0)
@@ -259,7 +262,9 @@ end;
 $$;
 
 -- Maintenance of the add-on: takes the steps of rotation that are due. At most ten queues per call
--- have a step done, so that their publishers do not wait for long. Returns how many.
+-- have a step done, so that their publishers do not wait for long. For the same reason it waits only
+-- for the first one, when it holds none, and a random one is first, so that each gets its turn. A
+-- publisher of two queues would also be in a deadlock with it. Returns how many.
 -- locks: those of _rotate. writes: the same.
 create or replace function qgres.maint()
 returns integer
@@ -268,11 +273,13 @@ set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id  integer;
+    v_is_first  boolean := true;
     v_done      integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    for v_queue_id in select due from qgres._rotation_due() due loop
-        v_done := v_done + qgres._rotate(v_queue_id);
+    for v_queue_id in select due from qgres._rotation_due() due order by random() loop
+        v_done := v_done + qgres._rotate(v_queue_id, v_is_first);
+        v_is_first := false;
         exit when v_done >= 10;
     end loop;
     return v_done;

@@ -7,6 +7,7 @@ from tests.support.serial import ROLES
 
 MANAGE, INSERT, DELETE = ROLES
 PUBLIC = "public"
+READER = "pgque_reader"
 FORMS = [
     f"{queue},{parts}"
     for queue in ("integer", "text")
@@ -34,6 +35,8 @@ FUNCTIONS = {
     "queue__drop(integer,boolean)": ("v", False, True, MANAGE),
     "queue__drop(text,boolean)": ("v", False, False, PUBLIC),
     "log_queue(text)": ("v", False, True, MANAGE),
+    "unlog_queue(text)": ("v", False, True, MANAGE),
+    "logged_as(text)": ("s", False, True, READER),
     "queue__create(text,text,integer)": ("v", False, True, MANAGE),
     "queue__partition(text,text)": ("s", False, True, PUBLIC),
     '"Publish"(text,text,bytea,jsonb,text)': ("v", False, False, PUBLIC),
@@ -62,7 +65,7 @@ def test_a_function_is_granted_to_its_role_and_to_admins(db: Connection, signatu
         f"qgres.{signature}",
     )
     role = FUNCTIONS[signature][3]
-    admins = [("pgque_admin",)] if role == "qgres__queue_manage" else []
+    admins = [("pgque_admin",)] if role in (MANAGE, READER) else []
     assert sorted(granted) == sorted([(role,), *admins])
 
 

@@ -35,6 +35,7 @@ from tests.support.serial import add, make_sp, make_sr, numbers, publish, remove
         ("\"Remove\"('sr', -1)", "2201W", "row_limit must not be negative, it is -1"),
         ("log_queue(null)", "P0002", 'queue "<NULL>" does not exist'),
         ("log_queue('nowhere')", "P0002", 'queue "nowhere" does not exist'),
+        ("unlog_queue('nowhere')", "P0002", 'queue "nowhere" does not exist'),
         ("log_queue('sr')", "22023", "log_queue() may only be called on Serial Publisher queues"),
     ],
 )

@@ -101,6 +101,13 @@ def test_a_logged_queue_is_read_by_a_consumer_of_the_engine(client: Client) -> N
     assert batch is not None
     assert [(message.payload, message.extra1) for message in batch.events()] == [('{"a": 1}', "1")]
     batch.ack()
+    client.serial.unlog("orders")
+    client.serial.publish("orders", json={"a": 2})
+    client.force_next_tick(log)
+    client.ticker()
+    batch = client.claim(log, "reader", owner="me")
+    assert batch is not None
+    assert list(batch.events()) == []
 
 
 def test_errors_say_what_to_do(client: Client, database_url: str) -> None:
@@ -140,6 +147,7 @@ def test_arguments_of_another_type_are_refused(client: Client, call: object, tex
         (lambda serial: serial.create("new", "SP"), "manage"),
         (lambda serial: serial.drop("orders", force=True), "manage"),
         (lambda serial: serial.log("orders"), "manage"),
+        (lambda serial: serial.unlog("orders"), "manage"),
         (lambda serial: serial.publish("orders"), "insert"),
         (lambda serial: serial.add("work"), "insert"),
         (lambda serial: serial.consume("orders", "billing"), "delete"),

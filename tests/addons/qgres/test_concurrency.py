@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.publishers import Publishers
-from tests.support.queues import Connection, connect, refused, value, wait_until_blocked
+from tests.support.queues import Connection, connect, refused, rows, value, wait_until_blocked
 from tests.support.serial import (
     add,
     consume,
@@ -279,3 +279,41 @@ def test_many_sessions_add_and_remove_each_entry_once(db: Connection, database_u
         for suffix in ("", "b")
     ]
     assert sorted(removed) == sorted(expected)
+
+
+DROPPED = {
+    "\"Publish\"('sp', 'a'::text)": "queue_id 1 does not exist",
+    "consume('sp', 'c')": "queue_id 1 does not exist",
+    "add('sr', 'a'::text)": "queue_id 2 does not exist",
+    "\"Remove\"('sr')": "queue_id 2 does not exist",
+}
+
+
+@pytest.mark.parametrize("call", DROPPED)
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_call_behind_a_drop_says_that_there_is_no_queue(
+    db: Connection, another: Another, background: ThreadPoolExecutor, call: str, is_warm: bool
+) -> None:
+    make_sp(db)
+    make_sr(db)
+    second = another()
+    if is_warm:  # its statements are prepared then
+        rows(second, f"select 1 from qgres.{call}")
+    db.execute("begin")
+    value(db, "select count(qgres.queue__drop(queue_id, true)) from qgres.queue")
+    waiting = background.submit(rows, second, f"select 1 from qgres.{call}")
+    wait_until_blocked(another(), second)
+    db.execute("commit")
+    with refused("P0002", DROPPED[call]):
+        waiting.result()
+
+
+def test_an_old_snapshot_adds_to_no_dropped_queue(db: Connection, another: Another) -> None:
+    make_sr(db)
+    old = another()
+    with old.transaction():
+        old.execute("set transaction isolation level repeatable read")
+        assert value(old, "select count(*) from qgres.queue") == 1
+        value(db, "select qgres.queue__drop('sr', true)::text")
+        with refused("40001", "queue_id 1 was dropped"), old.transaction():
+            add(old, "a")

@@ -11,7 +11,7 @@ from pgque_dagster import SparkBatch, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.publishers import Publishers
-from tests.support.queues import Connection, drain, refused, rows, tick, value
+from tests.support.queues import Connection, drain, refused, rows, tick, value, wait_until_blocked
 from tests.support.serial import make_sp, publish
 
 Another = Callable[[], Connection]
@@ -85,6 +85,23 @@ def test_publishing_without_the_log_fails_and_loses_nothing(logged: Connection) 
         publish(logged, "a", queue="Orders")
     value(logged, "select qgres.log_queue('Orders')")
     assert publish(logged, "b", queue="Orders") == [1]
+    value(logged, "select pgque.drop_queue(%s, true)", LOG)
+    value(logged, "select qgres.unlog_queue('orders')::text")
+    assert publish(logged, "c", queue="Orders") == [2]
+
+
+def test_unlogging_waits_for_a_publisher_whose_entry_is_logged(
+    logged: Connection, another: Another, background: ThreadPoolExecutor
+) -> None:
+    publisher = another()
+    waiting = another()
+    with publisher.transaction():
+        publish(publisher, "a", queue="Orders")
+        unlogging = background.submit(value, waiting, "select qgres.unlog_queue('Orders')::text")
+        wait_until_blocked(logged, waiting)
+    unlogging.result(10)
+    publish(logged, "b", queue="Orders")
+    assert read(logged, "ev_data") == [("a",)]
 
 
 def test_a_name_too_long_for_the_log_is_refused(db: Connection) -> None:

@@ -14,6 +14,7 @@ CALLS = {
     "queue__create('new', 'Serial Remover'::qgres.queue_type)": MANAGE,
     "queue__drop('sp', true)": MANAGE,
     "log_queue('sp')": MANAGE,
+    "unlog_queue('sp')": MANAGE,
     "queue__create('parts', 'SP', 2)": MANAGE,
     "maint()": MANAGE,
     "\"Publish\"('sp', 'a')": INSERT,
@@ -79,7 +80,8 @@ def test_nobody_reads_or_writes_the_tables(queues: Connection, database_url: str
 def test_internal_functions_are_closed(
     queues: Connection, database_url: str, another: Callable[[], Connection]
 ) -> None:
-    for function in ("_floor(q)", "_adopt(q.queue_id)", "_rotate(q.queue_id)", "_empty_half(q)"):
+    functions = ("_floor(q)", "_adopt(q.queue_id)", "_rotate(q.queue_id, true)", "_empty_half(q)")
+    for function in functions:
         with connect(as_login(database_url, *ROLES)) as member, refused("42501"):
             rows(member, f"select qgres.{function} from qgres._queue q")
     with connect(as_login(database_url, *ROLES)) as member, refused("42501", "uninstall"):

@@ -1,6 +1,7 @@
 """Rotation gives space back by TRUNCATE, and takes no entry that somebody needs."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -328,3 +329,62 @@ def test_many_queues_rotate_in_portions(db: Connection) -> None:
     rotate(db)
     assert sum(stored(db, queue) for queue in queues) == 0
     assert publish(db, "b", queue="q7") == [2]
+
+
+def test_rotation_waits_only_while_it_holds_no_queue(db: Connection, another: Another) -> None:
+    queues = [f"q{number}" for number in range(8)]
+    for name in queues:
+        make_sp(db, name)
+        publish(db, "a", queue=name)
+        consume(db, queue=name)
+    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    publisher = another()
+    with publisher.transaction():
+        for name in queues[1:]:
+            publish(publisher, "b", queue=name)
+        # It waits two seconds once, not for each of seven queues.
+        db.execute("set statement_timeout = '10s'")
+        assert value(db, "select qgres.maint()") == 1
+
+
+def test_consumers_that_overlap_all_the_time_do_not_keep_a_half(
+    db: Connection, another: Another
+) -> None:
+    names = [f"c{number}" for number in range(6)]
+    queue = make_sp(db, consumers=tuple(names))
+    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    stopping = threading.Event()
+    read: dict[str, list[int]] = {name: [] for name in names}
+
+    def consume_slowly(name: str, own: Connection, delay: float) -> None:
+        stopping.wait(delay)
+        while not stopping.is_set():
+            with own.transaction():
+                read[name] += numbers(own, name)
+                stopping.wait(0.6)  # longer than the step waits for the lock
+        read[name] += numbers(own, name)
+
+    sessions = [another() for _ in names]
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        running = [
+            pool.submit(consume_slowly, name, own, number / 10)
+            for number, (name, own) in enumerate(zip(names, sessions, strict=True))
+        ]
+        try:
+            ends_at = time.monotonic() + 40
+            emptied = was_left = 0
+            while emptied < 2 and time.monotonic() < ends_at:
+                publish(db, "a")
+                value(db, "select qgres.maint()")
+                is_left = value(db, "select is_left::int from qgres._queue")
+                emptied += is_left < was_left
+                was_left = is_left
+        finally:
+            stopping.set()
+        for each in running:
+            each.result(10)
+    assert emptied == 2
+    last = publish(db, "last")[0]
+    for name in names:
+        assert read[name] + numbers(db, name) == list(range(1, last + 1))
+    assert stored(db, queue) < last
