@@ -392,18 +392,28 @@ end;
 $$;
 
 -- Drops the views of a queue that is being dropped. The event tables are dropped later, by
--- maintenance, which could not do it while views read them.
+-- maintenance, which could not do it while views read them. It waits for other transactions that use
+-- the views for a second at most, because producers wait behind it.
 -- locks: the views, exclusively. writes: the catalog.
 create or replace function pgq.drop_event_views()
 returns trigger
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     execute format(  -- quoted: a number
         'drop view if exists pgq.event_%1$s, pgq.event_%1$s_0, pgq.event_%1$s_1, pgq.event_%1$s_2',
         old.queue_id);
     return null;
+exception
+    when lock_not_available then
+        raise exception using
+            errcode = 'lock_not_available',
+            message = format('an open transaction uses the views pgq.event_%s of the queue',
+                             old.queue_id),
+            hint = format('Try again when it has ended. Its process: select pid from pg_locks where '
+                          'relation::regclass::text ~ ''pgq.event_%s(_|$)'';', old.queue_id);
 end;
 $$;
 
@@ -442,10 +452,9 @@ begin
     if not found then
         perform pgque.refuse_insert(q.queue_name) from pgque.queue q where q.queue_id = v_queue_id;
     end if;
-    perform pgq.check_tx_limit(q.queue_name)
-    from pgq.queue_extra x
-    join pgque.queue q on q.queue_id = x.queue_id
-    where x.queue_id = v_queue_id;
+    if exists (select from pgq.queue_extra x where x.queue_id = v_queue_id) then
+        perform pgq.check_tx_limit(q.queue_name) from pgque.queue q where q.queue_id = v_queue_id;
+    end if;
     return new;
 end;
 $$;

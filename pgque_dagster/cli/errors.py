@@ -37,6 +37,9 @@ _WAYS_OUT: dict[type[PgqueError], str] = {
 # The client's guess which queue was meant, at the beginning of its hint.
 _GUESS = re.compile(r"Did you mean [^?]+\? ?")
 
+# The server's hint for a queue that only an add-on creates.
+_LOG_FIRST = re.compile(r"Log the (?:topic|serial queue): ")
+
 # `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.
 _SECRETS = re.compile(
     r"://[^\s/@:]*:(?P<uri>[^\s]*)@|password\s*=\s*(?P<key>'[^']*'|[^\s&]+)", re.I
@@ -77,10 +80,15 @@ def guess_of(error: PgqueError) -> str:
     return guess[0] if guess else ""
 
 
+def is_log(error: PgqueError) -> bool:
+    """Whether a queue is missing that would log a topic or a serial queue."""
+    return isinstance(error, QueueNotFound) and _LOG_FIRST.search(error.hint) is not None
+
+
 def one_line(error: Exception) -> str:
     """Returns what is wrong and what to do as one line."""
     if isinstance(error, PgqueError):
-        command = _WAYS_OUT.get(type(error))
+        command = None if is_log(error) else _WAYS_OUT.get(type(error))
         way_out = f"{guess_of(error)}{command}" if command else error.hint
         message = str(error.args[0])
         text = f"{message.rstrip('.')}. {way_out}" if way_out else message

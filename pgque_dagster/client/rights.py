@@ -25,7 +25,7 @@ ticker ticker_pace
 """
 _CALL = re.compile(r"\b(?:pgque|postgremq)\.(\w+)\s*\(")
 # Functions of the add-on qgres; those not listed need qgres__queue_delete.
-_SERIAL_MANAGE = "queue__create queue__drop log_queue"
+_SERIAL_MANAGE = "queue__create queue__drop log_queue unlog_queue"
 _SERIAL_INSERT = "Publish add"
 _SERIAL_CALL = re.compile(r'\bqgres\."?(\w+)"?\s*\(')
 
@@ -33,6 +33,8 @@ _SERIAL_CALL = re.compile(r'\bqgres\."?(\w+)"?\s*\(')
 def role_for(statement: str) -> str | None:
     """Returns the role that a statement needs; None if it calls no function of ours."""
     serial = _SERIAL_CALL.findall(statement)
+    if serial == ["logged_as"]:
+        return "pgque_reader"
     if serial:
         manages, inserts = (serial[0] in each.split() for each in (_SERIAL_MANAGE, _SERIAL_INSERT))
         return f"qgres__queue_{'manage' if manages else 'insert' if inserts else 'delete'}"

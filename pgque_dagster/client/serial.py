@@ -180,6 +180,11 @@ class SerialOperations:
         """
         return Call("select qgres.log_queue(%s)", (queue,), first)
 
+    @operation
+    def unlog(self, queue: str) -> Call[None]:
+        """Sends no more entries of an SP queue to the queue that logs it, which stays."""
+        return Call("select qgres.unlog_queue(%s)", (queue,), nothing)
+
 
 class SerialQueues(SerialOperations, Face):
     """The serial queues of a database, as `Client.serial`.

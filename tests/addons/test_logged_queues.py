@@ -1,5 +1,6 @@
 """A topic and a serial queue are read by Dagster, Spark and streams like any queue."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, installer, pgque_asset
-from pgque_dagster.client import AddonMissing, PermissionDenied, QueueNotFound
+from pgque_dagster.client import AddonMissing, InvalidArgument, PermissionDenied, QueueNotFound
 from pgque_dagster.spark import register
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
 from tests.support.dg_project import DgProject
 from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, tick, value
+from tests.support.queues import Connection, connect, drain, stored_payloads, tick, value
 from tests.support.streams import needs_available_now
 
 PUBLISH = {
@@ -26,6 +27,10 @@ PUBLISH = {
 DECLARED: dict[str, dict[str, Any]] = {
     "postgremq": {"topics": ["orders"]},
     "qgres": {"serial_queues": ["orders"]},
+}
+LOGGING = {
+    "postgremq": ("postgremq.log_topic", "postgremq.unlog_topic"),
+    "qgres": ("qgres.log_queue", "qgres.unlog_queue"),
 }
 each_addon = pytest.mark.parametrize("addon", DECLARED)
 
@@ -120,7 +125,8 @@ def test_a_stream_gets_each_entry_once(
 def test_a_reader_starts_where_an_administrator_did(url: str, addon: str) -> None:
     installer.install(url, [addon])
     reader = as_login(url, "pgque_reader")
-    with pytest.raises(PermissionDenied, match=f'queue "{addon}.orders" does not exist') as error:
+    text = f'nothing is logged in queue "{addon}.orders"'
+    with pytest.raises(PermissionDenied, match=text) as error:
         PgqueResource(url=reader, **DECLARED[addon]).database_url()
     assert f"select {addon}.log_" in str(error.value.hint)
     PgqueResource(url=url, **DECLARED[addon]).database_url()
@@ -137,6 +143,100 @@ def test_a_queue_of_an_unlogged_name_is_not_made_by_hand(url: str, addon: str) -
         value(db, "select pgque.register_consumer(%s, 'c')", queue)
     assert f"select {addon}.log_" in str(raised.value.diag.message_hint)
     assert "create-queue" not in str(error.value)
+
+
+@each_addon
+def test_a_queue_that_was_created_by_hand_is_not_taken_for_the_log(url: str, addon: str) -> None:
+    queue = f"{addon}.orders"
+    installer.install(url, [addon])
+    with connect(url) as db:
+        value(db, "select pgque.create_queue(%s)", queue)
+        value(db, "select pgque.send(%s, 'not a message')", queue)
+    resource = PgqueResource(url=url, **DECLARED[addon])
+    reader = PgqueResource(url=as_login(url, "pgque_reader"), **DECLARED[addon])
+    text = f'"{queue}" exists, and {addon} did not create it'
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match=text) as error:
+            resource.database_url()
+        assert f"select pgque.drop_queue('{queue}')" in str(error.value.hint)
+        with pytest.raises(PermissionDenied, match="nothing is logged"):
+            reader.database_url()
+    with connect(url) as db:
+        value(db, "select pgque.drop_queue(%s)", queue)
+    assert resource.database_url() == url
+    assert reader.database_url() == reader.url
+
+
+@each_addon
+def test_a_log_that_was_made_before_queues_noted_their_add_on_goes_on(
+    db: Connection, url: str, publish: Callable[[str, range], None], addon: str
+) -> None:
+    PgqueResource(url=url, **DECLARED[addon]).database_url()
+    db.execute("update pgque.queue set queue_addon = ''")
+    installer.install(url)
+    publish(addon, range(1))
+    assert value(db, f"select {addon}.logged_as('orders')") == f"{addon}.orders"
+
+
+@each_addon
+def test_a_queue_created_by_hand_after_the_log_was_dropped_gets_nothing(
+    url: str, addon: str, publish: Callable[[str, range], None]
+) -> None:
+    queue = f"{addon}.orders"
+    PgqueResource(url=url, **DECLARED[addon]).database_url()
+    with connect(url) as db:
+        value(db, "select pgque.drop_queue(%s)", queue)
+        value(db, "select pgque.create_queue(%s)", queue)
+        assert value(db, f"select {addon}.logged_as('orders')") is None
+    installer.install(url, [addon])
+    with pytest.raises(psycopg.Error, match=f"exists, and {addon} did not create it"):
+        publish(addon, range(1, 2))
+    with connect(url) as db:
+        assert stored_payloads(db, queue) == set()
+
+
+@each_addon
+def test_a_log_that_was_dropped_is_created_again(url: str, addon: str) -> None:
+    logged = f"select {addon}.logged_as('orders')"
+    installer.install(url, [addon])
+    with connect(url) as db:
+        assert value(db, logged) is None
+        PgqueResource(url=url, **DECLARED[addon]).database_url()
+        assert value(db, logged) == f"{addon}.orders"
+        value(db, "select pgque.drop_queue(%s)", f"{addon}.orders")
+        assert value(db, logged) is None
+        PgqueResource(url=url, install="never", **DECLARED[addon]).database_url()
+        assert value(db, logged) == f"{addon}.orders"
+
+
+@each_addon
+def test_logging_is_switched_off_and_on_again(
+    url: str, addon: str, publish: Callable[[str, range], None]
+) -> None:
+    log, unlog = LOGGING[addon]
+    queue = f"{addon}.orders"
+    resource = PgqueResource(url=url, consumers={queue: ["c"]}, **DECLARED[addon])
+    resource.database_url()
+    publish(addon, range(1, 2))
+    with connect(url) as db:
+        for _ in range(2):
+            value(db, f"select {unlog}('orders')::text")
+        assert value(db, f"select {addon}.logged_as('orders')") is None
+        publish(addon, range(2, 3))
+        assert value(db, f"select {log}('orders')") == queue
+        publish(addon, range(3, 4))
+        data = [json.loads(str(event)) for event in drain(db, queue)]
+    assert data == [{"n": 1}, {"n": 3}]
+
+
+def test_a_serial_queue_may_be_declared_in_another_case(url: str) -> None:
+    PgqueResource(url=url, serial_queues=["Orders"]).database_url()
+    reader = as_login(url, "pgque_reader")
+    other = PgqueResource(url=reader, serial_queues=["ORDERS"], consumers={"qgres.Orders": ["c"]})
+    assert other.database_url() == reader
+    with connect(url) as db:
+        queues = "select array_agg(queue_name) from pgque.queue"
+        assert value(db, queues) == ["qgres.Orders"]
 
 
 def test_removing_an_add_on_that_is_not_installed_says_which_are(url: str) -> None:

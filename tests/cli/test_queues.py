@@ -200,3 +200,20 @@ def test_names_cannot_steer_the_terminal(pgque: Pgque) -> None:
 
     assert "\x1b" not in output
     assert r"red\x1b[31m" in output
+
+
+@pytest.mark.parametrize("command", ["register {} c", "consumers {}", "tail {}", "send {} 1"])
+@pytest.mark.parametrize(
+    ("queue", "call"),
+    [
+        ("postgremq.tea", "Log the topic: select postgremq.log_topic('tea');"),
+        ("qgres.tea", "Log the serial queue: select qgres.log_queue('tea');"),
+    ],
+)
+def test_a_queue_that_is_not_logged_is_not_to_be_created(
+    refused: Refused, command: str, queue: str, call: str
+) -> None:
+    message = refused(*command.format(queue).split())
+    assert f'queue "{queue}" does not exist' in message
+    assert call in message
+    assert "create-queue" not in message

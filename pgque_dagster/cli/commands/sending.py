@@ -12,7 +12,7 @@ import click
 from ...client import Client, MalformedPayload, QueueNotFound
 from ...client.models import FIRST_ENTRY_ID
 from ..database import Database, pass_database
-from ..errors import QueueToSendTo, guess_of
+from ..errors import QueueToSendTo, guess_of, is_log
 from ..examples import examples
 from ..lines import Lines, checked
 from ..output import show_result
@@ -162,6 +162,8 @@ def _explained(queue: str) -> Iterator[None]:
     try:
         yield
     except QueueNotFound as error:
+        if is_log(error):
+            raise
         raise QueueToSendTo(
             str(error.args[0]),
             f"{guess_of(error)}`pgque create-queue {shlex.quote(queue)}` creates it, and an event"

@@ -2,10 +2,20 @@
 
 from .call import Call, first
 
+_LOGGED_AS = {
+    "postgremq": "select postgremq.logged_as(%s)",
+    "qgres": "select qgres.logged_as(%s)",
+}
+
 
 def log_topic(topic: str) -> Call[str]:
     """Creates a topic if it is missing, and logs it; returns the name of the queue."""
     return Call("select postgremq.log_topic(postgremq.create_topic(%s))", (topic,), first)
+
+
+def logged_as(addon: str, name: str) -> Call[str | None]:
+    """The queue that logs a topic or a serial queue; None if it is not logged."""
+    return Call(_LOGGED_AS[addon], (name,), first)
 
 
 def has_serial_queue(queue: str) -> Call[bool]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
 from tests.support.queues import Connection, refused, rotate, rows, tick, value
@@ -166,6 +167,19 @@ def test_views_of_event_tables_come_and_go_with_their_queue(db: Connection) -> N
     assert value(db, views) == 4
     value(db, "select pgque.maint_event_tables()")
     assert value(db, "select to_regclass('pgque.event_2_dropped')") is None
+
+
+def test_a_queue_whose_views_are_in_use_is_not_dropped(db: Connection, another: Another) -> None:
+    value(db, "select pgq.create_queue('read')")
+    reader = another()
+    with reader.transaction():
+        rows(reader, "select * from pgq.event_2_0")
+        with pytest.raises(psycopg.errors.LockNotAvailable, match=r"views pgq\.event_2 ") as caught:
+            value(db, "select pgq.drop_queue('read')")
+        process = str(caught.value.diag.message_hint).split("process: ")[1]
+        assert (reader.info.backend_pid,) in rows(db, process)
+        assert value(another(), "select pgq.insert_event('read', 't', 'a')") == 1
+    assert value(db, "select pgq.drop_queue('read')") == 1
 
 
 def test_events_can_be_selected_from_their_tables(db: Connection) -> None:
