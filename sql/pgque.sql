@@ -109,7 +109,8 @@ begin
         where c.relnamespace = 'pgque'::regnamespace
           and c.relkind in ('r', 'v', 'm', 'p')
           and (i_with_events or c.relname !~ '^event' or to_regclass('pgque.event') is null)
-        order by c.relname = 'queue', c.relkind desc, c.relname);
+        order by array_position(array['config', 'queue'], c.relname::text) nulls last,
+                 c.relkind desc, c.relname);
 end;
 $$;
 
@@ -120,9 +121,9 @@ $$;
 -- if one is not free, releases all and tries again, for a minute or the session's lock_timeout. It
 -- also tries again if a table was created or dropped meanwhile. Its error names the sessions that hold
 -- the locks. Most attempts wait for 10 ms at most;
--- every 40th waits for up to 800 ms, which is less than the time after which PostgreSQL looks for a
--- deadlock (a second). The table queue, which every producer's open transaction has read, comes
--- last, so that other sessions wait for it without holding locks.
+-- every tenth waits for up to 800 ms, which is less than the time after which PostgreSQL looks for a
+-- deadlock (a second). The tables config and queue come first: nearly every call reads them before
+-- others, so new calls wait without holding locks while transactions that are open go on.
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
@@ -139,7 +140,7 @@ declare
     v_holders  text;
 begin
     for v_attempt in 1 .. 1000000 loop
-        v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 40 = 0
+        v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 10 = 0
                          then interval '800 ms' else interval '10 ms' end);
         v_locks := pgque.table_locks(i_with_events);
         begin
@@ -166,6 +167,7 @@ begin
     from pg_locks l
     join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
     where l.granted
+      and l.pid is distinct from pg_backend_pid()
       and l.database = (select d.oid from pg_database d where d.datname = current_database());
     raise exception using
         errcode = 'lock_not_available',

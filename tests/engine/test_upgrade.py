@@ -228,11 +228,13 @@ def test_the_older_file_is_refused_afterwards(old: Connection, released: Path) -
     assert catalog(old) == before
 
 
+@pytest.mark.timeout(1200)
 def test_a_running_crowd_loses_nothing(old: Connection, url: str) -> None:
+    """Producers keep transactions open most of the time, so each upgrade waits for a gap."""
     seed = secrets.randbelow(2**31)
     print(f"seed {seed}")
     crowd.prepare(old)
-    old.execute("set lock_timeout = '3min'")
+    old.execute("set lock_timeout = '6min'")
     with crowd.workers(url, seed) as running:
         for _ in range(3):
             wait_for_events(old, 200, running)
