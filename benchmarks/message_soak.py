@@ -40,12 +40,14 @@ def measure(url: str, *, seconds: float) -> list[Result]:
         threads = [*publishers, _start(_maintain, url, done)]
         rates: dict[str, list[float]] = {rival.name: [] for rival in RIVALS}
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for name, rate in _window(connection).items():
-                rates[name].append(rate)
-        done.set()
-        for thread in threads:
-            thread.join()
+        try:
+            while time.monotonic() < end:
+                for name, rate in _window(connection).items():
+                    rates[name].append(rate)
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
         results = [_result(connection, rival, rates[rival.name], seconds) for rival in RIVALS]
         holder.execute("rollback")
     return results

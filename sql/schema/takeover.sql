@@ -42,15 +42,15 @@ end;
 $$;
 
 -- Takes every lock that an installation needs; with i_with_events also those on the event tables,
--- which an uninstall needs. An installation changes only event tables of an earlier version, which
--- are not in pgque.event. Sessions that use the queue take their locks in various orders, so waiting
--- for one lock while holding others would end in deadlocks. So this function asks for all locks and,
--- if one is not free, releases all and tries again, for a minute or the session's lock_timeout. It
--- also tries again if a table was created or dropped meanwhile. Its error names the sessions that hold
--- the locks. Most attempts wait for 10 ms at most;
--- every tenth waits for up to 800 ms, which is less than the time after which PostgreSQL looks for a
--- deadlock (a second). The tables config and queue come first: nearly every call reads them before
--- others, so new calls wait without holding locks while transactions that are open go on.
+-- which an uninstall needs. An installation changes only event tables of an earlier version,
+-- which are not in pgque.event. Sessions that use the queue take their locks in various orders,
+-- so waiting for one lock while holding others would end in deadlocks. So this function asks for
+-- all locks and, if one is not free, releases all and tries again, for a minute or the session's
+-- lock_timeout. It also tries again if a table was created or dropped meanwhile. Its error names
+-- the sessions that hold the locks. Most attempts wait for 10 ms at most; every tenth waits for
+-- up to 800 ms, which is less than the time after which PostgreSQL looks for a deadlock (a
+-- second). The tables config and queue come first: nearly every call reads them before others, so
+-- new calls wait without holding locks while transactions that are open go on.
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
