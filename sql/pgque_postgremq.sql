@@ -406,7 +406,7 @@ begin
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
               and s.due_at <= i_floor.due_at
-            order by s.due_at, s.message_id
+            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
             limit 501) s;
     end if;
     if cardinality(i_floor.open_ids) > 0 then

@@ -267,3 +267,30 @@ def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(
     assert consume(db) == []
     slow.execute("rollback")
     assert drain(db) == [*range(20)]
+
+
+def test_floor_costs_the_same_after_any_history(db: Connection, another: Another) -> None:
+    make_queue(db)
+    db.execute(
+        "insert into postgremq.messages (topic_name, payload)"
+        " select 't', to_jsonb(n) from generate_series(1, 3000) n"
+    )
+    done = consume(db, vt=0, limit=None)
+    sql = "select count(*) from postgremq.ack_message_batch('q', %s, %s::varchar[])"
+    value(db, sql, [claim.id for claim in done], [claim.token for claim in done])
+    assert consume(db) == []
+    late = another()
+    late.execute("begin")
+    publish(late, 1)
+    counter = (
+        "select sum(pg_stat_get_xact_tuples_returned(indexrelid))::int from pg_index"
+        " where indrelid = 'postgremq.state_0'::regclass"
+    )
+    db.execute("begin")
+    for _ in range(2):  # floors that list the transaction above, and search its rows again
+        publish(db, *range(30))
+        before = value(db, counter)
+        assert len(consume(db, limit=30)) == 30
+        read = value(db, counter) - before
+    db.execute("commit")
+    assert read < 1000
