@@ -198,24 +198,49 @@ create table if not exists postgremq.barrier_lock (
 
 insert into postgremq.barrier_lock default values on conflict do nothing;
 
--- Which part is the current one, and since when. One row.
+-- How often the current part has changed: part 0 is the current one while this is even, part 1 while
+-- it is odd. A sequence for the same reason. Only who holds the row of rotation may change it.
+create sequence if not exists postgremq.turn minvalue 0 start 0;
+
+select setval('postgremq.turn', 0)
+where pg_sequence_last_value('postgremq.turn') is null;
+
+-- The part that new messages go to.
+-- locks: none. writes: nothing.
+create or replace function postgremq.current_part()
+returns smallint
+language sql
+as $$
+    select (pg_catalog.pg_sequence_last_value('postgremq.turn') operator(pg_catalog.%) 2)
+           ::pg_catalog.int2
+$$;
+
+-- How often somebody may have put an open message into the part that is not current. Who does so
+-- takes the next number after the insert, and before the commit.
+create sequence if not exists postgremq.late minvalue 0 start 0;
+
+select setval('postgremq.late', 0)
+where pg_sequence_last_value('postgremq.late') is null;
+
+-- How often parts change, and when one did last. One row.
 create table if not exists postgremq.rotation (
     singleton    boolean primary key default true check (singleton),
-    part         smallint not null default 0 check (part in (0, 1)),
     switched_at  timestamptz not null default clock_timestamp(),
     period       interval not null default '2 minutes' check (period >= '0')
 );
 
 insert into postgremq.rotation default values on conflict do nothing;
 
--- For the part that is not current: when maintenance last looked at it, and, once all of its
--- messages were finished or moved, since when, and which transactions held a snapshot then.
+-- For the part that is not current, once all of its messages were finished or moved: since when,
+-- which transactions held a snapshot then, and the numbers of turn and late. It is void when one of
+-- these numbers is another now.
 create table if not exists postgremq.rotation_part (
-    part        smallint primary key check (part in (0, 1)),
-    checked_at  timestamptz,
-    done_at     timestamptz,
-    done_by     xid8,
-    holders     text[]
+    part     smallint primary key check (part in (0, 1)),
+    turn     bigint,
+    late     bigint,
+    done_at  timestamptz,
+    done_by  xid8,
+    holders  text[]
 );
 
 insert into postgremq.rotation_part (part) values (0), (1) on conflict do nothing;
@@ -320,7 +345,7 @@ language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
-    v_now  bigint := postgremq.micros(clock_timestamp());
+    v_now  bigint := date_part('epoch', clock_timestamp()) * 1000000;
 begin
     begin
         perform from postgremq.barrier_lock b for update nowait;
@@ -469,14 +494,14 @@ begin
     select case when new.n > 500 then new.txids[1] else i_txid end,
            case when new.n > 500 then new.ids[1] - 1 else i_id end,
            case when due.n > 500 then due.times[1] - 1 else v_due end,
-           g.origin_id, i_floor.queue_id, r.part,
+           g.origin_id, i_floor.queue_id, postgremq.current_part(),
            array(select x from pg_snapshot_xip(pg_current_snapshot()) x
                  union select pg_current_xact_id() where pg_current_xact_id() <= i_txid),
            case when new.n between 1 and 500 then new.txids else '{}' end,
            case when new.n between 1 and 500 then new.ids else '{}' end,
            case when due.n between 1 and 500 then due.times else '{}' end,
            case when due.n between 1 and 500 then due.ids else '{}' end
-    from new, due, postgremq.rotation r, pgque.origin g
+    from new, due, pgque.origin g
     where i_txid < pg_snapshot_xmax(pg_current_snapshot());
 end;
 $$;
@@ -523,7 +548,7 @@ declare
     v_queues  pg_catalog.text[];
     v_vt      pg_catalog.timestamptz := coalesce(new.deliver_after, pg_catalog.now());
     v_due     pg_catalog.int8;
-    v_part    pg_catalog.int2;
+    v_part    pg_catalog.int2 := postgremq.current_part();
     v_text    pg_catalog.text;
 begin
     if v_vt operator(pg_catalog.>) pg_catalog.now()
@@ -531,10 +556,9 @@ begin
         v_due := postgremq.due(v_vt, 0, 0);
     end if;
     select pg_catalog.array_agg(b.queue_id), pg_catalog.array_agg(b.name),
-           (select r.part from postgremq.rotation r),
            (select l.queue_name from postgremq.topic_log l
             where l.topic_name operator(pg_catalog.=) new.topic_name)
-    into v_ids, v_queues, v_part, v_text
+    into v_ids, v_queues, v_text
     from postgremq.queue_base b
     where b.topic_name operator(pg_catalog.=) new.topic_name
       and (not b.exclusive or b.keep_alive_until operator(pg_catalog.>) pg_catalog.now());
@@ -563,6 +587,9 @@ begin
         insert into postgremq.state_1 (
             due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
         select v_due, new.published_at, v_vt, pg_catalog.unnest(v_ids), new.id, 0, 0, 1, 'pending';
+    end if;
+    if v_part operator(pg_catalog.<>) postgremq.current_part() then
+        perform pg_catalog.nextval('postgremq.late');
     end if;
     v_text := postgremq.tell('message_published', v_queues, v_vt)::pg_catalog.text;
     return null;
@@ -1160,7 +1187,8 @@ $$;
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
--- the planner make it use the indexes, whatever the sizes of the tables were when it planned.
+-- the planner make it use the indexes, whatever the sizes of the tables were when it planned. It
+-- looks at the other part only when that is neither empty nor done (rotation.sql).
 -- locks: the rows that it claims. writes: state; floor, now and then.
 create or replace function postgremq.consume_message(
     p_queue_name varchar, p_vt integer, p_limit integer default 1)
@@ -1181,7 +1209,7 @@ as $$
 declare
     v_queue  integer;
     v_floor  postgremq.floor%rowtype;
-    v_part   smallint;
+    v_part   smallint := postgremq.current_part();
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -1198,10 +1226,10 @@ begin
         return;
     end if;
     v_floor := postgremq.find_floor(v_queue);
-    -- The other part is mostly empty: maintenance truncates it.
-    if (case v_floor.part when 0 then pg_relation_size('postgremq.state_1')
-                         when 1 then pg_relation_size('postgremq.state_0') end) = 0 then
-        v_part := v_floor.part;
+    if (case v_part when 0 then pg_relation_size('postgremq.state_1')
+                    else pg_relation_size('postgremq.state_0') end) > 0
+       and not postgremq.is_part_done((1 - v_part)::smallint) then
+        v_part := null;
     end if;
     for v_again in 1 .. 2 loop
         loop
@@ -1660,10 +1688,9 @@ as $$
 begin
     insert into postgremq.state (
         published_at, vt, queue_id, message_id, step, attempts, part, status)
-    select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0, coalesce(s.part, r.part),
-           'pending'
+    select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
+           coalesce(s.part, postgremq.current_part()), 'pending'
     from unnest(i_messages) m(id)
-    cross join postgremq.rotation r
     left join lateral (
         select s.step, s.part
         from postgremq.state s
@@ -1671,6 +1698,7 @@ begin
         order by s.step desc
         limit 1
     ) s on true;
+    perform nextval('postgremq.late');
 end;
 $$;
 
@@ -1853,9 +1881,9 @@ begin
     select case when i_new.status <> 'completed'
                 then postgremq.due(i_new.vt, i_new.delivery_attempts, i_max) end,
            i_new.published_at, i_new.vt, i_new.processed_at, i_queue_id, i_new.message_id,
-           coalesce(s.step + 1, 0), i_new.delivery_attempts, coalesce(s.part, r.part), i_new.status,
-           i_new.consumer_token
-    from postgremq.rotation r
+           coalesce(s.step + 1, 0), i_new.delivery_attempts, coalesce(s.part, postgremq.current_part()),
+           i_new.status, i_new.consumer_token
+    from (select) one
     left join lateral (
         select s.step, s.part
         from postgremq.state s
@@ -1868,6 +1896,7 @@ begin
     if not found then
         perform postgremq.refuse_change(i_new.queue_name, i_new.message_id);
     end if;
+    perform nextval('postgremq.late');
 end;
 $$;
 
@@ -1888,6 +1917,9 @@ begin
             errcode = 'feature_not_supported',
             message = 'queue_name and message_id of a row of queue_messages cannot be changed',
             hint = 'Delete the row and insert another.';
+    end if;
+    if tg_op = 'INSERT' then
+        perform pgque.check_read_committed('an insert into queue_messages');
     end if;
     select b.* into v_queue from postgremq.queue_base b where b.name = v_row.queue_name;
     -- Of two sessions that insert a row, the second must see the first: parts share no unique key.
@@ -1995,6 +2027,14 @@ execute function postgremq.apply_attempt_limit();
 -- Rotation: maintenance makes the other part the current one when the period is over and that part
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
+--
+-- Until then, which may take hours, the part is done, and consumers do not look at it. That hides no
+-- message:
+-- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
+--   with a later snapshot. Then it has no open message, so no consumer writes to it either;
+-- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the
+--   part not done for everybody: a publisher who read the current part before it changed, and who
+--   puts back a finished message. The number is taken after the insert, which has to wait for the lock.
 
 -- Copies messages that were completed in a part to finished. Returns how many, at most i_limit; none
 -- if another session is removing messages. Those that want to do so wait until the transaction ends.
@@ -2059,10 +2099,10 @@ begin
     insert into postgremq.state (
         due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
     select postgremq.due(p.vt, p.attempts, p.max_delivery_attempts), p.published_at, p.vt,
-           p.queue_id, p.message_id, p.step + 1, p.attempts, r.part, p.status, p.token
+           p.queue_id, p.message_id, p.step + 1, p.attempts, postgremq.current_part(), p.status,
+           p.token
     from picked p
-    join ended e on e.queue_id = p.queue_id and e.message_id = p.message_id
-    cross join postgremq.rotation r;
+    join ended e on e.queue_id = p.queue_id and e.message_id = p.message_id;
     get diagnostics v_rows = row_count;
     return v_rows;
 end;
@@ -2088,11 +2128,51 @@ begin
 end;
 $$;
 
--- Truncates a part that is not current and not needed. TRUNCATE empties it for old snapshots too, so
--- it waits until the transactions that held a snapshot when the part was done have ended, or for the
--- patience that is set for pgque's logs. Under the lock no transaction can have written to the part
--- unseen. Returns whether it did.
--- locks: the part, exclusively, without waiting. writes: rotation_part; truncates the part.
+-- Whether a part is done.
+-- locks: none. writes: nothing.
+create or replace function postgremq.is_part_done(i_part smallint)
+returns boolean
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from postgremq.rotation_part p
+        where p.part = i_part and p.turn = pg_sequence_last_value('postgremq.turn')
+          and p.late = pg_sequence_last_value('postgremq.late'));
+end;
+$$;
+
+-- Notes that a part is done, if it is. The next maintenance tries again if the part is in use.
+-- locks: the part against writers, without waiting. writes: rotation_part.
+create or replace function postgremq.finish_part(i_part smallint)
+returns void
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_late  bigint := pg_sequence_last_value('postgremq.late');
+begin
+    begin
+        execute format('lock table postgremq.state_%s in share mode nowait', i_part);  -- quoted: a number
+    exception
+        when lock_not_available then
+            return;
+    end;
+    if not postgremq.is_part_needed(i_part) then
+        update postgremq.rotation_part p
+        set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
+            done_at = clock_timestamp(), done_by = pg_current_xact_id(),
+            holders = pgque.snapshot_holders()
+        where p.part = i_part;
+    end if;
+end;
+$$;
+
+-- Truncates a part that is done. TRUNCATE empties it for old snapshots too, so it waits until the
+-- transactions that held a snapshot when the part was done have ended, or for the patience that is set
+-- for pgque's logs. Returns whether it did.
+-- locks: the part, exclusively, without waiting. writes: truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql
@@ -2103,13 +2183,6 @@ declare
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
 begin
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if v_part.done_at is null then
-        update postgremq.rotation_part p
-        set done_at = clock_timestamp(), done_by = pg_current_xact_id(),
-            holders = pgque.snapshot_holders()
-        where p.part = i_part
-        returning p.* into v_part;
-    end if;
     if clock_timestamp() < v_part.done_at + v_patience
        and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
         return false;
@@ -2119,7 +2192,7 @@ begin
         -- The names are made of a number.
         execute format('lock table postgremq.state_%1$s, postgremq.floor_%1$s '  -- quoted: a number
                        'in access exclusive mode nowait', i_part);
-        if postgremq.is_part_needed(i_part) then
+        if not postgremq.is_part_done(i_part) then
             raise exception using errcode = 'lock_not_available';
         end if;
         execute format('truncate postgremq.state_%1$s, postgremq.floor_%1$s',  -- quoted: a number
@@ -2128,9 +2201,6 @@ begin
         when lock_not_available then
             return false;
     end;
-    update postgremq.rotation_part p
-    set done_at = null, done_by = null, holders = null, checked_at = null
-    where p.part = i_part;
     return true;
 end;
 $$;
@@ -2138,7 +2208,8 @@ $$;
 -- Maintenance of the states: makes the next part current when it is time, and empties the other.
 -- Call it every few seconds to minutes; pgque.maint() does. Returns how much it did: parts, and
 -- messages copied or moved.
--- locks: the row of rotation; those of empty_part. writes: rotation, and what the others write.
+-- locks: the row of rotation; those of finish_part and empty_part. writes: rotation, turn, and what the
+-- others write.
 create or replace function postgremq.maint()
 returns bigint
 language plpgsql security definer
@@ -2146,6 +2217,7 @@ set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rotation  postgremq.rotation;
+    v_current   smallint;
     v_other     smallint;
     v_done      bigint;
 begin
@@ -2154,33 +2226,42 @@ begin
     if not found then
         return 0;
     end if;
-    v_other := 1 - v_rotation.part;
+    v_current := postgremq.current_part();
+    v_other := 1 - v_current;
     if pg_relation_size(format('postgremq.state_%s', v_other)) = 0 then
         if clock_timestamp() < v_rotation.switched_at + v_rotation.period
-           or pg_relation_size(format('postgremq.state_%s', v_rotation.part)) < 65536 then
+           or pg_relation_size(format('postgremq.state_%s', v_current)) < 65536 then
             return 0;
         end if;
-        update postgremq.rotation r set part = v_other, switched_at = clock_timestamp();
+        update postgremq.rotation r set switched_at = clock_timestamp();
+        perform setval('postgremq.turn', pg_sequence_last_value('postgremq.turn') + 1);
         return 1;
     end if;
 
-    v_done := postgremq.archive_part(v_other, 50000);
-    -- A long backlog stays where it is until it is consumed: to move it would cost more than it frees.
-    if (select count(*) from (
-            select from postgremq.last_state s
-            where s.part = v_other and s.status <> 'completed'
-            limit 10001) unfinished) <= 10000 then
-        begin
-            v_done := v_done + postgremq.move_states(v_other, 10000);
-        exception
-            when lock_not_available then
-                null;  -- the part is needed by that consumer anyway
-        end;
+    if not postgremq.is_part_done(v_other) then
+        v_done := postgremq.archive_part(v_other, 50000);
+        -- A long backlog stays where it is until it is consumed: to move it would cost more than it
+        -- frees.
+        if (select count(*) from (
+                select from postgremq.last_state s
+                where s.part = v_other and s.status <> 'completed'
+                limit 10001) unfinished) <= 10000 then
+            begin
+                v_done := v_done + postgremq.move_states(v_other, 10000);
+            exception
+                when lock_not_available then
+                    null;  -- the part is needed by that consumer anyway
+            end;
+        end if;
+        if v_done > 0 then
+            return v_done;
+        end if;
+        perform postgremq.finish_part(v_other);
     end if;
-    if v_done = 0 and not postgremq.is_part_needed(v_other) then
-        v_done := postgremq.empty_part(v_other)::integer;
+    if postgremq.is_part_done(v_other) and postgremq.empty_part(v_other) then
+        return 1;
     end if;
-    return v_done;
+    return 0;
 end;
 $$;
 

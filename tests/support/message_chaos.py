@@ -110,8 +110,10 @@ def maintain(db: Connection, sink: str, random: Random) -> None:
     value(db, "select postgremq.maint()")
     if random.random() < 0.02:
         db.execute(
-            "update postgremq.rotation set part = 1 - part"
-            " where pg_relation_size(format('postgremq.state_%s', 1 - part)) = 0"
+            "select setval('postgremq.turn', pg_sequence_last_value('postgremq.turn') + 1)"
+            " from (select from postgremq.rotation for update) locked"
+            " where pg_relation_size("
+            "format('postgremq.state_%s', 1 - postgremq.current_part())) = 0"
         )
     pause(random, 0.05)
 

@@ -66,8 +66,13 @@ def statistics(db: Connection, queue: str | None = "q") -> tuple[Any, ...]:
     return row
 
 
+def switch(db: Connection) -> None:
+    """Makes the other part the current one."""
+    value(db, "select setval('postgremq.turn', pg_sequence_last_value('postgremq.turn') + 1)")
+
+
 def rotate(db: Connection) -> None:
     """Makes the other part the current one, and works off the part that was left."""
-    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    switch(db)
     while value(db, "select postgremq.maint()"):
         pass

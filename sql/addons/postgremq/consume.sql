@@ -6,7 +6,8 @@
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
--- the planner make it use the indexes, whatever the sizes of the tables were when it planned.
+-- the planner make it use the indexes, whatever the sizes of the tables were when it planned. It
+-- looks at the other part only when that is neither empty nor done (rotation.sql).
 -- locks: the rows that it claims. writes: state; floor, now and then.
 create or replace function postgremq.consume_message(
     p_queue_name varchar, p_vt integer, p_limit integer default 1)
@@ -27,7 +28,7 @@ as $$
 declare
     v_queue  integer;
     v_floor  postgremq.floor%rowtype;
-    v_part   smallint;
+    v_part   smallint := postgremq.current_part();
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -44,10 +45,10 @@ begin
         return;
     end if;
     v_floor := postgremq.find_floor(v_queue);
-    -- The other part is mostly empty: maintenance truncates it.
-    if (case v_floor.part when 0 then pg_relation_size('postgremq.state_1')
-                         when 1 then pg_relation_size('postgremq.state_0') end) = 0 then
-        v_part := v_floor.part;
+    if (case v_part when 0 then pg_relation_size('postgremq.state_1')
+                    else pg_relation_size('postgremq.state_0') end) > 0
+       and not postgremq.is_part_done((1 - v_part)::smallint) then
+        v_part := null;
     end if;
     for v_again in 1 .. 2 loop
         loop

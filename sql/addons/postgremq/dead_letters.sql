@@ -57,10 +57,9 @@ as $$
 begin
     insert into postgremq.state (
         published_at, vt, queue_id, message_id, step, attempts, part, status)
-    select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0, coalesce(s.part, r.part),
-           'pending'
+    select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
+           coalesce(s.part, postgremq.current_part()), 'pending'
     from unnest(i_messages) m(id)
-    cross join postgremq.rotation r
     left join lateral (
         select s.step, s.part
         from postgremq.state s
@@ -68,6 +67,7 @@ begin
         order by s.step desc
         limit 1
     ) s on true;
+    perform nextval('postgremq.late');
 end;
 $$;
 

@@ -51,7 +51,7 @@ language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
-    v_now  bigint := postgremq.micros(clock_timestamp());
+    v_now  bigint := date_part('epoch', clock_timestamp()) * 1000000;
 begin
     begin
         perform from postgremq.barrier_lock b for update nowait;
@@ -200,14 +200,14 @@ begin
     select case when new.n > 500 then new.txids[1] else i_txid end,
            case when new.n > 500 then new.ids[1] - 1 else i_id end,
            case when due.n > 500 then due.times[1] - 1 else v_due end,
-           g.origin_id, i_floor.queue_id, r.part,
+           g.origin_id, i_floor.queue_id, postgremq.current_part(),
            array(select x from pg_snapshot_xip(pg_current_snapshot()) x
                  union select pg_current_xact_id() where pg_current_xact_id() <= i_txid),
            case when new.n between 1 and 500 then new.txids else '{}' end,
            case when new.n between 1 and 500 then new.ids else '{}' end,
            case when due.n between 1 and 500 then due.times else '{}' end,
            case when due.n between 1 and 500 then due.ids else '{}' end
-    from new, due, postgremq.rotation r, pgque.origin g
+    from new, due, pgque.origin g
     where i_txid < pg_snapshot_xmax(pg_current_snapshot());
 end;
 $$;

@@ -38,7 +38,7 @@ declare
     v_queues  pg_catalog.text[];
     v_vt      pg_catalog.timestamptz := coalesce(new.deliver_after, pg_catalog.now());
     v_due     pg_catalog.int8;
-    v_part    pg_catalog.int2;
+    v_part    pg_catalog.int2 := postgremq.current_part();
     v_text    pg_catalog.text;
 begin
     if v_vt operator(pg_catalog.>) pg_catalog.now()
@@ -46,10 +46,9 @@ begin
         v_due := postgremq.due(v_vt, 0, 0);
     end if;
     select pg_catalog.array_agg(b.queue_id), pg_catalog.array_agg(b.name),
-           (select r.part from postgremq.rotation r),
            (select l.queue_name from postgremq.topic_log l
             where l.topic_name operator(pg_catalog.=) new.topic_name)
-    into v_ids, v_queues, v_part, v_text
+    into v_ids, v_queues, v_text
     from postgremq.queue_base b
     where b.topic_name operator(pg_catalog.=) new.topic_name
       and (not b.exclusive or b.keep_alive_until operator(pg_catalog.>) pg_catalog.now());
@@ -78,6 +77,9 @@ begin
         insert into postgremq.state_1 (
             due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
         select v_due, new.published_at, v_vt, pg_catalog.unnest(v_ids), new.id, 0, 0, 1, 'pending';
+    end if;
+    if v_part operator(pg_catalog.<>) postgremq.current_part() then
+        perform pg_catalog.nextval('postgremq.late');
     end if;
     v_text := postgremq.tell('message_published', v_queues, v_vt)::pg_catalog.text;
     return null;

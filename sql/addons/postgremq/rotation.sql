@@ -1,6 +1,14 @@
 -- Rotation: maintenance makes the other part the current one when the period is over and that part
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
+--
+-- Until then, which may take hours, the part is done, and consumers do not look at it. That hides no
+-- message:
+-- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
+--   with a later snapshot. Then it has no open message, so no consumer writes to it either;
+-- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the
+--   part not done for everybody: a publisher who read the current part before it changed, and who
+--   puts back a finished message. The number is taken after the insert, which has to wait for the lock.
 
 -- Copies messages that were completed in a part to finished. Returns how many, at most i_limit; none
 -- if another session is removing messages. Those that want to do so wait until the transaction ends.
@@ -65,10 +73,10 @@ begin
     insert into postgremq.state (
         due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
     select postgremq.due(p.vt, p.attempts, p.max_delivery_attempts), p.published_at, p.vt,
-           p.queue_id, p.message_id, p.step + 1, p.attempts, r.part, p.status, p.token
+           p.queue_id, p.message_id, p.step + 1, p.attempts, postgremq.current_part(), p.status,
+           p.token
     from picked p
-    join ended e on e.queue_id = p.queue_id and e.message_id = p.message_id
-    cross join postgremq.rotation r;
+    join ended e on e.queue_id = p.queue_id and e.message_id = p.message_id;
     get diagnostics v_rows = row_count;
     return v_rows;
 end;
@@ -94,11 +102,51 @@ begin
 end;
 $$;
 
--- Truncates a part that is not current and not needed. TRUNCATE empties it for old snapshots too, so
--- it waits until the transactions that held a snapshot when the part was done have ended, or for the
--- patience that is set for pgque's logs. Under the lock no transaction can have written to the part
--- unseen. Returns whether it did.
--- locks: the part, exclusively, without waiting. writes: rotation_part; truncates the part.
+-- Whether a part is done.
+-- locks: none. writes: nothing.
+create or replace function postgremq.is_part_done(i_part smallint)
+returns boolean
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from postgremq.rotation_part p
+        where p.part = i_part and p.turn = pg_sequence_last_value('postgremq.turn')
+          and p.late = pg_sequence_last_value('postgremq.late'));
+end;
+$$;
+
+-- Notes that a part is done, if it is. The next maintenance tries again if the part is in use.
+-- locks: the part against writers, without waiting. writes: rotation_part.
+create or replace function postgremq.finish_part(i_part smallint)
+returns void
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+declare
+    v_late  bigint := pg_sequence_last_value('postgremq.late');
+begin
+    begin
+        execute format('lock table postgremq.state_%s in share mode nowait', i_part);  -- quoted: a number
+    exception
+        when lock_not_available then
+            return;
+    end;
+    if not postgremq.is_part_needed(i_part) then
+        update postgremq.rotation_part p
+        set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
+            done_at = clock_timestamp(), done_by = pg_current_xact_id(),
+            holders = pgque.snapshot_holders()
+        where p.part = i_part;
+    end if;
+end;
+$$;
+
+-- Truncates a part that is done. TRUNCATE empties it for old snapshots too, so it waits until the
+-- transactions that held a snapshot when the part was done have ended, or for the patience that is set
+-- for pgque's logs. Returns whether it did.
+-- locks: the part, exclusively, without waiting. writes: truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql
@@ -109,13 +157,6 @@ declare
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
 begin
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if v_part.done_at is null then
-        update postgremq.rotation_part p
-        set done_at = clock_timestamp(), done_by = pg_current_xact_id(),
-            holders = pgque.snapshot_holders()
-        where p.part = i_part
-        returning p.* into v_part;
-    end if;
     if clock_timestamp() < v_part.done_at + v_patience
        and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
         return false;
@@ -125,7 +166,7 @@ begin
         -- The names are made of a number.
         execute format('lock table postgremq.state_%1$s, postgremq.floor_%1$s '  -- quoted: a number
                        'in access exclusive mode nowait', i_part);
-        if postgremq.is_part_needed(i_part) then
+        if not postgremq.is_part_done(i_part) then
             raise exception using errcode = 'lock_not_available';
         end if;
         execute format('truncate postgremq.state_%1$s, postgremq.floor_%1$s',  -- quoted: a number
@@ -134,9 +175,6 @@ begin
         when lock_not_available then
             return false;
     end;
-    update postgremq.rotation_part p
-    set done_at = null, done_by = null, holders = null, checked_at = null
-    where p.part = i_part;
     return true;
 end;
 $$;
@@ -144,7 +182,8 @@ $$;
 -- Maintenance of the states: makes the next part current when it is time, and empties the other.
 -- Call it every few seconds to minutes; pgque.maint() does. Returns how much it did: parts, and
 -- messages copied or moved.
--- locks: the row of rotation; those of empty_part. writes: rotation, and what the others write.
+-- locks: the row of rotation; those of finish_part and empty_part. writes: rotation, turn, and what the
+-- others write.
 create or replace function postgremq.maint()
 returns bigint
 language plpgsql security definer
@@ -152,6 +191,7 @@ set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rotation  postgremq.rotation;
+    v_current   smallint;
     v_other     smallint;
     v_done      bigint;
 begin
@@ -160,32 +200,41 @@ begin
     if not found then
         return 0;
     end if;
-    v_other := 1 - v_rotation.part;
+    v_current := postgremq.current_part();
+    v_other := 1 - v_current;
     if pg_relation_size(format('postgremq.state_%s', v_other)) = 0 then
         if clock_timestamp() < v_rotation.switched_at + v_rotation.period
-           or pg_relation_size(format('postgremq.state_%s', v_rotation.part)) < 65536 then
+           or pg_relation_size(format('postgremq.state_%s', v_current)) < 65536 then
             return 0;
         end if;
-        update postgremq.rotation r set part = v_other, switched_at = clock_timestamp();
+        update postgremq.rotation r set switched_at = clock_timestamp();
+        perform setval('postgremq.turn', pg_sequence_last_value('postgremq.turn') + 1);
         return 1;
     end if;
 
-    v_done := postgremq.archive_part(v_other, 50000);
-    -- A long backlog stays where it is until it is consumed: to move it would cost more than it frees.
-    if (select count(*) from (
-            select from postgremq.last_state s
-            where s.part = v_other and s.status <> 'completed'
-            limit 10001) unfinished) <= 10000 then
-        begin
-            v_done := v_done + postgremq.move_states(v_other, 10000);
-        exception
-            when lock_not_available then
-                null;  -- the part is needed by that consumer anyway
-        end;
+    if not postgremq.is_part_done(v_other) then
+        v_done := postgremq.archive_part(v_other, 50000);
+        -- A long backlog stays where it is until it is consumed: to move it would cost more than it
+        -- frees.
+        if (select count(*) from (
+                select from postgremq.last_state s
+                where s.part = v_other and s.status <> 'completed'
+                limit 10001) unfinished) <= 10000 then
+            begin
+                v_done := v_done + postgremq.move_states(v_other, 10000);
+            exception
+                when lock_not_available then
+                    null;  -- the part is needed by that consumer anyway
+            end;
+        end if;
+        if v_done > 0 then
+            return v_done;
+        end if;
+        perform postgremq.finish_part(v_other);
     end if;
-    if v_done = 0 and not postgremq.is_part_needed(v_other) then
-        v_done := postgremq.empty_part(v_other)::integer;
+    if postgremq.is_part_done(v_other) and postgremq.empty_part(v_other) then
+        return 1;
     end if;
-    return v_done;
+    return 0;
 end;
 $$;

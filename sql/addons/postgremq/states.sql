@@ -87,24 +87,49 @@ create table if not exists postgremq.barrier_lock (
 
 insert into postgremq.barrier_lock default values on conflict do nothing;
 
--- Which part is the current one, and since when. One row.
+-- How often the current part has changed: part 0 is the current one while this is even, part 1 while
+-- it is odd. A sequence for the same reason. Only who holds the row of rotation may change it.
+create sequence if not exists postgremq.turn minvalue 0 start 0;
+
+select setval('postgremq.turn', 0)
+where pg_sequence_last_value('postgremq.turn') is null;
+
+-- The part that new messages go to.
+-- locks: none. writes: nothing.
+create or replace function postgremq.current_part()
+returns smallint
+language sql
+as $$
+    select (pg_catalog.pg_sequence_last_value('postgremq.turn') operator(pg_catalog.%) 2)
+           ::pg_catalog.int2
+$$;
+
+-- How often somebody may have put an open message into the part that is not current. Who does so
+-- takes the next number after the insert, and before the commit.
+create sequence if not exists postgremq.late minvalue 0 start 0;
+
+select setval('postgremq.late', 0)
+where pg_sequence_last_value('postgremq.late') is null;
+
+-- How often parts change, and when one did last. One row.
 create table if not exists postgremq.rotation (
     singleton    boolean primary key default true check (singleton),
-    part         smallint not null default 0 check (part in (0, 1)),
     switched_at  timestamptz not null default clock_timestamp(),
     period       interval not null default '2 minutes' check (period >= '0')
 );
 
 insert into postgremq.rotation default values on conflict do nothing;
 
--- For the part that is not current: when maintenance last looked at it, and, once all of its
--- messages were finished or moved, since when, and which transactions held a snapshot then.
+-- For the part that is not current, once all of its messages were finished or moved: since when,
+-- which transactions held a snapshot then, and the numbers of turn and late. It is void when one of
+-- these numbers is another now.
 create table if not exists postgremq.rotation_part (
-    part        smallint primary key check (part in (0, 1)),
-    checked_at  timestamptz,
-    done_at     timestamptz,
-    done_by     xid8,
-    holders     text[]
+    part     smallint primary key check (part in (0, 1)),
+    turn     bigint,
+    late     bigint,
+    done_at  timestamptz,
+    done_by  xid8,
+    holders  text[]
 );
 
 insert into postgremq.rotation_part (part) values (0), (1) on conflict do nothing;

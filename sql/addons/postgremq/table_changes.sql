@@ -45,9 +45,9 @@ begin
     select case when i_new.status <> 'completed'
                 then postgremq.due(i_new.vt, i_new.delivery_attempts, i_max) end,
            i_new.published_at, i_new.vt, i_new.processed_at, i_queue_id, i_new.message_id,
-           coalesce(s.step + 1, 0), i_new.delivery_attempts, coalesce(s.part, r.part), i_new.status,
-           i_new.consumer_token
-    from postgremq.rotation r
+           coalesce(s.step + 1, 0), i_new.delivery_attempts, coalesce(s.part, postgremq.current_part()),
+           i_new.status, i_new.consumer_token
+    from (select) one
     left join lateral (
         select s.step, s.part
         from postgremq.state s
@@ -60,6 +60,7 @@ begin
     if not found then
         perform postgremq.refuse_change(i_new.queue_name, i_new.message_id);
     end if;
+    perform nextval('postgremq.late');
 end;
 $$;
 
@@ -80,6 +81,9 @@ begin
             errcode = 'feature_not_supported',
             message = 'queue_name and message_id of a row of queue_messages cannot be changed',
             hint = 'Delete the row and insert another.';
+    end if;
+    if tg_op = 'INSERT' then
+        perform pgque.check_read_committed('an insert into queue_messages');
     end if;
     select b.* into v_queue from postgremq.queue_base b where b.name = v_row.queue_name;
     -- Of two sessions that insert a row, the second must see the first: parts share no unique key.

@@ -44,7 +44,7 @@ def test_nobody_waits_for_an_open_answer_whose_visibility_time_is_over(
     db: Connection, another: Another, part: int, change: str
 ) -> None:
     make_queue(db)
-    value(db, "update postgremq.rotation set part = %s returning part", part)
+    value(db, "select setval('postgremq.turn', %s)", part)
     publish(db, 1, 2)
     (claim,) = consume(db, vt=1)
     slow = another()

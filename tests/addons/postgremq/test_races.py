@@ -12,6 +12,7 @@ from tests.support.messages import (
     rotate,
     states,
     statistics,
+    switch,
 )
 from tests.support.queues import Connection, refused, rows, value, wait_until_blocked
 
@@ -55,7 +56,7 @@ def test_message_that_is_removed_while_it_is_archived_does_not_come_back(
     make_queue(db, max_attempts=1)
     publish(db, 1)
     drain(db)
-    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    switch(db)
     maintenance, remover = another(), another()
     maintenance.execute("begin")
     value(maintenance, "select postgremq.maint()")
@@ -150,10 +151,19 @@ def test_row_that_two_sessions_insert_beside_a_rotation_is_one_message(
     first, second = another(), another()
     first.execute("begin")
     first.execute(insert)
-    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    switch(db)
     insertion = background.submit(second.execute, insert)
     wait_until_blocked(db, second)
     first.execute("commit")
     with refused("23505"):
         insertion.result()
     assert drain(db) == [1]
+
+
+def test_row_cannot_be_inserted_under_a_snapshot_that_may_not_see_it(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1)
+    value(db, "select postgremq.clean_up_queue('q')")
+    db.execute("begin isolation level repeatable read")
+    with refused("PQ013", "an insert into queue_messages"):
+        db.execute("insert into postgremq.queue_messages (queue_name, message_id) values ('q', 1)")

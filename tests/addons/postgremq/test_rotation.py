@@ -15,6 +15,7 @@ from tests.support.messages import (
     rotate,
     states,
     statistics,
+    switch,
 )
 from tests.support.queues import Connection, refused, rows, value
 
@@ -59,7 +60,7 @@ def test_unfinished_messages_move_with_their_states(db: Connection) -> None:
 def test_one_call_finishes_claims_of_both_parts(db: Connection) -> None:
     make_queue(db)
     publish(db, 1, 2)
-    value(db, "update postgremq.rotation set part = 1 - part returning part")
+    switch(db)
     publish(db, 3, 4)
     claims = consume(db, limit=4)
     ids, tokens = zip(*[(claim.id, claim.token) for claim in claims], strict=True)
@@ -167,7 +168,7 @@ def test_maintenance_of_the_queue_includes_it(db: Connection) -> None:
     )
     db.execute("update postgremq.rotation set period = '0'")
     value(db, "select pgque.maint()")
-    assert value(db, "select part from postgremq.rotation") == 1
+    assert value(db, "select postgremq.current_part()") == 1
 
 
 def test_installing_again_loses_nothing(db: Connection) -> None:
