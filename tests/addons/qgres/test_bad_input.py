@@ -37,6 +37,7 @@ from tests.support.serial import add, make_sp, make_sr, numbers, publish, remove
         ("log_queue('nowhere')", "P0002", 'queue "nowhere" does not exist'),
         ("unlog_queue('nowhere')", "P0002", 'queue "nowhere" does not exist'),
         ("log_queue('sr')", "22023", "log_queue() may only be called on Serial Publisher queues"),
+        ("unlog_queue('sr')", "22023", "unlog_queue() may only be called on Serial Publisher"),
     ],
 )
 def test_bad_arguments_are_refused(db: Connection, call: str, sqlstate: str, text: str) -> None:
