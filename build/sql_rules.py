@@ -118,7 +118,7 @@ def _check_search_path(
             f"{name} runs with its caller's search_path. Write set search_path = {pinned},"
             " or list it in build/unpinned.txt",
         )
-    elif routine.security_definer:
+    elif not unpinned[name].startswith(("internal:", "caller:")):
         for line, found in unqualified_names(routine):
             yield source.finding(
                 line,

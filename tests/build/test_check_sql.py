@@ -99,12 +99,13 @@ def test_a_listed_procedure_needs_no_search_path(tmp_path: Path) -> None:
 
 def test_a_listed_sql_function_needs_no_search_path(tmp_path: Path) -> None:
     create = "create or replace function pgque.g() returns text language sql"
-    text = f"{COMMENT}{create} as 'select a || b';"
+    text = f"{COMMENT}{create} as 'select a operator(pg_catalog.||) b';"
     assert rules(tmp_path, text, unpinned="pgque.g is inlined\n") == []
 
 
 def test_an_entry_without_reason_is_refused(tmp_path: Path) -> None:
-    assert rules(tmp_path, function(options=""), unpinned="pgque.f\n") == ["unpinned"]
+    text = function(options="").replace("v_sql text;", "")
+    assert rules(tmp_path, text, unpinned="pgque.f\n") == ["unpinned"]
 
 
 def test_an_entry_that_nothing_needs_is_refused(tmp_path: Path) -> None:
@@ -157,6 +158,17 @@ def test_unqualified_names_are_refused_in_a_listed_definer(
     text = function(body, options=DEFINER).replace("v_sql text;", "v_sql pg_catalog.text;")
     (finding,) = findings(tmp_path, text, unpinned="pgque.f hot path\n")
     assert finding.startswith(f"9: qualified: {found} has no schema in pgque.f")
+
+
+@pytest.mark.parametrize(
+    "reason,expected", [("hot path", ["qualified"]), ("internal: a", []), ("caller: b", [])]
+)
+def test_what_a_definer_may_call_is_searched_too(
+    tmp_path: Path, reason: str, expected: list[str]
+) -> None:
+    create = "create or replace function pgque.f(i integer) returns integer language sql"
+    text = f"{COMMENT}{create} as $$ select nullif(i, 0) $$;"
+    assert rules(tmp_path, text, unpinned=f"pgque.f {reason}\n") == expected
 
 
 def test_unqualified_declared_types_are_refused_in_a_listed_definer(tmp_path: Path) -> None:

@@ -28,14 +28,17 @@ as $$
 $$;
 
 -- The due_at of a row that becomes visible at i_vt. The caller's transaction must have an id before
--- it calls this. A message without attempts left is due never. It names i_max once, as otherwise a
--- call with a subquery is not inlined, and parsing it takes longer than the claim.
+-- it calls this. A message without attempts left is due never. No limit is 0 or less: the last 31 bits
+-- of that minus one are a number that attempts do not reach. It names i_max once, as otherwise a call
+-- with a subquery is not inlined, and parsing it takes longer than the claim.
 -- locks: none. writes: nothing.
 create or replace function postgremq.due(i_vt timestamptz, i_attempts integer, i_max integer)
 returns bigint
 language sql
 as $$
-    select case when i_attempts operator(pg_catalog.>=) nullif(greatest(i_max, 0), 0)
+    select case when (i_attempts operator(pg_catalog.-) 1)
+                     operator(pg_catalog.>=) ((greatest(i_max, 0) operator(pg_catalog.-) 1)
+                                              operator(pg_catalog.&) 2147483647)
                 then 9223372036854775807
                 else greatest(postgremq.micros(i_vt),
                               pg_catalog.pg_sequence_last_value('postgremq.barrier')) end

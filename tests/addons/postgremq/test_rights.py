@@ -1,9 +1,13 @@
 """Who may do what: writers publish, readers consume, administrators do everything."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.messages import make_queue, publish
-from tests.support.queues import Connection, refused, rows
+from tests.support.queues import Connection, refused, rows, value
+
+Another = Callable[[], Connection]
 
 CALLS = {
     "pgque_writer": ["publish_message('t', '1')", "list_topics()"],
@@ -89,3 +93,33 @@ def test_public_has_no_rights(db: Connection) -> None:
         " and has_function_privilege('public', p.oid, 'execute')",
     )
     assert grants == []
+
+
+def test_writer_cannot_put_an_operator_in_front_of_ours(
+    db: Connection, another: Another, administration: Connection
+) -> None:
+    make_queue(db)
+    administration.execute("create role mallory login in role pgque_writer")
+    try:
+        db.execute("create schema evil authorization mallory")
+        writer = another()
+        writer.execute("set session authorization mallory")
+        for sign in ("=", "<>", ">", ">=", "<", "+", "-", "*", "&"):
+            for left, right in (("integer", "integer"), ("bigint", "bigint"), ("text", "text")):
+                writer.execute(
+                    f"create function evil.f(i {left}, j {right}) returns {left} language plpgsql"
+                    " as $$ begin raise exception 'called as %', current_user; end $$;"
+                    f" create operator evil.{sign}"
+                    f" (function = evil.f, leftarg = {left}, rightarg = {right})".replace(
+                        "evil.f", f"evil.f_{'=<>+-*&'.index(sign[0])}{len(sign)}"
+                    ).encode()
+                )
+        writer.execute("set search_path = evil, pg_catalog")
+        later = "pg_catalog.now() operator(pg_catalog.+) '1 hour'::pg_catalog.interval"
+        for argument in ("", f", {later}"):
+            value(writer, f"select postgremq.publish_message('t', '1'{argument})")
+        writer.execute("reset session authorization")
+    finally:
+        db.execute("drop schema if exists evil cascade")
+        db.execute("drop owned by mallory")
+        administration.execute("drop role mallory")
