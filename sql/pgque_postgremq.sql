@@ -308,15 +308,16 @@ join postgremq.queue_base q on q.queue_id = a.queue_id;
 -- So a floor never hides a message, however late a publisher or a prepared transaction commits. It
 -- need not be the newest to be right. A rollback takes it back with the claims that it counted in.
 
--- Microseconds since 1970, for times of every year; 'infinity' is the largest number.
+-- Microseconds since 1970, for times of every year; the number of times after the year 290000 is that
+-- of one of them, and 'infinity' is the largest number.
 -- locks: none. writes: nothing.
 create or replace function postgremq.micros(i_time timestamptz)
 returns bigint
 language sql stable
 as $$
     select case when pg_catalog.isfinite(i_time)
-                then (pg_catalog.date_part('epoch', i_time)
-                      operator(pg_catalog.*) 1000000)::pg_catalog.int8
+                then least(pg_catalog.date_part('epoch', i_time) operator(pg_catalog.*) 1000000,
+                           9.2e18::pg_catalog.float8)::pg_catalog.int8
                 when i_time operator(pg_catalog.>) '-infinity' then 9223372036854775807
                 else 0 end
 $$;
@@ -395,6 +396,17 @@ begin
 end;
 $$;
 
+-- The transactions that a floor lists as late and that have ended since. The rows of others are not
+-- visible, and a search would step over all of them.
+-- locks: none. writes: nothing.
+create or replace function postgremq.ended_since(i_floor postgremq.floor)
+returns setof xid8
+language sql stable
+as $$
+    select late.txid from pg_catalog.unnest(i_floor.late) late(txid)
+    where pg_catalog.pg_visible_in_snapshot(late.txid, pg_catalog.pg_current_snapshot())
+$$;
+
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
 -- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
 -- transaction that it lists as late. A row may come twice.
@@ -420,7 +432,7 @@ begin
     limit 501;
     if cardinality(i_floor.late) > 0 then
         return query
-        select s.* from unnest(i_floor.late) late(txid)
+        select s.* from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
@@ -429,7 +441,7 @@ begin
             order by s.txid, s.message_id
             limit 501) s;
         return query
-        select s.* from unnest(i_floor.late) late(txid)
+        select s.* from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
@@ -568,8 +580,8 @@ begin
     if v_text is not null then
         perform pgque.insert_event(
             v_text, 'message', new.payload::pg_catalog.text, new.id::pg_catalog.text,
-            case when v_vt operator(pg_catalog.>) pg_catalog.now()
-                 then v_vt::pg_catalog.text end, null, null);
+            case when v_vt operator(pg_catalog.>) pg_catalog.now()  -- as JSON: whatever DateStyle is
+                 then pg_catalog.to_json(v_vt) operator(pg_catalog.#>>) '{}' end, null, null);
         -- After the insert, which keeps the queue from being dropped and created by hand.
         if not exists (select from pgque.queue q
                        where q.queue_name operator(pg_catalog.=) v_text
@@ -990,9 +1002,24 @@ $do$;
 
 -- ===== addons/postgremq/claim.sql ================================================================
 
--- Refuses the numbers of a claim that mean nothing.
--- locks: none. writes: nothing.
-create or replace function postgremq.refuse_claim(i_vt integer, i_limit integer)
+-- Keeps the limit of attempts of a queue, for a transaction that may have an older snapshot: it would
+-- put a message out of reach, or deliver it too often. Fails if the limit has changed since.
+-- locks: the queue's row, in transactions stricter than READ COMMITTED only. writes: nothing.
+create or replace function postgremq.keep_limit(i_queue varchar)
+returns void
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        perform from postgremq.queue_base b where b.name = i_queue for share;
+    end if;
+end;
+$$;
+
+-- Refuses the numbers of a claim that mean nothing, and keeps the limit of attempts.
+-- locks: those of keep_limit. writes: nothing.
+create or replace function postgremq.check_claim(i_queue varchar, i_vt integer, i_limit integer)
 returns void
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
@@ -1009,6 +1036,7 @@ begin
             message = format('p_limit is %s', i_limit),
             hint = 'Pass how many messages to claim at most.';
     end if;
+    perform postgremq.keep_limit(i_queue);
 end;
 $$;
 
@@ -1032,7 +1060,7 @@ begin
      limit i_limit + 256)
     union all
     select s.*
-    from unnest(i_floor.late) late(txid)
+    from postgremq.ended_since(i_floor) late(txid)
     cross join lateral (
         select s.* from postgremq.open_state s
         where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
@@ -1040,7 +1068,7 @@ begin
         limit i_limit + 256) s
     union all
     select s.*
-    from unnest(i_floor.late) late(txid)
+    from postgremq.ended_since(i_floor) late(txid)
     cross join lateral (
         select s.* from postgremq.open_state s
         where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
@@ -1085,14 +1113,14 @@ begin
         return false;
     end if;
     return exists (
-        select from unnest(i_floor.late) late(txid)
+        select from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
               and s.txid = late.txid
             limit 1) s
         union all
-        select from unnest(i_floor.late) late(txid)
+        select from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
@@ -1219,8 +1247,8 @@ declare
     v_got    postgremq.claims%rowtype;
     v_all    postgremq.claims%rowtype;
 begin
-    if p_vt is null or p_limit < 0 then
-        perform postgremq.refuse_claim(p_vt, p_limit);
+    if p_vt is null or p_limit < 0 or current_setting('transaction_isolation') not like 'read%' then
+        perform postgremq.check_claim(p_queue_name, p_vt, p_limit);
     end if;
     select b.queue_id into v_queue
     from postgremq.queue_base b
@@ -1367,6 +1395,7 @@ declare
     v_vt    timestamptz := coalesce(p_delay_until, now());
     v_txid  xid8 := pg_current_xact_id();
 begin
+    perform postgremq.keep_limit(p_queue_name);
     loop
         insert into postgremq.state (
             txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
@@ -1402,6 +1431,7 @@ as $$
 declare
     v_txid  xid8 := pg_current_xact_id();
 begin
+    perform postgremq.keep_limit(p_queue_name);
     loop
         insert into postgremq.state (
             txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
@@ -1441,9 +1471,7 @@ declare
     v_vt    timestamptz := now() + make_interval(secs => p_vt);
     v_txid  xid8 := pg_current_xact_id();
 begin
-    if p_vt is null then
-        perform postgremq.refuse_claim(p_vt, 1);
-    end if;
+    perform postgremq.check_claim(p_queue_name, p_vt, 1);
     loop
         return query
         insert into postgremq.state as n (
@@ -1493,41 +1521,55 @@ $$;
 -- ===== addons/postgremq/removal.sql ==============================================================
 
 -- Ends the states of messages in a queue, of all if i_messages is null: inserts a step "removed", so
--- that a claim that runs at the same time either comes first, and is superseded, or fails. Waits for
--- transactions that have changed these messages, and before that for maintenance, which would copy
--- them to finished. Returns how many it removed.
+-- that a claim that runs at the same time either comes first, and is superseded, or fails. With
+-- i_completed_before, it spares messages that are not completed, or were later. Waits for transactions
+-- that have changed these messages, and before that for maintenance, which would copy them to
+-- finished. An older snapshot would not see what maintenance has copied, so it is refused. Returns how
+-- many it removed.
 -- locks: the rows that it supersedes; finished against maintenance. writes: state, finished.
-create or replace function postgremq.remove_states(i_queue_id integer, i_messages integer[])
-returns bigint
+create or replace function postgremq.remove_states(
+    i_queue_id integer, i_messages integer[], i_completed_before timestamptz)
+returns integer
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_before  bigint;
-    v_after   bigint;
-    v_done    bigint := 0;
+    v_after   integer[];
+    v_gone    integer[] := array[]::integer[];
+    v_count   integer;
 begin
+    perform pgque.check_read_committed('a removal of messages');
     lock table postgremq.finished in row exclusive mode;
     loop
         with last as materialized (
             select s.message_id, s.step, s.part, s.attempts, s.vt
             from postgremq.last_state s
             where s.queue_id = i_queue_id and (i_messages is null or s.message_id = any (i_messages))
+              and (i_completed_before is null
+                   or s.status = 'completed' and s.processed_at < i_completed_before)
             for update of s  -- so that consumers skip them
         ), removed as (
             insert into postgremq.state (vt, queue_id, message_id, step, attempts, part, status)
             select l.vt, i_queue_id, l.message_id, l.step + 1, l.attempts, l.part, 'removed'
             from last l
             on conflict do nothing
-            returning 1
+            returning message_id
         )
-        select (select count(*) from last), (select count(*) from removed) into v_before, v_after;
-        v_done := v_done + v_after;
-        exit when v_before = v_after;
+        select (select count(*) from last), array(select r.message_id from removed r)
+        into v_before, v_after;
+        v_gone := v_gone || v_after;
+        exit when v_before = cardinality(v_after);
     end loop;
-    delete from postgremq.finished f
-    where f.queue_id = i_queue_id and (i_messages is null or f.message_id = any (i_messages));
-    return v_done;
+    with deleted as (
+        delete from postgremq.finished f
+        where f.queue_id = i_queue_id and (i_messages is null or f.message_id = any (i_messages))
+          and (i_completed_before is null or f.processed_at < i_completed_before)
+        returning f.message_id
+    )
+    select count(*) into v_count
+    from (select unnest(v_gone) union select d.message_id from deleted d) gone;
+    return v_count;
 end;
 $$;
 
@@ -1539,7 +1581,7 @@ language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
-    perform postgremq.remove_states(b.queue_id, d.ids)
+    perform postgremq.remove_states(b.queue_id, d.ids, null)
     from (select o.topic_name, array_agg(o.id) as ids from gone o group by o.topic_name) d
     join postgremq.queue_base b on b.topic_name = d.topic_name;
     return null;
@@ -1560,7 +1602,7 @@ language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
-    perform postgremq.remove_states(b.queue_id, array[p_message_id])
+    perform postgremq.remove_states(b.queue_id, array[p_message_id], null)
     from postgremq.queue_base b
     where b.name = p_queue_name and p_message_id is not null;
 end;
@@ -1574,7 +1616,7 @@ language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
-    perform postgremq.remove_states(b.queue_id, null)
+    perform postgremq.remove_states(b.queue_id, null, null)
     from postgremq.queue_base b
     where b.name = p_queue;
 end;
@@ -1623,8 +1665,7 @@ begin
         where a.status = 'completed' and a.processed_at < v_before
         group by a.queue_id
     loop
-        v_count := v_count + cardinality(v_old.ids);
-        perform postgremq.remove_states(v_old.queue_id, v_old.ids);
+        v_count := v_count + postgremq.remove_states(v_old.queue_id, v_old.ids, v_before);
     end loop;
     return v_count;
 end;
@@ -1657,7 +1698,7 @@ begin
         select v_dead.name, d.id, d.attempts
         from unnest(v_dead.ids, v_dead.attempts) d(id, attempts)
         on conflict do nothing;
-        perform postgremq.remove_states(v_dead.queue_id, v_dead.ids);
+        perform postgremq.remove_states(v_dead.queue_id, v_dead.ids, null);
         v_count := v_count + cardinality(v_dead.ids);
     end loop;
     return v_count;
@@ -1682,13 +1723,16 @@ $$;
 
 -- Puts messages into a queue as new ones without a delivery attempt: as the next step where their
 -- earlier steps are, if these are still there.
--- locks: none beyond the insert's own. writes: state.
+-- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.put_again(i_queue_id integer, i_messages integer[])
 returns void
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
+    perform pgque.check_read_committed('a requeue');
+    delete from postgremq.finished f
+    where f.queue_id = i_queue_id and f.message_id = any (i_messages);
     insert into postgremq.state (
         published_at, vt, queue_id, message_id, step, attempts, part, status)
     select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
@@ -1701,7 +1745,11 @@ begin
         order by s.step desc
         limit 1
     ) s on true;
-    perform nextval('postgremq.late');
+    if exists (select from postgremq.state s
+               where s.queue_id = i_queue_id and s.message_id = any (i_messages)
+                 and s.txid = pg_current_xact_id() and s.part <> postgremq.current_part()) then
+        perform nextval('postgremq.late');
+    end if;
 end;
 $$;
 
@@ -1857,14 +1905,17 @@ end;
 $$;
 
 -- Writes a row of queue_messages as the next step of its message. A completed message that is in
--- finished is changed there.
+-- finished is changed there. The limit of attempts is read by the insert, which waits for a change of
+-- the limit.
 -- locks: the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_state(
-    i_queue_id integer, i_max integer, i_new postgremq.queue_messages)
+    i_queue_id integer, i_new postgremq.queue_messages)
 returns void
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
+declare
+    v_part  smallint;
 begin
     perform pg_current_xact_id();
     if i_new.status = 'completed' then
@@ -1882,7 +1933,9 @@ begin
         due_at, published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status,
         token)
     select case when i_new.status <> 'completed'
-                then postgremq.due(i_new.vt, i_new.delivery_attempts, i_max) end,
+                then postgremq.due(i_new.vt, i_new.delivery_attempts, (
+                         select b.max_delivery_attempts from postgremq.queue_base b
+                         where b.queue_id = i_queue_id)) end,
            i_new.published_at, i_new.vt, i_new.processed_at, i_queue_id, i_new.message_id,
            coalesce(s.step + 1, 0), i_new.delivery_attempts, coalesce(s.part, postgremq.current_part()),
            i_new.status, i_new.consumer_token
@@ -1895,11 +1948,13 @@ begin
         limit 1
         for update of s  -- so that consumers skip it
     ) s on true
-    on conflict do nothing;
+    on conflict do nothing
+    returning part into v_part;
     if not found then
         perform postgremq.refuse_change(i_new.queue_name, i_new.message_id);
+    elsif v_part <> postgremq.current_part() then
+        perform nextval('postgremq.late');
     end if;
-    perform nextval('postgremq.late');
 end;
 $$;
 
@@ -1921,9 +1976,7 @@ begin
             message = 'queue_name and message_id of a row of queue_messages cannot be changed',
             hint = 'Delete the row and insert another.';
     end if;
-    if tg_op = 'INSERT' then
-        perform pgque.check_read_committed('an insert into queue_messages');
-    end if;
+    perform pgque.check_read_committed('a change of queue_messages');
     select b.* into v_queue from postgremq.queue_base b where b.name = v_row.queue_name;
     -- Of two sessions that insert a row, the second must see the first: parts share no unique key.
     perform from postgremq.messages m where m.id = v_row.message_id for update;
@@ -1941,7 +1994,7 @@ begin
                    old.processed_at)) then
         perform postgremq.refuse_change(old.queue_name, old.message_id);
     elsif tg_op = 'DELETE' then
-        perform postgremq.remove_states(v_queue.queue_id, array[old.message_id]);
+        perform postgremq.remove_states(v_queue.queue_id, array[old.message_id], null);
         return old;
     elsif tg_op = 'INSERT' and exists (
             select from postgremq.all_states a
@@ -1961,7 +2014,7 @@ begin
     new.published_at := coalesce(new.published_at, now());
     new.vt := coalesce(new.vt, now());
     new.delivery_attempts := coalesce(new.delivery_attempts, 0);
-    perform postgremq.change_state(v_queue.queue_id, v_queue.max_delivery_attempts, new);
+    perform postgremq.change_state(v_queue.queue_id, new);
     return new;
 end;
 $$;
@@ -1998,15 +2051,26 @@ execute function postgremq.refuse_move('topic_name', 'queues');
 
 -- After a change of a queue's limit of attempts: writes the messages again that have had attempts
 -- left before, or have some left now. The lock waits for transactions that have claimed messages by
--- the old limit.
+-- the old limit. It gives up soon, because publishers and consumers of all queues wait behind it.
 -- locks: state against publishers and consumers. writes: state.
 create or replace function postgremq.apply_attempt_limit()
 returns trigger
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set lock_timeout = '2s'
 as $$
 begin
-    lock table postgremq.state in share row exclusive mode;
+    perform pgque.check_read_committed('a change of max_delivery_attempts');
+    begin
+        lock table postgremq.state in share row exclusive mode;
+    exception
+        when lock_not_available then
+            raise exception using
+                errcode = 'lock_not_available',
+                message = 'open transactions have claimed or published messages, so '
+                    'max_delivery_attempts is not changed now',
+                hint = 'Try again when the transactions of consumers and publishers have ended.';
+    end;
     perform pg_current_xact_id();
     insert into postgremq.state (
         due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
@@ -2147,9 +2211,10 @@ end;
 $$;
 
 -- Notes that a part is done, if it is. The next maintenance tries again if the part is in use.
+-- Returns whether it did.
 -- locks: the part against writers, without waiting. writes: rotation_part.
 create or replace function postgremq.finish_part(i_part smallint)
-returns void
+returns boolean
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
@@ -2160,48 +2225,61 @@ begin
         execute format('lock table postgremq.state_%s in share mode nowait', i_part);  -- quoted: a number
     exception
         when lock_not_available then
-            return;
+            return false;
     end;
-    if not postgremq.is_part_needed(i_part) then
-        update postgremq.rotation_part p
-        set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
-            done_at = clock_timestamp(), done_by = pg_current_xact_id(),
-            holders = pgque.snapshot_holders()
-        where p.part = i_part;
+    if postgremq.is_part_needed(i_part) then
+        return false;
     end if;
+    update postgremq.rotation_part p
+    set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
+        done_at = clock_timestamp(), done_by = pg_current_xact_id(), holders = null
+    where p.part = i_part;
+    return true;
 end;
 $$;
 
 -- Truncates a part that is done. TRUNCATE empties it for old snapshots too, so it waits until the
--- transactions that held a snapshot when the part was done have ended, or for the patience that is set
--- for pgque's logs. Returns whether it did.
--- locks: the part, exclusively, without waiting. writes: truncates the part.
+-- transactions have ended that held a snapshot when it was first called, or for the patience that is
+-- set for pgque's logs. The first call has to come after the transaction that noted the part as done:
+-- its commit is what newer snapshots see. Returns whether it truncated the part.
+-- locks: the part, exclusively: consumers that still look at it wait behind this for 10 ms, the tenth
+-- of a second when the part has been done for a minute, or 0.9 seconds after 10 minutes. writes:
+-- rotation_part; truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
+set lock_timeout = '10ms'
 as $$
 declare
     v_part      postgremq.rotation_part;
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
 begin
+    update postgremq.rotation_part p
+    set holders = pgque.snapshot_holders()
+    where p.part = i_part and p.holders is null and p.done_by <> pg_current_xact_id();
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if clock_timestamp() < v_part.done_at + v_patience
-       and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
+    if v_part.holders is null
+       or clock_timestamp() < v_part.done_at + v_patience
+          and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
         return false;
     end if;
+    perform set_config('lock_timeout',
+                       case when v_part.done_at < clock_timestamp() - interval '10 minutes' then '900ms'
+                            when v_part.done_at < clock_timestamp() - interval '1 minute' then '100ms'
+                            else '10ms' end, true);
     begin
         perform pgque.commit_locally();
         -- The names are made of a number.
         execute format('lock table postgremq.state_%1$s, postgremq.floor_%1$s '  -- quoted: a number
-                       'in access exclusive mode nowait', i_part);
+                       'in access exclusive mode', i_part);
         if not postgremq.is_part_done(i_part) then
             raise exception using errcode = 'lock_not_available';
         end if;
         execute format('truncate postgremq.state_%1$s, postgremq.floor_%1$s',  -- quoted: a number
                        i_part);
     exception
-        when lock_not_available then
+        when lock_not_available or object_in_use then
             return false;
     end;
     return true;
@@ -2210,7 +2288,7 @@ $$;
 
 -- Maintenance of the states: makes the next part current when it is time, and empties the other.
 -- Call it every few seconds to minutes; pgque.maint() does. Returns how much it did: parts, and
--- messages copied or moved.
+-- messages copied or moved, or 1 for a part that is done or was truncated.
 -- locks: the row of rotation; those of finish_part and empty_part. writes: rotation, turn, and what the
 -- others write.
 create or replace function postgremq.maint()
@@ -2241,30 +2319,26 @@ begin
         return 1;
     end if;
 
-    if not postgremq.is_part_done(v_other) then
-        v_done := postgremq.archive_part(v_other, 50000);
-        -- A long backlog stays where it is until it is consumed: to move it would cost more than it
-        -- frees.
-        if (select count(*) from (
-                select from postgremq.last_state s
-                where s.part = v_other and s.status <> 'completed'
-                limit 10001) unfinished) <= 10000 then
-            begin
-                v_done := v_done + postgremq.move_states(v_other, 10000);
-            exception
-                when lock_not_available then
-                    null;  -- the part is needed by that consumer anyway
-            end;
-        end if;
-        if v_done > 0 then
-            return v_done;
-        end if;
-        perform postgremq.finish_part(v_other);
+    if postgremq.is_part_done(v_other) then
+        return postgremq.empty_part(v_other)::integer;
     end if;
-    if postgremq.is_part_done(v_other) and postgremq.empty_part(v_other) then
-        return 1;
+    v_done := postgremq.archive_part(v_other, 50000);
+    -- A long backlog stays where it is until it is consumed: to move it would cost more than it frees.
+    if (select count(*) from (
+            select from postgremq.last_state s
+            where s.part = v_other and s.status <> 'completed'
+            limit 10001) unfinished) <= 10000 then
+        begin
+            v_done := v_done + postgremq.move_states(v_other, 10000);
+        exception
+            when lock_not_available then
+                null;  -- the part is needed by that consumer anyway
+        end;
     end if;
-    return 0;
+    if v_done = 0 then
+        v_done := postgremq.finish_part(v_other)::integer;
+    end if;
+    return v_done;
 end;
 $$;
 

@@ -93,6 +93,7 @@ declare
     v_vt    timestamptz := coalesce(p_delay_until, now());
     v_txid  xid8 := pg_current_xact_id();
 begin
+    perform postgremq.keep_limit(p_queue_name);
     loop
         insert into postgremq.state (
             txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
@@ -128,6 +129,7 @@ as $$
 declare
     v_txid  xid8 := pg_current_xact_id();
 begin
+    perform postgremq.keep_limit(p_queue_name);
     loop
         insert into postgremq.state (
             txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
@@ -167,9 +169,7 @@ declare
     v_vt    timestamptz := now() + make_interval(secs => p_vt);
     v_txid  xid8 := pg_current_xact_id();
 begin
-    if p_vt is null then
-        perform postgremq.refuse_claim(p_vt, 1);
-    end if;
+    perform postgremq.check_claim(p_queue_name, p_vt, 1);
     loop
         return query
         insert into postgremq.state as n (

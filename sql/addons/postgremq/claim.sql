@@ -1,6 +1,21 @@
--- Refuses the numbers of a claim that mean nothing.
--- locks: none. writes: nothing.
-create or replace function postgremq.refuse_claim(i_vt integer, i_limit integer)
+-- Keeps the limit of attempts of a queue, for a transaction that may have an older snapshot: it would
+-- put a message out of reach, or deliver it too often. Fails if the limit has changed since.
+-- locks: the queue's row, in transactions stricter than READ COMMITTED only. writes: nothing.
+create or replace function postgremq.keep_limit(i_queue varchar)
+returns void
+language plpgsql
+set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        perform from postgremq.queue_base b where b.name = i_queue for share;
+    end if;
+end;
+$$;
+
+-- Refuses the numbers of a claim that mean nothing, and keeps the limit of attempts.
+-- locks: those of keep_limit. writes: nothing.
+create or replace function postgremq.check_claim(i_queue varchar, i_vt integer, i_limit integer)
 returns void
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
@@ -17,6 +32,7 @@ begin
             message = format('p_limit is %s', i_limit),
             hint = 'Pass how many messages to claim at most.';
     end if;
+    perform postgremq.keep_limit(i_queue);
 end;
 $$;
 
@@ -40,7 +56,7 @@ begin
      limit i_limit + 256)
     union all
     select s.*
-    from unnest(i_floor.late) late(txid)
+    from postgremq.ended_since(i_floor) late(txid)
     cross join lateral (
         select s.* from postgremq.open_state s
         where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
@@ -48,7 +64,7 @@ begin
         limit i_limit + 256) s
     union all
     select s.*
-    from unnest(i_floor.late) late(txid)
+    from postgremq.ended_since(i_floor) late(txid)
     cross join lateral (
         select s.* from postgremq.open_state s
         where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
@@ -93,14 +109,14 @@ begin
         return false;
     end if;
     return exists (
-        select from unnest(i_floor.late) late(txid)
+        select from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
               and s.txid = late.txid
             limit 1) s
         union all
-        select from unnest(i_floor.late) late(txid)
+        select from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid

@@ -35,8 +35,8 @@ declare
     v_got    postgremq.claims%rowtype;
     v_all    postgremq.claims%rowtype;
 begin
-    if p_vt is null or p_limit < 0 then
-        perform postgremq.refuse_claim(p_vt, p_limit);
+    if p_vt is null or p_limit < 0 or current_setting('transaction_isolation') not like 'read%' then
+        perform postgremq.check_claim(p_queue_name, p_vt, p_limit);
     end if;
     select b.queue_id into v_queue
     from postgremq.queue_base b

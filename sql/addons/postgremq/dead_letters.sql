@@ -23,7 +23,7 @@ begin
         select v_dead.name, d.id, d.attempts
         from unnest(v_dead.ids, v_dead.attempts) d(id, attempts)
         on conflict do nothing;
-        perform postgremq.remove_states(v_dead.queue_id, v_dead.ids);
+        perform postgremq.remove_states(v_dead.queue_id, v_dead.ids, null);
         v_count := v_count + cardinality(v_dead.ids);
     end loop;
     return v_count;
@@ -48,13 +48,16 @@ $$;
 
 -- Puts messages into a queue as new ones without a delivery attempt: as the next step where their
 -- earlier steps are, if these are still there.
--- locks: none beyond the insert's own. writes: state.
+-- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.put_again(i_queue_id integer, i_messages integer[])
 returns void
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
+    perform pgque.check_read_committed('a requeue');
+    delete from postgremq.finished f
+    where f.queue_id = i_queue_id and f.message_id = any (i_messages);
     insert into postgremq.state (
         published_at, vt, queue_id, message_id, step, attempts, part, status)
     select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
@@ -67,7 +70,11 @@ begin
         order by s.step desc
         limit 1
     ) s on true;
-    perform nextval('postgremq.late');
+    if exists (select from postgremq.state s
+               where s.queue_id = i_queue_id and s.message_id = any (i_messages)
+                 and s.txid = pg_current_xact_id() and s.part <> postgremq.current_part()) then
+        perform nextval('postgremq.late');
+    end if;
 end;
 $$;
 

@@ -14,15 +14,16 @@
 -- So a floor never hides a message, however late a publisher or a prepared transaction commits. It
 -- need not be the newest to be right. A rollback takes it back with the claims that it counted in.
 
--- Microseconds since 1970, for times of every year; 'infinity' is the largest number.
+-- Microseconds since 1970, for times of every year; the number of times after the year 290000 is that
+-- of one of them, and 'infinity' is the largest number.
 -- locks: none. writes: nothing.
 create or replace function postgremq.micros(i_time timestamptz)
 returns bigint
 language sql stable
 as $$
     select case when pg_catalog.isfinite(i_time)
-                then (pg_catalog.date_part('epoch', i_time)
-                      operator(pg_catalog.*) 1000000)::pg_catalog.int8
+                then least(pg_catalog.date_part('epoch', i_time) operator(pg_catalog.*) 1000000,
+                           9.2e18::pg_catalog.float8)::pg_catalog.int8
                 when i_time operator(pg_catalog.>) '-infinity' then 9223372036854775807
                 else 0 end
 $$;
@@ -101,6 +102,17 @@ begin
 end;
 $$;
 
+-- The transactions that a floor lists as late and that have ended since. The rows of others are not
+-- visible, and a search would step over all of them.
+-- locks: none. writes: nothing.
+create or replace function postgremq.ended_since(i_floor postgremq.floor)
+returns setof xid8
+language sql stable
+as $$
+    select late.txid from pg_catalog.unnest(i_floor.late) late(txid)
+    where pg_catalog.pg_visible_in_snapshot(late.txid, pg_catalog.pg_current_snapshot())
+$$;
+
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
 -- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
 -- transaction that it lists as late. A row may come twice.
@@ -126,7 +138,7 @@ begin
     limit 501;
     if cardinality(i_floor.late) > 0 then
         return query
-        select s.* from unnest(i_floor.late) late(txid)
+        select s.* from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
@@ -135,7 +147,7 @@ begin
             order by s.txid, s.message_id
             limit 501) s;
         return query
-        select s.* from unnest(i_floor.late) late(txid)
+        select s.* from postgremq.ended_since(i_floor) late(txid)
         cross join lateral (
             select s.* from postgremq.open_state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid

@@ -118,9 +118,10 @@ end;
 $$;
 
 -- Notes that a part is done, if it is. The next maintenance tries again if the part is in use.
+-- Returns whether it did.
 -- locks: the part against writers, without waiting. writes: rotation_part.
 create or replace function postgremq.finish_part(i_part smallint)
-returns void
+returns boolean
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
@@ -131,48 +132,61 @@ begin
         execute format('lock table postgremq.state_%s in share mode nowait', i_part);  -- quoted: a number
     exception
         when lock_not_available then
-            return;
+            return false;
     end;
-    if not postgremq.is_part_needed(i_part) then
-        update postgremq.rotation_part p
-        set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
-            done_at = clock_timestamp(), done_by = pg_current_xact_id(),
-            holders = pgque.snapshot_holders()
-        where p.part = i_part;
+    if postgremq.is_part_needed(i_part) then
+        return false;
     end if;
+    update postgremq.rotation_part p
+    set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
+        done_at = clock_timestamp(), done_by = pg_current_xact_id(), holders = null
+    where p.part = i_part;
+    return true;
 end;
 $$;
 
 -- Truncates a part that is done. TRUNCATE empties it for old snapshots too, so it waits until the
--- transactions that held a snapshot when the part was done have ended, or for the patience that is set
--- for pgque's logs. Returns whether it did.
--- locks: the part, exclusively, without waiting. writes: truncates the part.
+-- transactions have ended that held a snapshot when it was first called, or for the patience that is
+-- set for pgque's logs. The first call has to come after the transaction that noted the part as done:
+-- its commit is what newer snapshots see. Returns whether it truncated the part.
+-- locks: the part, exclusively: consumers that still look at it wait behind this for 10 ms, the tenth
+-- of a second when the part has been done for a minute, or 0.9 seconds after 10 minutes. writes:
+-- rotation_part; truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
+set lock_timeout = '10ms'
 as $$
 declare
     v_part      postgremq.rotation_part;
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
 begin
+    update postgremq.rotation_part p
+    set holders = pgque.snapshot_holders()
+    where p.part = i_part and p.holders is null and p.done_by <> pg_current_xact_id();
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if clock_timestamp() < v_part.done_at + v_patience
-       and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
+    if v_part.holders is null
+       or clock_timestamp() < v_part.done_at + v_patience
+          and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
         return false;
     end if;
+    perform set_config('lock_timeout',
+                       case when v_part.done_at < clock_timestamp() - interval '10 minutes' then '900ms'
+                            when v_part.done_at < clock_timestamp() - interval '1 minute' then '100ms'
+                            else '10ms' end, true);
     begin
         perform pgque.commit_locally();
         -- The names are made of a number.
         execute format('lock table postgremq.state_%1$s, postgremq.floor_%1$s '  -- quoted: a number
-                       'in access exclusive mode nowait', i_part);
+                       'in access exclusive mode', i_part);
         if not postgremq.is_part_done(i_part) then
             raise exception using errcode = 'lock_not_available';
         end if;
         execute format('truncate postgremq.state_%1$s, postgremq.floor_%1$s',  -- quoted: a number
                        i_part);
     exception
-        when lock_not_available then
+        when lock_not_available or object_in_use then
             return false;
     end;
     return true;
@@ -181,7 +195,7 @@ $$;
 
 -- Maintenance of the states: makes the next part current when it is time, and empties the other.
 -- Call it every few seconds to minutes; pgque.maint() does. Returns how much it did: parts, and
--- messages copied or moved.
+-- messages copied or moved, or 1 for a part that is done or was truncated.
 -- locks: the row of rotation; those of finish_part and empty_part. writes: rotation, turn, and what the
 -- others write.
 create or replace function postgremq.maint()
@@ -212,29 +226,25 @@ begin
         return 1;
     end if;
 
-    if not postgremq.is_part_done(v_other) then
-        v_done := postgremq.archive_part(v_other, 50000);
-        -- A long backlog stays where it is until it is consumed: to move it would cost more than it
-        -- frees.
-        if (select count(*) from (
-                select from postgremq.last_state s
-                where s.part = v_other and s.status <> 'completed'
-                limit 10001) unfinished) <= 10000 then
-            begin
-                v_done := v_done + postgremq.move_states(v_other, 10000);
-            exception
-                when lock_not_available then
-                    null;  -- the part is needed by that consumer anyway
-            end;
-        end if;
-        if v_done > 0 then
-            return v_done;
-        end if;
-        perform postgremq.finish_part(v_other);
+    if postgremq.is_part_done(v_other) then
+        return postgremq.empty_part(v_other)::integer;
     end if;
-    if postgremq.is_part_done(v_other) and postgremq.empty_part(v_other) then
-        return 1;
+    v_done := postgremq.archive_part(v_other, 50000);
+    -- A long backlog stays where it is until it is consumed: to move it would cost more than it frees.
+    if (select count(*) from (
+            select from postgremq.last_state s
+            where s.part = v_other and s.status <> 'completed'
+            limit 10001) unfinished) <= 10000 then
+        begin
+            v_done := v_done + postgremq.move_states(v_other, 10000);
+        exception
+            when lock_not_available then
+                null;  -- the part is needed by that consumer anyway
+        end;
     end if;
-    return 0;
+    if v_done = 0 then
+        v_done := postgremq.finish_part(v_other)::integer;
+    end if;
+    return v_done;
 end;
 $$;

@@ -18,14 +18,17 @@ end;
 $$;
 
 -- Writes a row of queue_messages as the next step of its message. A completed message that is in
--- finished is changed there.
+-- finished is changed there. The limit of attempts is read by the insert, which waits for a change of
+-- the limit.
 -- locks: the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_state(
-    i_queue_id integer, i_max integer, i_new postgremq.queue_messages)
+    i_queue_id integer, i_new postgremq.queue_messages)
 returns void
 language plpgsql
 set search_path = postgremq, pg_catalog, pg_temp
 as $$
+declare
+    v_part  smallint;
 begin
     perform pg_current_xact_id();
     if i_new.status = 'completed' then
@@ -43,7 +46,9 @@ begin
         due_at, published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status,
         token)
     select case when i_new.status <> 'completed'
-                then postgremq.due(i_new.vt, i_new.delivery_attempts, i_max) end,
+                then postgremq.due(i_new.vt, i_new.delivery_attempts, (
+                         select b.max_delivery_attempts from postgremq.queue_base b
+                         where b.queue_id = i_queue_id)) end,
            i_new.published_at, i_new.vt, i_new.processed_at, i_queue_id, i_new.message_id,
            coalesce(s.step + 1, 0), i_new.delivery_attempts, coalesce(s.part, postgremq.current_part()),
            i_new.status, i_new.consumer_token
@@ -56,11 +61,13 @@ begin
         limit 1
         for update of s  -- so that consumers skip it
     ) s on true
-    on conflict do nothing;
+    on conflict do nothing
+    returning part into v_part;
     if not found then
         perform postgremq.refuse_change(i_new.queue_name, i_new.message_id);
+    elsif v_part <> postgremq.current_part() then
+        perform nextval('postgremq.late');
     end if;
-    perform nextval('postgremq.late');
 end;
 $$;
 
@@ -82,9 +89,7 @@ begin
             message = 'queue_name and message_id of a row of queue_messages cannot be changed',
             hint = 'Delete the row and insert another.';
     end if;
-    if tg_op = 'INSERT' then
-        perform pgque.check_read_committed('an insert into queue_messages');
-    end if;
+    perform pgque.check_read_committed('a change of queue_messages');
     select b.* into v_queue from postgremq.queue_base b where b.name = v_row.queue_name;
     -- Of two sessions that insert a row, the second must see the first: parts share no unique key.
     perform from postgremq.messages m where m.id = v_row.message_id for update;
@@ -102,7 +107,7 @@ begin
                    old.processed_at)) then
         perform postgremq.refuse_change(old.queue_name, old.message_id);
     elsif tg_op = 'DELETE' then
-        perform postgremq.remove_states(v_queue.queue_id, array[old.message_id]);
+        perform postgremq.remove_states(v_queue.queue_id, array[old.message_id], null);
         return old;
     elsif tg_op = 'INSERT' and exists (
             select from postgremq.all_states a
@@ -122,7 +127,7 @@ begin
     new.published_at := coalesce(new.published_at, now());
     new.vt := coalesce(new.vt, now());
     new.delivery_attempts := coalesce(new.delivery_attempts, 0);
-    perform postgremq.change_state(v_queue.queue_id, v_queue.max_delivery_attempts, new);
+    perform postgremq.change_state(v_queue.queue_id, new);
     return new;
 end;
 $$;
@@ -159,15 +164,26 @@ execute function postgremq.refuse_move('topic_name', 'queues');
 
 -- After a change of a queue's limit of attempts: writes the messages again that have had attempts
 -- left before, or have some left now. The lock waits for transactions that have claimed messages by
--- the old limit.
+-- the old limit. It gives up soon, because publishers and consumers of all queues wait behind it.
 -- locks: state against publishers and consumers. writes: state.
 create or replace function postgremq.apply_attempt_limit()
 returns trigger
 language plpgsql security definer
 set search_path = postgremq, pg_catalog, pg_temp
+set lock_timeout = '2s'
 as $$
 begin
-    lock table postgremq.state in share row exclusive mode;
+    perform pgque.check_read_committed('a change of max_delivery_attempts');
+    begin
+        lock table postgremq.state in share row exclusive mode;
+    exception
+        when lock_not_available then
+            raise exception using
+                errcode = 'lock_not_available',
+                message = 'open transactions have claimed or published messages, so '
+                    'max_delivery_attempts is not changed now',
+                hint = 'Try again when the transactions of consumers and publishers have ended.';
+    end;
     perform pg_current_xact_id();
     insert into postgremq.state (
         due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)

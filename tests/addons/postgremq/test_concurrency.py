@@ -294,3 +294,32 @@ def test_floor_costs_the_same_after_any_history(db: Connection, another: Another
         read = value(db, counter) - before
     db.execute("commit")
     assert read < 1000
+
+
+def test_open_transaction_that_publishes_much_costs_consumers_nothing(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    bulk = another()
+    bulk.execute("begin")
+    bulk.execute(
+        "insert into postgremq.messages (topic_name, payload, deliver_after)"
+        " select 't', to_jsonb(n), case when n % 2 = 0 then now() end"
+        " from generate_series(1, 4000) n"
+    )
+    publish(db, *range(30))
+    drain(db)
+    counter = (
+        "select sum(pg_stat_get_xact_tuples_returned(indexrelid))::int from pg_index"
+        " where indrelid = 'postgremq.state_0'::regclass"
+    )
+    db.execute("begin")
+    for _ in range(2):
+        publish(db, *range(30))
+        before = value(db, counter)
+        assert len(consume(db, limit=30)) == 30
+        read = value(db, counter) - before
+    db.execute("commit")
+    assert read < 1000
+    bulk.execute("commit")
+    assert len(consume(db, limit=None)) == 4000

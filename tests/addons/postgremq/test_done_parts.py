@@ -162,3 +162,40 @@ def test_part_that_is_done_no_more_is_not_truncated(db: Connection, holder: Conn
     holder.execute("rollback")
     assert value(db, "select postgremq.empty_part(0::smallint)") is False
     assert drain(db) == [0]
+
+
+def test_message_that_is_put_back_in_the_current_part_changes_nothing(
+    db: Connection, holder: Connection
+) -> None:
+    drain(db)
+    work_off(db)
+    (id_,) = publish(db, 1)
+    drain(db)
+    db.execute(
+        "update postgremq.queue_messages set status = 'pending', vt = now(), delivery_attempts = 0"
+        " where message_id = %s",
+        [id_],
+    )
+    assert value(db, DONE)
+    assert drain(db) == [1]
+    value(db, "select postgremq.move_messages_to_dlq()")
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert sorted(drain(db)) == [0, 1]
+
+
+def test_truncation_waits_for_consumers_whose_transactions_overlap(
+    db: Connection, holder: Connection, another: Another, background: Executor
+) -> None:
+    drain(db)
+    work_off(db)
+    first, second = another(), another()
+    first.execute("begin")
+    consume(first)
+    holder.execute("rollback")
+    assert value(db, "select postgremq.maint()") == 0
+    db.execute("update postgremq.rotation_part set done_at = done_at - interval '11 minutes'")
+    truncation = background.submit(value, db, "select postgremq.maint()")
+    wait_until_blocked(second, db)
+    first.execute("commit")
+    assert truncation.result(timeout=60) or value(db, "select postgremq.maint()")
+    assert consume(second) == []

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.support.messages import (
     ack,
     consume,
@@ -160,10 +162,26 @@ def test_row_that_two_sessions_insert_beside_a_rotation_is_one_message(
     assert drain(db) == [1]
 
 
-def test_row_cannot_be_inserted_under_a_snapshot_that_may_not_see_it(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
-    value(db, "select postgremq.clean_up_queue('q')")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "insert into postgremq.queue_messages (queue_name, message_id) values ('q', 9)",
+        "update postgremq.queue_messages set status = 'pending', delivery_attempts = 0",
+        "delete from postgremq.queue_messages",
+        "delete from postgremq.messages",
+        "select postgremq.cleanup_completed_messages(0)",
+        "select postgremq.move_messages_to_dlq()",
+        "select postgremq.requeue_dlq_messages('q')",
+        "update postgremq.queues set max_delivery_attempts = 5",
+    ],
+)
+def test_change_under_a_snapshot_that_may_not_see_what_was_archived(
+    db: Connection, change: str
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1, 2)
+    drain(db)
+    db.execute("insert into postgremq.dead_letter_queue (queue_name, message_id) values ('q', 1)")
     db.execute("begin isolation level repeatable read")
-    with refused("PQ013", "an insert into queue_messages"):
-        db.execute("insert into postgremq.queue_messages (queue_name, message_id) values ('q', 1)")
+    with refused("PQ013"):
+        db.execute(change.encode())
