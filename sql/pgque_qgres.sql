@@ -745,6 +745,37 @@ as $$
     where half = coalesce(i_half, half);
 $$;
 
+-- Refuses the name of a queue that has partitions.
+-- locks: none. writes: nothing.
+create or replace function qgres._refuse_partitioned(i_queue text)
+returns void
+language plpgsql
+set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_part  qgres._queue;
+    v_name  text;
+begin
+    select q.* into v_part
+    from qgres._queue q
+    where q.partitions is not null
+      and lower(regexp_replace(q.queue_name, '#[0-9]+$', '')) = lower(i_queue)
+    limit 1;
+    if found then
+        v_name := regexp_replace(v_part.queue_name, '#[0-9]+$', '');
+        raise exception using
+            errcode = 'unique_violation',
+            message = format('queue "%s" already exists with %s partition%s', i_queue,
+                             v_part.partitions, case when v_part.partitions > 1 then 's' end),
+            hint = case v_part.partitions
+                when 1 then format('Name its partition "%s#0" instead.', v_name)
+                else format('Name its partitions "%1$s#0" to "%1$s#%2$s" instead, each by itself.',
+                            v_name, v_part.partitions - 1)
+            end;
+    end if;
+end;
+$$;
+
 -- Creates a queue with its tables; returns its id. Autovacuum is off for them because they are
 -- emptied by TRUNCATE, which leaves vacuum nothing to do.
 -- locks: none beyond the new row's. writes: _queue, the catalog; sr_position of an SR queue.
@@ -776,6 +807,7 @@ begin
             message = format('queue "%s" already exists', queue_name),
             hint = 'Names of queues are case-insensitive.';
     end if;
+    perform qgres._refuse_partitioned(queue_name);
     foreach v_kind in array array['entry', 'position'] loop
         v_kind := format('%s_%s', case queue_type when 'Serial Publisher' then 'sp' else 'sr' end,
                          v_kind);
@@ -1331,7 +1363,9 @@ $$;
 -- queue of its own, named <name>#<number>, with numbers without gaps, consumers and a log.
 
 -- Creates an SP queue with partitions, which are the queues <name>#0 and so on. Returns their ids. The
--- number of partitions cannot be changed, because keys would move to other ones.
+-- number of partitions cannot be changed, because keys would move to other ones. A queue without
+-- partitions may not have the name: sessions that create one wait for a row of that name, which is
+-- deleted at the end.
 -- locks: those of queue__create with two arguments. writes: the same.
 create or replace function qgres.queue__create(
     queue_name text, queue_type text, partitions integer)
@@ -1340,7 +1374,8 @@ language plpgsql security definer
 set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_id integer;
+    v_id    integer;
+    v_held  qgres._queue;
 begin
     if qgres._queue_type__sanitize(queue_type) is distinct from 'Serial Publisher' then
         raise exception using
@@ -1353,13 +1388,28 @@ begin
             message = format('partitions must be from 1 to 256, it is %s',
                              coalesce(partitions::text, '<NULL>')),
             hint = 'Each partition is a queue of its own, with four tables.';
+    elsif queue_name is null then
+        perform qgres.queue__create(queue_name, 'Serial Publisher'::qgres.queue_type);  -- raises the error
     end if;
+    insert into qgres._queue as q (queue_name, queue_type, origin_id)
+    select $1, 'Serial Publisher', o.origin_id from pgque.origin o
+    on conflict (lower(q.queue_name)) do nothing
+    returning q.* into v_held;
+    if not found then
+        raise exception using
+            errcode = 'unique_violation',
+            message = format('queue "%s" already exists without partitions', queue_name),
+            hint = format('Its partitions would be "%1$s#0" and so on. Choose another name, or drop '
+                          'the queue first: select qgres.queue__drop(%1$L);', queue_name);
+    end if;
+    perform qgres._refuse_partitioned(queue_name);
     for v_number in 0 .. partitions - 1 loop
         v_id := qgres.queue__create(format('%s#%s', $1, v_number),
                                     'Serial Publisher'::qgres.queue_type);
         update qgres._queue q set partitions = $3 where q.queue_id = v_id;
         return next v_id;
     end loop;
+    delete from qgres._queue q where q.queue_id = v_held.queue_id;
 end;
 $$;
 

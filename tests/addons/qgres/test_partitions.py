@@ -1,12 +1,24 @@
 """A partitioned SP queue has one order for each key."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pgque_dagster import PgqueResource
+from pgque_dagster.client import DatabaseError
 from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, refused, rows, value
-from tests.support.serial import consume
+from tests.support.queues import (
+    Connection,
+    connect,
+    drain,
+    refused,
+    rows,
+    tick,
+    value,
+    wait_until_blocked,
+)
+from tests.support.serial import consume, make_sp
 
 Another = Callable[[], Connection]
 KEYS = [f"key{nr}" for nr in range(20)]
@@ -86,7 +98,10 @@ def test_publishing_to_a_partition_needs_the_role(parted: Connection, database_u
         ("queue__create('q', 'SP', 0)", "22023", "partitions must be from 1 to 256, it is 0"),
         ("queue__create('q', 'SP', 257)", "22023", "from 1 to 256, it is 257"),
         ("queue__create('q', 'SP', null)", "22023", "from 1 to 256, it is <NULL>"),
-        ("queue__create('ORDERS', 'SP', 2)", "23505", 'queue "ORDERS#0" already exists'),
+        ("queue__create(null, 'SP', 2)", "23502", "the name of the queue is null"),
+        ("queue__create('ORDERS', 'SP', 2)", "23505", '"ORDERS" already exists with 4 partitions'),
+        ("queue__create('plain', 'SP', 2)", "23505", 'queue "plain#0" already exists'),
+        ("queue__create('PLAIN#0', 'SP', 2)", "23505", 'queue "PLAIN#0" already exists'),
         ("queue__create('q', 'XY', 2)", "22P02", "invalid input value for enum"),
         ("queue__partition('plain', 'k')", "P0002", 'queue "plain" does not exist'),
         ("queue__partition(null, 'k')", "P0002", 'queue "<NULL>" does not exist'),
@@ -96,3 +111,75 @@ def test_bad_arguments_are_refused(parted: Connection, call: str, sqlstate: str,
     value(parted, "select qgres.queue__create('plain#0', 'SP')")
     with refused(sqlstate, text):
         rows(parted, f"select qgres.{call}")
+
+
+@pytest.mark.parametrize("kind", ["SP", "SR"])
+def test_a_queue_with_partitions_leaves_its_name_to_no_other(parted: Connection, kind: str) -> None:
+    partitions = '"Orders#0" to "Orders#3"'
+    with refused("23505", 'queue "orders" already exists with 4 partitions', partitions):
+        value(parted, "select qgres.queue__create('orders', %s)", kind)
+    rows(parted, "select qgres.queue__create('One', 'SP', 1)")
+    with refused("23505", 'queue "one" already exists with 1 partition', '"One#0"'):
+        value(parted, "select qgres.queue__create('one', %s)", kind)
+    assert value(parted, "select count(*) from qgres.queue") == 5
+
+
+def test_the_name_of_partitions_is_free_when_the_last_one_is_dropped(parted: Connection) -> None:
+    for part in range(4):
+        with refused("23505", "with 4 partitions"):
+            make_sp(parted, "orders")
+        value(parted, "select qgres.queue__drop(%s, true)::text", f"orders#{part}")
+    make_sp(parted, "orders")
+
+
+@pytest.mark.parametrize("kind", ["SP", "SR"])
+def test_a_queue_without_partitions_gets_none(db: Connection, kind: str) -> None:
+    value(db, "select qgres.queue__create('Parcels', %s)", kind)
+    drop = "select qgres.queue__drop('parcels')"
+    with refused("23505", 'queue "parcels" already exists without partitions', drop):
+        rows(db, "select qgres.queue__create('parcels', 'SP', 8)")
+    assert rows(db, "select queue_name from qgres.queue") == [("Parcels",)]
+    value(db, f"{drop}::text")
+    rows(db, "select qgres.queue__create('parcels', 'SP', 8)")
+    assert value(db, "select count(*) from qgres.queue") == 8
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        ("'Orders', 'SP', 2", "'orders', 'SP'", "with 2 partitions"),
+        ("'Orders', 'SP'", "'orders', 'SP', 2", "without partitions"),
+        ("'Orders', 'SP', 2", "'orders', 'SP', 3", "with 2 partitions"),
+    ],
+)
+def test_two_sessions_that_create_both_are_told_apart(
+    db: Connection,
+    another: Another,
+    background: ThreadPoolExecutor,
+    first: str,
+    second: str,
+    text: str,
+) -> None:
+    waiting = another()
+    with db.transaction():
+        rows(db, f"select qgres.queue__create({first})")
+        creating = background.submit(rows, waiting, f"select qgres.queue__create({second})")
+        wait_until_blocked(another(), waiting)
+    with refused("23505", text):
+        creating.result(10)
+
+
+def test_the_resource_logs_partitions_that_are_named_each(
+    parted: Connection, database_url: str
+) -> None:
+    parts = [f"Orders#{part}" for part in range(4)]
+    with pytest.raises(DatabaseError, match='"orders" already exists with 4 partitions') as error:
+        PgqueResource(url=database_url, serial_queues=["orders"]).database_url()
+    assert '"Orders#0" to "Orders#3"' in str(error.value)
+    consumers = {f"qgres.{part}": ["c"] for part in parts}
+    PgqueResource(url=database_url, serial_queues=parts, consumers=consumers).database_url()
+    for key in KEYS:
+        publish(parted, key, key)
+    for log in consumers:
+        tick(parted, log)
+    assert sorted(text for log in consumers for text in drain(parted, log)) == sorted(KEYS)
