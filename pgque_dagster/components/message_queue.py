@@ -7,8 +7,10 @@ from pydantic import Field
 
 from ..checks import build_message_queue_defs
 from .options import Options, condition, number, option
+from .scaffolding import MessageQueueScaffolder
 
 
+@dg.scaffold_with(MessageQueueScaffolder)
 class MessageQueueComponent(Options, dg.Component):
     """A queue of messages, of the add-on postgremq: its asset in the lineage, and its check.
 

@@ -83,6 +83,29 @@ attributes:
     # default_status: RUNNING
 """
 
+_MESSAGE_QUEUE = """\
+# A queue of messages, of the add-on postgremq, in the lineage, and its check. `addons: [postgremq]`
+# of the PgqueComponent installs the add-on.
+type: $type
+
+attributes:
+  # The queue. If it is missing, create it: select postgremq.create_queue('$name', 'its topic');
+  queue: $name
+
+  # The group of its asset.
+  group_name: pgque
+
+  # Assets that publish the messages, shown upstream of the queue.
+  # producers: [orders]
+
+  # The check fails if more messages are in the dead-letter queue.
+  max_dead_letters: 0
+
+  # It also fails if more messages wait or are claimed; null for any number.
+  max_unfinished: null
+  severity: ERROR
+"""
+
 _CONSUMER = """\
 # A consumer: the asset that a function computes from each batch of a queue, and its sensor.
 type: $type
@@ -191,6 +214,14 @@ class QueueScaffolder(dg.Scaffolder):
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
         """Writes it in the place and form asked for."""
         _write(request, _QUEUE)
+
+
+class MessageQueueScaffolder(dg.Scaffolder):
+    """Writes a commented MessageQueueComponent for the queue with the name of the folder."""
+
+    def scaffold(self, request: dg.ScaffoldRequest) -> None:
+        """Writes it in the place and form asked for."""
+        _write(request, _MESSAGE_QUEUE)
 
 
 class ConsumerParams(BaseModel):

@@ -76,6 +76,28 @@ def test_a_negative_limit_is_refused() -> None:
         build_message_queue_defs(["emails"], max_unfinished=-1)
 
 
+def test_what_is_scaffolded_passes_the_checks_and_works(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQUE_URL", client.url)
+    project = DgProject(tmp_path)
+    monkeypatch.chdir(project.folder)
+    monkeypatch.syspath_prepend(project.folder)
+    for component, name in (("PgqueComponent", "pgque"), ("MessageQueueComponent", "emails")):
+        project.run("scaffold", "defs", f"pgque_dagster.{component}", name)
+    project.replace("pgque", "# url:", "url:")
+
+    checked = project.run("check", "defs")
+
+    assert "All definitions loaded successfully." in checked
+    job = project.load().resolve_implicit_global_asset_job_def()
+    (found,) = job.execute_in_process().get_asset_check_evaluations()
+    assert found.passed
+    give_up(client)
+    (found,) = job.execute_in_process().get_asset_check_evaluations()
+    assert found.description == "1 dead letters, 0 allowed"
+
+
 def test_yaml_builds_the_same(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
