@@ -65,7 +65,7 @@ def documented() -> list[tuple[str, str]]:
 
 def logins(cell: str) -> tuple[list[tuple[str, ...]], list[tuple[tuple[str, ...], str]]]:
     """Returns the roles that are enough, and those that are not with the role the error names."""
-    named = tuple(re.findall(r"pgque_\w+", cell))
+    named = tuple(re.findall(r"pgque_\w+|qgres__\w+", cell))
     if " or " in cell:
         return [(role,) for role in named], [((), named[0])]
     if named == ("pgque_admin",):
@@ -113,12 +113,48 @@ class Shop:
 
     def part(self, name: str) -> Callable[[str], str]:
         """Returns the function that runs a part with a URL."""
+        if name.startswith("client."):
+            self._make_addons()
+            return lambda url: self._call(url, name)
         if name.startswith("pgque ") and name != "pgque worker":
             return lambda url: self._command(url, name)
         if name.startswith("pgque_") and name.endswith(("letters", "_queue")):
             return lambda url: self._job(url, name)
         found: Callable[[str], str] = getattr(self, f"_{re.sub(r'[^a-z_]', '_', name.lower())}")
         return found
+
+    def _make_addons(self) -> None:
+        installer.install(self._admin.url, ["postgremq", "qgres"])
+        self._admin.messages.create_topic("mail")
+        self._admin.messages.create_queue("emails", "mail")
+        self._admin.serial.create("journal", "SP")
+        self._admin.serial.create("chores", "SR")
+        self._admin.serial.register("journal", "c")
+
+    def _call(self, url: str, name: str) -> str:
+        self._admin.messages.publish("mail", {})
+        (message,) = self._admin.messages.consume("emails")
+        calls: dict[str, Callable[[Client], Any]] = {
+            "messages.publish": lambda client: client.messages.publish("mail", {}),
+            "messages.consume": lambda client: client.messages.consume("emails"),
+            "messages.ack": lambda client: client.messages.ack(message),
+            "messages.nack": lambda client: client.messages.nack(message),
+            "messages.release": lambda client: client.messages.release(message),
+            "messages.extend": lambda client: client.messages.extend(message),
+            "messages.create_topic": lambda client: client.messages.create_topic("other"),
+            "messages.create_queue": lambda client: client.messages.create_queue("sms", "mail"),
+            "serial.publish": lambda client: client.serial.publish("journal", text="a"),
+            "serial.add": lambda client: client.serial.add("chores", text="a"),
+            "serial.register": lambda client: client.serial.register("journal", "d"),
+            "serial.consume": lambda client: client.serial.consume("journal", "c"),
+            "serial.remove": lambda client: client.serial.remove("chores"),
+            "serial.create": lambda client: client.serial.create("another", "SP"),
+            "serial.drop": lambda client: client.serial.drop("chores"),
+            "serial.log": lambda client: client.serial.log("journal"),
+            "serial.unlog": lambda client: client.serial.unlog("journal"),
+        }
+        with Client(url) as client:
+            return str(calls[name.removeprefix("client.")](client))
 
     def _resource(self, url: str, **settings: Any) -> PgqueResource:
         return PgqueResource(url=url, install="never", **{"queues": ["orders"], **settings})
@@ -332,7 +368,7 @@ def test_a_part_needs_the_roles_of_the_table_and_names_the_one_that_it_lacks(
         assert f'grant {missing} to "' in refusal, (roles, refusal)
     for roles in enough:
         allowed = output_of(run, as_login(client.url, *roles))
-        assert "grant pgque_" not in allowed
+        assert not re.search("grant (pgque_|qgres__)", allowed)
         assert "permission denied" not in allowed.lower()
 
 
