@@ -1,10 +1,12 @@
 """The IO managers of Delta and Iceberg tables: batches stay apart, and each counts once."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
@@ -18,6 +20,9 @@ from pgque_dagster import (
 from pgque_dagster.client import Client, InvalidArgument
 from tests.dagster.support import SessionHolder, materialize
 from tests.support.events import claim, make_queue, publish
+from tests.support.stored_tables import iceberg_catalog
+
+PAGE = Path(__file__).parents[3] / "docs" / "lake.md"
 
 
 @pytest.fixture
@@ -136,6 +141,26 @@ def test_what_is_no_dataframe_is_refused_and_the_batch_stays(
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     assert "names returned int" in str(failure.step_failure_data.error)
     assert client.next_batch("orders", "revenue") is not None
+
+
+def test_the_assets_of_the_docs_store_in_the_formats_that_they_choose(
+    client: Client, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (text,) = (block for block in blocks if "Definitions(" in block)
+    monkeypatch.setenv("PGQUE_URL", client.url)
+    made: dict[str, dg.Definitions] = {}
+    exec(text.replace("s3://bucket", str(tmp_path)), made)
+    client.register_consumer("orders", "lines")
+    publish(client, [{"product": "tea", "total": 4.5}, {"product": "tea", "total": 1.5}])
+
+    run = made["defs"].resolve_implicit_global_asset_job_def().execute_in_process()
+
+    assert run.success
+    lines = DeltaTable(f"{tmp_path}/tables/lines").to_pyarrow_table()
+    assert sorted(lines["total"].to_pylist()) == [1.5, 4.5]
+    revenue = iceberg_catalog(client.url).load_table("sales.revenue").scan().to_arrow()
+    assert (revenue["product"].to_pylist(), revenue["total"].to_pylist()) == (["tea"], [6.0])
 
 
 @pytest.mark.parametrize(("mode", "key"), [("upsert", []), ("append", ["product"])])
