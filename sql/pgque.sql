@@ -1083,9 +1083,11 @@ begin
             message = format('queue not found: queue "%s" does not exist', i_queue),
             hint = case
                 when i_queue like 'postgremq.%' then
-                    format('Log the topic: select postgremq.log_topic(%L);', substr(i_queue, 11))
+                    format('Log the topic: select postgremq.log_topic(%1$L); or, to publish to it '
+                           'without a log: select postgremq.unlog_topic(%1$L);', substr(i_queue, 11))
                 when i_queue like 'qgres.%' then
-                    format('Log the serial queue: select qgres.log_queue(%L);', substr(i_queue, 7))
+                    format('Log the serial queue: select qgres.log_queue(%1$L); or, to publish to it '
+                           'without a log: select qgres.unlog_queue(%1$L);', substr(i_queue, 7))
                 else
                     format('Create it with: select pgque.create_queue(%L);', i_queue)
             end;

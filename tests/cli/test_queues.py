@@ -206,8 +206,16 @@ def test_names_cannot_steer_the_terminal(pgque: Pgque) -> None:
 @pytest.mark.parametrize(
     ("queue", "call"),
     [
-        ("postgremq.tea", "Log the topic: select postgremq.log_topic('tea');"),
-        ("qgres.tea", "Log the serial queue: select qgres.log_queue('tea');"),
+        (
+            "postgremq.tea",
+            "Log the topic: select postgremq.log_topic('tea'); or, to publish to it without a log: "
+            "select postgremq.unlog_topic('tea');",
+        ),
+        (
+            "qgres.tea",
+            "Log the serial queue: select qgres.log_queue('tea'); or, to publish to it without a "
+            "log: select qgres.unlog_queue('tea');",
+        ),
     ],
 )
 def test_a_queue_that_is_not_logged_is_not_to_be_created(

@@ -34,6 +34,20 @@ def test_messages_are_events_from_then_on(db: Connection) -> None:
     assert events(db) == []
 
 
+def test_publishing_without_the_log_fails_until_the_topic_is_logged_or_not(db: Connection) -> None:
+    make_queue(db)
+    log, unlog = "select postgremq.log_topic('t')", "select postgremq.unlog_topic('t')"
+    for way in (log, unlog):
+        value(db, log)
+        value(db, "select pgque.drop_queue('postgremq.t')")
+        assert value(db, "select postgremq.logged_as('t')") is None
+        with refused("PQ001", 'queue "postgremq.t" does not exist', log, unlog):
+            publish(db, 1)
+        rows(db, way)
+        publish(db, 2)
+        assert drain(db) == [2]
+
+
 def test_unknown_topic_is_not_logged(db: Connection) -> None:
     with refused("P0001", 'Topic "no" does not exist'):
         value(db, "select postgremq.log_topic('no')")

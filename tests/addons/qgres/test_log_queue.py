@@ -81,12 +81,13 @@ def test_logging_begins_with_the_call_and_may_be_repeated(db: Connection) -> Non
 
 def test_publishing_without_the_log_fails_and_loses_nothing(logged: Connection) -> None:
     value(logged, "select pgque.drop_queue(%s, true)", LOG)
-    with refused("PQ001", LOG):
+    log, unlog = "select qgres.log_queue('Orders')", "select qgres.unlog_queue('Orders')"
+    with refused("PQ001", LOG, log, unlog):
         publish(logged, "a", queue="Orders")
-    value(logged, "select qgres.log_queue('Orders')")
+    value(logged, log)
     assert publish(logged, "b", queue="Orders") == [1]
     value(logged, "select pgque.drop_queue(%s, true)", LOG)
-    value(logged, "select qgres.unlog_queue('orders')::text")
+    value(logged, f"{unlog}::text")
     assert publish(logged, "c", queue="Orders") == [2]
 
 
