@@ -15,7 +15,6 @@ from ..client import (
     QueueNotFound,
     SchemaMissing,
     SkipsEvents,
-    UnreadEvents,
 )
 
 _INTERRUPTED = 130  # The exit code that shells use after Ctrl-C.
@@ -31,7 +30,6 @@ _WAYS_OUT: dict[type[PgqueError], str] = {
     SkipsEvents: "If that is wanted, add --yes.",
     SchemaMissing: "Run `pgque install`.",
     OlderInstalled: "Run `pgque install`: queues and events stay.",
-    UnreadEvents: "Let the consumers finish, or run `pgque uninstall --force`.",
 }
 
 # The client's guess which queue was meant, at the beginning of its hint.

@@ -52,11 +52,38 @@ def test_uninstall_asks_for_force_while_events_are_unread(
 
     line = refused("uninstall")
     assert '"orders"' in line
-    assert "pgque uninstall --force" in line
+    assert "`pgque uninstall --force`, which removes all queues and add-ons with their" in line
     assert client.queues() != []
 
     assert pgque("uninstall", "--force").exit_code == 0
     assert "not installed" in pgque("version").output
+
+
+def test_with_an_addon_the_advice_is_to_remove_that_addon_alone(
+    pgque: Pgque, refused: Refused, client: Client
+) -> None:
+    pgque("install", "--with", "qgres", "--with", "postgremq")
+    client.serial.create("journal", "SP")
+    client.serial.register("journal", "reader")
+    client.serial.publish("journal", text="tea")
+    client.messages.create_topic("mail")
+    client.messages.create_queue("welcome", "mail")
+    client.messages.publish("mail", {})
+
+    for addon in ("qgres", "postgremq"):
+        line = refused("uninstall", "--addon", addon)
+        command = f"uninstall --addon {addon} --force"
+        assert f"or run `pgque {command}`, which loses them." in line
+        assert "uninstall --force" not in line
+
+        assert pgque(*command.split()).exit_code == 0
+        assert client.queues() != []
+
+
+def test_the_help_of_uninstall_shows_how_to_remove_an_addon_with_unread_entries(
+    pgque: Pgque,
+) -> None:
+    assert "pgque uninstall --addon qgres --force" in pgque("uninstall", "--help").output
 
 
 def test_uninstall_needs_no_force_when_all_is_read(pgque: Pgque, client: Client) -> None:

@@ -3,6 +3,7 @@
 import click
 
 from ... import __version__, installer
+from ...client import UnreadEvents
 from ..database import Database, pass_database
 from ..examples import examples
 from ..output import show_result
@@ -47,6 +48,7 @@ def install(database: Database, addons: tuple[str, ...]) -> None:
         "pgque uninstall",
         "pgque uninstall --force",
         "pgque uninstall --addon postgremq",
+        "pgque uninstall --addon qgres --force",
     ),
 )
 @click.option("--force", is_flag=True, help="Remove unread events, too.")
@@ -57,8 +59,21 @@ def uninstall(database: Database, force: bool, addon: str | None) -> None:
 
     This cannot be undone. It is refused while events are unread, unless --force is given.
     """
-    installer.uninstall(database.url, force=force, addon=addon)
+    try:
+        installer.uninstall(database.url, force=force, addon=addon)
+    except UnreadEvents as error:
+        raise UnreadEvents(str(error.args[0]), _way_out(addon)) from error
     show_result(f"removed {addon or 'pgque'}; its roles are kept", uninstalled=True)
+
+
+def _way_out(addon: str | None) -> str:
+    if addon is None:
+        return (
+            "Let the consumers finish, or run `pgque uninstall --force`, which removes all queues "
+            "and add-ons with their events."
+        )
+    first = "Drop or replace them" if addon == "pgq" else "Let the consumers finish"
+    return f"{first}, or run `pgque uninstall --addon {addon} --force`, which loses them."
 
 
 @click.command(
