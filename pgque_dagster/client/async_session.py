@@ -11,12 +11,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from . import calls
 from .calls.call import Call, Copy, Hook, Steps
 from .connection import connect_async, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
 from .held import Held
-from .near_names import with_near_names
+from .near_names import LOOKS
 from .operation import AsyncFace
 from .rights import error_with_role, translated_with_role
 
@@ -134,7 +133,7 @@ class AsyncSession(AsyncFace):
         try:
             return await self._run(work)
         except QueueNotFound as error:
-            raise with_near_names(error, await self._queue_names()) from error.__cause__
+            raise (await self._explained(error)) from error.__cause__
 
     async def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
@@ -180,14 +179,12 @@ class AsyncSession(AsyncFace):
         except (psycopg.Error, UnicodeEncodeError, NotImplementedError) as error:
             raise error_with_role(connection, call.sql, error) from error
 
-    async def _queue_names(self) -> list[str]:
-        """Returns the names of the queues, or none if the transaction has failed."""
-        if self.in_transaction:
-            return []
-        with suppress(PgqueError):
-            async with self._borrowed() as connection:
-                return await self._call(connection, calls.queues.queue_names())
-        return []
+    async def _explained(self, error: QueueNotFound) -> QueueNotFound:
+        """Returns the error with what is found about the name, unless the transaction failed."""
+        for look in () if self.in_transaction else LOOKS:
+            with suppress(PgqueError):
+                error = await self._run(look(error))
+        return error
 
     @asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[AsyncConnection]:

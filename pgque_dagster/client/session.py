@@ -10,12 +10,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from . import calls
 from .calls.call import Call, Copy, Hook, Steps
 from .connection import apply_settings, connect, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
 from .held import Held
-from .near_names import with_near_names
+from .near_names import LOOKS
 from .operation import Face
 from .rights import error_with_role, translated_with_role
 
@@ -138,7 +137,7 @@ class Session(Face):
         try:
             return self._run(work)
         except QueueNotFound as error:
-            raise with_near_names(error, self._queue_names()) from error.__cause__
+            raise self._explained(error) from error.__cause__
 
     def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
@@ -185,13 +184,12 @@ class Session(Face):
         except (psycopg.Error, UnicodeEncodeError, NotImplementedError) as error:
             raise error_with_role(connection, call.sql, error) from error
 
-    def _queue_names(self) -> list[str]:
-        """Returns the names of the queues, or none if the transaction has failed."""
-        if self.in_transaction:
-            return []
-        with suppress(PgqueError), self._borrowed() as connection:
-            return self._call(connection, calls.queues.queue_names())
-        return []
+    def _explained(self, error: QueueNotFound) -> QueueNotFound:
+        """Returns the error with what is found about the name, unless the transaction failed."""
+        for look in () if self.in_transaction else LOOKS:
+            with suppress(PgqueError):
+                error = self._run(look(error))
+        return error
 
     @contextmanager
     def _borrowed(self) -> Iterator[Connection]:

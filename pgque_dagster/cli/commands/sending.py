@@ -11,6 +11,7 @@ import click
 
 from ...client import Client, MalformedPayload, QueueNotFound
 from ...client.models import FIRST_ENTRY_ID
+from ...client.near_names import QueueOfAddon
 from ..database import Database, pass_database
 from ..errors import QueueToSendTo, guess_of, is_log
 from ..examples import examples
@@ -162,7 +163,7 @@ def _explained(queue: str) -> Iterator[None]:
     try:
         yield
     except QueueNotFound as error:
-        if is_log(error):
+        if is_log(error) or isinstance(error, QueueOfAddon):
             raise
         raise QueueToSendTo(
             str(error.args[0]),

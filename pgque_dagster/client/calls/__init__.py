@@ -5,6 +5,7 @@ connection it has.
 """
 
 from . import (
+    addons,
     batches,
     consumers,
     dead_letters,
@@ -18,6 +19,7 @@ from . import (
 )
 
 __all__ = [
+    "addons",
     "batches",
     "consumers",
     "dead_letters",
