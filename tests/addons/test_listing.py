@@ -61,6 +61,12 @@ def test_they_are_listed_as_a_table_too(url: str) -> None:
     ]
 
 
+def test_the_help_says_which_depths_are_known() -> None:
+    shown = " ".join(CliRunner().invoke(main, ["queues", "--help"]).output.split())
+    assert "For postgremq the depth is the number of unfinished messages, for qgres it is" in shown
+    assert "unknown (-)" in shown
+
+
 @pytest.mark.parametrize(
     "command",
     [

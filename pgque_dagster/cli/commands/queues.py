@@ -133,7 +133,8 @@ def queues(database: Database) -> None:
     """List the queues: depth, oldest waiting event, rate, dead letters, last tick.
 
     The depth is the number of events that the slowest consumer has not finished. Queues of the
-    add-ons postgremq and qgres follow; their depth is the number of unfinished messages.
+    add-ons postgremq and qgres follow. For postgremq the depth is the number of unfinished
+    messages, for qgres it is unknown (-).
     """
     addons = installer.installed_addons(database.url)
     with database.client() as client:
