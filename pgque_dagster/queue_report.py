@@ -18,6 +18,9 @@ REPLAY_JOB = "pgque_replay_dead_letters"
 PURGE_JOB = "pgque_purge_dead_letters"
 RESUME_JOB = "pgque_resume_queue"
 
+CHECK_TICKS = "check that `pgque ticker` or pg_cron runs, and that the queue is not paused"
+"""What to do about events that wait long for a tick."""
+
 _HELD = "held_batch:"
 _CELL = 600
 
@@ -72,6 +75,15 @@ def consumer_lag(info: ConsumerInfo) -> timedelta:
 def waiting_events(info: ConsumerInfo) -> int:
     """Returns how many events wait for a consumer, including those that wait for a tick."""
     return (info.pending_events or 0) + info.unticked_events
+
+
+def waiting_for_tick(info: ConsumerInfo) -> str:
+    """Returns how many events wait for a tick, and for how long the first has."""
+    age = info.unticked_age or timedelta(0)
+    return (
+        f"up to {info.unticked_events} events wait for a tick, the first for "
+        f"{max(0, int(age.total_seconds()))} s"
+    )
 
 
 def report_queues(

@@ -13,7 +13,9 @@ from ..client import Batch, BatchLeased, BatchNotOpen, Client, ConsumerNotFound,
 from ..client.calls.states import ConsumerState, consumer_states, has_events
 from ..client.cooperative import claim_shared
 from ..client.partitions import claim_slot
+from ..consumers import names_of
 from ..keys import BATCH_ID, DRAIN_TO, LINEAGE, SLOT, SUBCONSUMER
+from ..queue_report import CHECK_TICKS, waiting_for_tick
 from ..ranges import DEFAULT_MAX_EVENTS
 from .consumption import Consumption
 
@@ -70,11 +72,22 @@ def next_batches(
             return
         if batch is None:
             if not number:
-                context.log.info(f"Skipped: {consumption} has no batch yet.")
+                waits = _what_waits(client, consumption)
+                context.log.info(f"Skipped: {consumption} has no batch yet{waits}.")
             return
         yield batch
         if drain_to and batch.lease.tick_id >= int(drain_to):
             return
+
+
+def _what_waits(client: Client, consumption: Consumption) -> str:
+    """Returns how many events wait for a tick; an empty text if none does."""
+    waiting = [
+        info
+        for info in client.consumers(consumption.queue)
+        if consumption.consumer in names_of(info.name) and info.unticked_events
+    ]
+    return f", {waiting_for_tick(waiting[0])}: {CHECK_TICKS}" if waiting else ""
 
 
 def step_owner(context: dg.AssetExecutionContext) -> str:

@@ -11,6 +11,7 @@ from ..client.calls.states import ConsumerState
 from ..client.cooperative import claim_shared, register_subconsumer
 from ..consumers import Consumer
 from ..keys import CONSUMER, LINEAGE, QUEUE
+from ..queue_report import CHECK_TICKS, waiting_for_tick
 from ..registration import how_to_create, register
 from .slot_opening import open_slots
 
@@ -83,14 +84,10 @@ def _what_they_wait_for(
         )
     if not info.unticked_events:
         return ", no event waits"
-    age = info.unticked_age or timedelta(0)
-    reason = (
-        f", up to {info.unticked_events} events wait for a tick, the first for "
-        f"{max(0, int(age.total_seconds()))} s"
-    )
-    if age < _TICKS_ARE_LATE:
+    reason = f", {waiting_for_tick(info)}"
+    if (info.unticked_age or timedelta(0)) < _TICKS_ARE_LATE:
         return reason
-    return f"{reason}: check that `pgque ticker` or pg_cron runs, and that the queue is not paused"
+    return f"{reason}: {CHECK_TICKS}"
 
 
 def _open_normal(client: Client, main: ConsumerState, limits: Limits) -> list[ConsumerState]:

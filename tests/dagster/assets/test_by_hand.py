@@ -1,6 +1,7 @@
 """Runs that no sensor requested, and consumers that are not what a run expects."""
 
 import os
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -62,6 +63,23 @@ def test_a_run_by_hand_takes_the_next_batch_of_a_shared_consumer(
     second = by_hand(client, spark)
 
     assert (first, second) == ([["a", "b"]], [])
+
+
+def test_a_run_without_a_batch_says_how_many_events_wait_for_a_tick(
+    client: Client, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert by_hand(client, spark) == []
+    assert "Skipped: orders/revenue has no batch yet.\n" in capfd.readouterr().err
+    client.send("orders", "a")
+    client.send("orders", "b")
+
+    assert by_hand(client, spark) == []
+
+    assert re.search(
+        r"Skipped: orders/revenue has no batch yet, up to 2 events wait for a tick, the first for "
+        r"\d+ s: check that `pgque ticker` or pg_cron runs, and that the queue is not paused\.",
+        capfd.readouterr().err,
+    )
 
 
 def test_a_run_by_hand_takes_the_batch_that_waits_with_a_part_before_a_new_one(
