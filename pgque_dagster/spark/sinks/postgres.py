@@ -15,6 +15,7 @@ from ..written import Written
 from .columns import fit, takes_null_keys
 from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
+from .modes import check_key
 from .once import query_id, written_of
 from .stage import Stage
 from .tables import refuse_window
@@ -60,7 +61,8 @@ class PostgresSink:
             name. A batch is written only once under a name, so do not change it.
 
     Raises:
-        InvalidArgument: if `mode` needs a key and `key` is empty, or the reverse.
+        InvalidArgument: if `mode` needs a key and `key` is empty, or the reverse; if `key` is a
+            text.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class PostgresSink:
     ) -> None:
         if mode not in ("append", "upsert", "add"):
             raise InvalidArgument(f"no mode {mode!r}", "Modes are append, upsert and add.")
+        check_key(key)
         if bool(key) != (mode != "append"):
             raise InvalidArgument(
                 f"mode {mode} {'needs a' if mode != 'append' else 'has no'} key",

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
-from pgque_dagster.spark import DeltaSink
+from pgque_dagster.spark import DeltaSink, PostgresSink
 from pgque_dagster.spark.sinks.delta_output import DeltaOutput
 from tests.support.attempts import again, next_batch, once_before_the_swap
 from tests.support.delta_tables import rows
@@ -46,6 +46,15 @@ def test_replace_replaces_all_rows_of_each_key(
         repeated.claim.ack()
 
     assert [row[:2] for row in rows(location)] == [(1, "d"), (2, "c"), (3, "e"), (3, "f")]
+
+
+@pytest.mark.parametrize("sink", [DeltaSink, PostgresSink])
+def test_a_key_that_is_a_text_is_refused(sink: Any) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        sink("sales", mode="upsert", key="product")
+    assert str(refused.value) == (
+        "key is the text 'product', not a list of columns. Write key=[\"product\"]."
+    )
 
 
 @pytest.mark.parametrize("mode", ["upsert", "replace"])
