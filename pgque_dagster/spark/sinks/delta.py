@@ -171,14 +171,7 @@ class DeltaSink:
         Raises:
             InvalidArgument: if there is no table, or it needs another reader.
         """
-        with needing_extra("delta"):
-            from deltalake.exceptions import TableNotFoundError
-        try:
-            table = self._target.load()
-        except TableNotFoundError:
-            raise InvalidArgument(
-                f"there is no {self._target.name}", "The first batch that is stored creates it."
-            ) from None
+        table = self._load()
         readers = set(table.protocol().reader_features or ()) - {"timestampNtz", "v2Checkpoint"}
         if readers or table.metadata().partition_columns:
             needed = ", ".join(sorted(readers)) or "partitions"
@@ -199,8 +192,11 @@ class DeltaSink:
 
         Returns:
             The metrics of Delta's library.
+
+        Raises:
+            InvalidArgument: if there is no table.
         """
-        table = self._target.load()
+        table = self._load()
         return table.optimize.compact(target_size=target_file_bytes or self._target_file_bytes)
 
     def vacuum(
@@ -220,7 +216,7 @@ class DeltaSink:
             The paths of the files.
 
         Raises:
-            InvalidArgument: if the retention is under a day.
+            InvalidArgument: if there is no table, or the retention is under a day.
             StorageFailed: if files cannot be removed.
         """
         if retention < timedelta(days=1):
@@ -228,7 +224,7 @@ class DeltaSink:
                 f"a retention of {retention} may delete files of attempts that are under way",
                 "Give at least a day.",
             )
-        table = self._target.load()
+        table = self._load()
 
         def unused(*, full: bool) -> list[str]:
             return table.vacuum(
@@ -244,6 +240,16 @@ class DeltaSink:
         if not dry_run:
             self._storage.remove(paths)
         return paths
+
+    def _load(self) -> "DeltaTable":
+        with needing_extra("delta"):
+            from deltalake.exceptions import TableNotFoundError
+        try:
+            return self._target.load()
+        except TableNotFoundError:
+            raise InvalidArgument(
+                f"there is no {self._target.name}", "The first batch that is stored creates it."
+            ) from None
 
     def _prepare(self, output: DeltaOutput, batch: BatchIdentity, schema: StructType) -> None:
         """Creates the table if there is none, and checks before Spark starts that it fits."""

@@ -114,6 +114,16 @@ def test_two_batches_at_once_both_get_into_the_table(
     assert results == [True, False, True]
 
 
+def test_a_table_that_does_not_exist_is_not_maintained(location: str) -> None:
+    sink = DeltaSink(location)
+    for maintain in (sink.optimize, sink.vacuum):
+        with pytest.raises(InvalidArgument) as refused:
+            maintain()
+        assert str(refused.value) == (
+            f"there is no Delta table {location}. The first batch that is stored creates it."
+        )
+
+
 def test_rows_that_were_compacted_before_the_ack_are_replaced(
     client: Client, spark: SparkSession, location: str
 ) -> None:
