@@ -65,7 +65,7 @@ def consume(queue: str, visibility: timedelta, limit: int) -> Call[list[ClaimedM
 
 def ack(messages: Sequence[ClaimedMessage]) -> Call[list[int]]:
     """Finishes messages of one queue; returns the ids of those that were the caller's."""
-    queue, ids, tokens = _claims(messages)
+    queue, ids, tokens = _claims(messages, "ack(*messages)")
     return Call(
         "select postgremq.ack_message_batch(%s, %s::int[], %s::varchar[])",
         (queue, ids, tokens),
@@ -78,7 +78,7 @@ def nack(message: ClaimedMessage, delay_until: datetime | None) -> Call[None]:
     _check_time("delay_until", delay_until)
     return Call(
         "select postgremq.nack_message(%s, %s, %s, coalesce(%s, now()))",
-        (*_claim(message), delay_until),
+        (*_claim(message, "nack(message)"), delay_until),
         nothing,
     )
 
@@ -87,14 +87,14 @@ def release(message: ClaimedMessage) -> Call[None]:
     """Gives a message back, without an attempt."""
     return Call(
         "select postgremq.release_message(%s, %s, %s)",
-        _claim(message),
+        _claim(message, "release(message)"),
         nothing,
     )
 
 
 def extend(messages: Sequence[ClaimedMessage], visibility: timedelta) -> Call[list[int]]:
     """Extends claims of one queue; returns the ids of those that were extended."""
-    queue, ids, tokens = _claims(messages)
+    queue, ids, tokens = _claims(messages, "extend(*messages, visibility=timedelta(minutes=1))")
     return Call(
         "select message_id from postgremq.set_vt_batch(%s, %s::int[], %s::varchar[], %s)",
         (queue, ids, tokens, _seconds("visibility", visibility)),
@@ -134,8 +134,10 @@ def _of_queue(queue: str, rows: list[Row]) -> list[Row]:
     return rows
 
 
-def _claims(messages: Sequence[ClaimedMessage]) -> tuple[str | None, list[int], list[str]]:
-    claims = [_claim(message) for message in messages]
+def _claims(
+    messages: Sequence[ClaimedMessage], usage: str
+) -> tuple[str | None, list[int], list[str]]:
+    claims = [_claim(message, usage) for message in messages]
     queues = {queue for queue, _, _ in claims}
     if len(queues) > 1:
         raise InvalidArgument(
@@ -149,11 +151,12 @@ def _claims(messages: Sequence[ClaimedMessage]) -> tuple[str | None, list[int], 
     )
 
 
-def _claim(message: ClaimedMessage) -> tuple[str, int, str]:
+def _claim(message: ClaimedMessage, usage: str) -> tuple[str, int, str]:
     if not isinstance(message, ClaimedMessage):
+        # Not the value itself: a list of messages has their tokens.
         raise InvalidArgument(
-            f"{message!r} is no message that `consume` returned",
-            "Pass the messages themselves, several as ack(*messages).",
+            f"a value of type {type(message).__name__} is no message that `consume` returned",
+            f"Pass what it returned: {usage}.",
         )
     return message.queue, message.id, message.token
 

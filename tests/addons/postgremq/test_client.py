@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,29 @@ def test_message_is_given_back(client: Client) -> None:
     assert timedelta(0) < wait <= LONG
 
 
+def test_what_is_no_message_is_refused_by_the_name_of_the_call(client: Client) -> None:
+    client.messages.publish("t", 1)
+    claimed = client.messages.consume("q")
+    no_message: Any = claimed
+    usages: list[tuple[Callable[..., object], str]] = [
+        (client.messages.ack, "ack(*messages)"),
+        (client.messages.nack, "nack(message)"),
+        (client.messages.release, "release(message)"),
+        (client.messages.extend, "extend(*messages, visibility=timedelta(minutes=1))"),
+    ]
+    for call, usage in usages:
+        with pytest.raises(InvalidArgument) as refused:
+            call(no_message)
+        assert str(refused.value) == (
+            "a value of type list is no message that `consume` returned. Pass what it returned: "
+            f"{usage}."
+        )
+    with pytest.raises(
+        InvalidArgument, match=r"type timedelta is no message.*extend\(.*visibility="
+    ):
+        client.messages.extend(*claimed, LONG)  # type: ignore[arg-type]
+
+
 def test_bad_input_is_refused(client: Client) -> None:
     with pytest.raises(MalformedPayload, match="not JSON"):
         client.messages.publish("t", "{")
@@ -84,7 +108,7 @@ def test_bad_input_is_refused(client: Client) -> None:
         (lambda m, own: m.nack(own, delay_until=LONG), "Pass a datetime"),
         (lambda m, own: m.nack(own, delay_until=datetime(2026, 1, 1)), "time zone"),
         (lambda m, own: m.ack([own]), r"ack\(\*messages\)"),
-        (lambda m, own: m.nack(own.id), r"ack\(\*messages\)"),
+        (lambda m, own: m.nack(own.id), r"nack\(message\)"),
         (lambda m, own: m.extend(own, visibility=30), "Pass a timedelta"),
         (lambda m, _: m.wait("q", 1), "Pass a timedelta"),
         (lambda m, _: m.create_queue("x", "t", exclusive_for=30), "Pass a timedelta"),
