@@ -16,6 +16,7 @@ from ..client import (
     SchemaMissing,
     SkipsEvents,
 )
+from ..client.errors import sentences
 
 _INTERRUPTED = 130  # The exit code that shells use after Ctrl-C.
 _BROKEN_PIPE = 141
@@ -88,8 +89,7 @@ def one_line(error: Exception) -> str:
     if isinstance(error, PgqueError):
         command = None if is_log(error) else _WAYS_OUT.get(type(error))
         way_out = f"{guess_of(error)}{command}" if command else error.hint
-        message = str(error.args[0])
-        text = f"{message.rstrip('.')}. {way_out}" if way_out else message
+        text = sentences(str(error.args[0]), way_out)
     elif isinstance(error, psycopg.Error):
         text = error.diag.message_primary or str(error)
     else:

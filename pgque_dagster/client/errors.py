@@ -12,6 +12,13 @@ import psycopg
 from psycopg import errors as pg
 
 
+def sentences(*texts: str) -> str:
+    """Returns the texts on one line, and ends with a period each that has one after it."""
+    parts = [" ".join(text.split()) for text in texts if text.strip()]
+    ends = [part if part.endswith(tuple(".?!:;,")) else f"{part}." for part in parts[:-1]]
+    return " ".join([*ends, *parts[-1:]])
+
+
 class PgqueError(Exception):
     """Base of all errors that this package raises on purpose.
 
@@ -25,8 +32,7 @@ class PgqueError(Exception):
 
     def __str__(self) -> str:
         """The message and, after it, what to do; one line."""
-        text = f"{self.args[0]}. {self.hint}" if self.hint else str(self.args[0])
-        return " ".join(text.split())
+        return sentences(str(self.args[0]), self.hint)
 
 
 class ConnectionFailed(PgqueError):
@@ -252,7 +258,8 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
         return MalformedPayload(message)
     if isinstance(error, psycopg.OperationalError) and _is_about_connection(error.sqlstate):
         return ConnectionFailed(
-            message, "Check that the server runs and the connection string names it."
+            sentences(*message.splitlines()),
+            "Check that the server runs and the connection string names it.",
         )
     return DatabaseError(message, hint)
 

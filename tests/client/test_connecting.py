@@ -37,6 +37,15 @@ def test_a_wrong_url_is_one_line_that_names_it(
 
 
 @pytest.mark.parametrize("url", ["postgres//u:secret@host/x", "postgresql://u:secret@@host/x"])
+def test_the_lines_of_a_refused_connection_become_sentences() -> None:
+    with pytest.raises(ConnectionFailed) as caught:
+        Client("postgresql://somebody@127.0.0.1:1/db")
+    assert str(caught.value).endswith(
+        "Connection refused. Is the server running on that host and accepting TCP/IP connections? "
+        "Check that the server runs and the connection string names it."
+    )
+
+
 def test_a_wrong_url_does_not_give_its_password_away(url: str) -> None:
     with pytest.raises(ConnectionFailed) as caught:
         Client(url)
