@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from .calls.call import Call, Copy, Hook, Steps
-from .connection import connect_async, url_of
+from .connection import closed, connect_async, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
 from .held import Held
 from .near_names import LOOKS
@@ -33,6 +33,7 @@ class AsyncSession(AsyncFace):
         self._pool: AsyncConnectionPool[Any] | None = None
         self._connection: AsyncConnection | None = None
         self._is_own = isinstance(database, str)
+        self._is_closed = False
         self._url = ""
         self._lock = asyncio.Lock()
         self._copying: set[AsyncConnection] = set()
@@ -94,6 +95,7 @@ class AsyncSession(AsyncFace):
         A given connection or pool stays as it is.
         """
         if self._is_own and self._connection is not None:
+            self._is_closed = True
             await self._connection.close()
 
     @asynccontextmanager
@@ -137,7 +139,7 @@ class AsyncSession(AsyncFace):
 
     async def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
-            if self._connection is not None and self._held.get() is None:
+            if self._connection is not None and self._held.get() is None and not self._is_closed:
                 async with self._lock:
                     return await self._call(self._connection, work)
             async with self._borrowed() as connection:
@@ -197,6 +199,8 @@ class AsyncSession(AsyncFace):
                     "Have its iterator, and tasks of its transaction, use another client.",
                 )
             yield held
+        elif self._is_closed:
+            raise closed()
         elif self._connection is not None:
             async with self._lock:
                 yield self._connection

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from .calls.call import Call, Copy, Hook, Steps
-from .connection import apply_settings, connect, url_of
+from .connection import apply_settings, closed, connect, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
 from .held import Held
 from .near_names import LOOKS
@@ -32,6 +32,7 @@ class Session(Face):
         self._pool: ConnectionPool[Any] | None = None
         self._connection: Connection | None = None
         self._is_own = isinstance(database, str)
+        self._is_closed = False
         self._url = ""
         self._lock = threading.Lock()
         self._copying: set[Connection] = set()
@@ -96,6 +97,7 @@ class Session(Face):
         A given connection or pool stays as it is.
         """
         if self._is_own and self._connection is not None:
+            self._is_closed = True
             self._connection.close()
 
     def reset(self) -> None:
@@ -141,7 +143,7 @@ class Session(Face):
 
     def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
-            if self._connection is not None and self._held.get() is None:
+            if self._connection is not None and self._held.get() is None and not self._is_closed:
                 with self._lock:
                     return self._call(self._connection, work)
             with self._borrowed() as connection:
@@ -202,6 +204,8 @@ class Session(Face):
                     "Have its iterator, and tasks of its transaction, use another client.",
                 )
             yield held
+        elif self._is_closed:
+            raise closed()
         elif self._connection is not None:
             with self._lock:
                 yield self._connection

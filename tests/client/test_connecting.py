@@ -1,5 +1,6 @@
 """A client that cannot connect says why in one line."""
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgque_dagster import installer
-from pgque_dagster.client import Client, ConnectionFailed, SchemaMissing, Ticker
+from pgque_dagster.client import AsyncClient, Client, ConnectionFailed, SchemaMissing, Ticker
 from tests.support.queues import PATIENCE_SECONDS, connect, value
 
 CONNECTORS = [Client, installer.installed_version, installer.install, installer.uninstall]
@@ -36,7 +37,6 @@ def test_a_wrong_url_is_one_line_that_names_it(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["postgres//u:secret@host/x", "postgresql://u:secret@@host/x"])
 def test_the_lines_of_a_refused_connection_become_sentences() -> None:
     with pytest.raises(ConnectionFailed) as caught:
         Client("postgresql://somebody@127.0.0.1:1/db")
@@ -46,6 +46,7 @@ def test_the_lines_of_a_refused_connection_become_sentences() -> None:
     )
 
 
+@pytest.mark.parametrize("url", ["postgres//u:secret@host/x", "postgresql://u:secret@@host/x"])
 def test_a_wrong_url_does_not_give_its_password_away(url: str) -> None:
     with pytest.raises(ConnectionFailed) as caught:
         Client(url)
@@ -107,3 +108,26 @@ def test_a_closed_client_closes_its_session(database_url: str) -> None:
         while (sessions := value(db, sql)) > 1 and time.monotonic() < deadline:
             time.sleep(0.01)
     assert sessions == 1
+
+
+def test_a_closed_client_says_that_it_was_closed(database_url: str) -> None:
+    told = "this client was closed. Use it within its `with` block."
+    with Client(database_url) as client:
+        pass
+    uses: list[Callable[[], object]] = [client.queues, client.messages.queues, lambda: client.user]
+    for use in uses:
+        with pytest.raises(ConnectionFailed) as caught:
+            use()
+        assert str(caught.value) == told
+    with pytest.raises(ConnectionFailed) as caught, client.transaction():
+        pass
+    assert str(caught.value) == told
+
+    async def use_late() -> None:
+        async with AsyncClient(database_url) as late:
+            pass
+        await late.queues()
+
+    with pytest.raises(ConnectionFailed) as caught:
+        asyncio.run(use_late())
+    assert str(caught.value) == told
