@@ -9,6 +9,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from .missing_modules import naming_extras
+
 if TYPE_CHECKING:
     from .assets import (
         DeltaBatchIOManager,
@@ -134,7 +136,8 @@ def __getattr__(name: str) -> Any:
         return version("pgque-dagster")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    with naming_extras(name, "spark,dagster"):
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,8 @@ The names below are loaded on first use, because Arrow and the parsers take long
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..missing_modules import naming_extras
+
 if TYPE_CHECKING:
     from .address import DatabaseAddress
     from .batch import SparkBatch
@@ -58,7 +60,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    with naming_extras(name, "spark"):
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

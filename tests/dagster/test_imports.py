@@ -1,6 +1,7 @@
 """What is heavy is loaded when it is used, so that code servers and runs start soon."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -46,3 +47,28 @@ def test_what_is_not_used_is_not_loaded(program: str, heavy: set[str]) -> None:
     ).stdout
 
     assert heavy & set(json.loads(output)) == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "missing", "extras"),
+    [
+        ("pgque_dagster", "PgqueResource", "dagster", "spark,dagster"),
+        ("pgque_dagster", "pgque_asset", "dagster", "spark,dagster"),
+        ("pgque_dagster", "PgqueComponent", "dagster", "spark,dagster"),
+        ("pgque_dagster", "SparkBatch", "pyspark", "spark,dagster"),
+        ("pgque_dagster.spark", "DeltaSink", "pyspark", "spark"),
+        ("pgque_dagster.spark", "DeltaSink", "pyarrow", "spark"),
+        ("pgque_dagster.spark.sinks", "DeltaSink", "pyspark", "spark"),
+    ],
+)
+def test_without_an_extra_the_import_says_how_to_install_it(
+    module: str, name: str, missing: str, extras: str
+) -> None:
+    program = f"import sys\nsys.modules['{missing}'] = None\nfrom {module} import {name}"
+    failed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert re.search(
+        rf"ModuleNotFoundError: No module named '{missing}[\w.]*', which {name} needs: "
+        rf"run `pip install 'pgque-dagster\[{extras}\]'`$",
+        failed.stderr.strip(),
+    )
