@@ -23,7 +23,7 @@ from .compute_function import (
 )
 from .consumption import Consumption, read_start
 from .outputs import AssetRecord, StepResult
-from .refused_options import OF_BATCHES, refuse_options, refuse_partitioned
+from .refused_options import OF_BATCHES, refuse_options, refuse_partitioned, refusing_unknown
 from .step import consume
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def pgque_asset(
             options.setdefault("dagster_type", dg.Nothing)
         else:
             required.add(manager or _IO_MANAGER)
-        asset: dg.AssetsDefinition = dg.asset(
+        asset: dg.AssetsDefinition = refusing_unknown(pgque_asset, dg.asset, OF_BATCHES)(
             deps=[queue_key(queue), *deps],
             description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None and "compute_kind" not in options else kinds,
@@ -292,7 +292,9 @@ def pgque_multi_asset(
                 spec.replace_attributes(skippable=True, deps=[*spec.deps, *upstream])
                 for spec in specs or ()
             ]
-        assets: dg.AssetsDefinition = dg.multi_asset(
+        assets: dg.AssetsDefinition = refusing_unknown(
+            pgque_multi_asset, dg.multi_asset, OF_BATCHES
+        )(
             name=name or compute_fn.__name__,
             description=description or inspect.getdoc(compute_fn),
             check_specs=list(check_specs),

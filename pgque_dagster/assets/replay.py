@@ -24,7 +24,7 @@ from .claims import step_owner
 from .compute_function import ComputeFunction, is_annotated_none, make_step, returns_frames
 from .consumption import Consumption
 from .outputs import AssetRecord, StepResult
-from .refused_options import OF_REPLAYS, refuse_options
+from .refused_options import OF_REPLAYS, refuse_options, refusing_unknown
 from .step import Step, executors_address
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def pgque_replay_asset(
                 address = executors_address(pgque, client.url)
                 yield from Step(context, client, address, mine, pyspark, call).run(batches)
 
-        asset: dg.AssetsDefinition = dg.asset(
+        asset: dg.AssetsDefinition = refusing_unknown(pgque_replay_asset, dg.asset, OF_REPLAYS)(
             name=name or f"{compute_fn.__name__}_replay",
             key_prefix=key_prefix,
             deps=[queue_key(queue)],

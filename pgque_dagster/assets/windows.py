@@ -22,7 +22,7 @@ from .compute_function import (
 )
 from .consumption import Consumption
 from .outputs import AssetRecord, StepResult
-from .refused_options import OF_WINDOWS, refuse_options
+from .refused_options import OF_WINDOWS, refuse_options, refusing_unknown
 from .step import executors_address
 from .window_step import WindowStep
 
@@ -151,7 +151,7 @@ def pgque_window_asset(
                 step = WindowStep(context, client, address, consumption, pyspark, call)
                 yield from step.run(partitions_def, leave_out_failed=leave_out_failed)
 
-        asset: dg.AssetsDefinition = dg.asset(
+        asset: dg.AssetsDefinition = refusing_unknown(pgque_window_asset, dg.asset, OF_WINDOWS)(
             name=name or compute_fn.__name__,
             key_prefix=key_prefix,
             partitions_def=partitions_def,

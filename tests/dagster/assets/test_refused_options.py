@@ -127,3 +127,30 @@ def test_the_coroutine_of_a_hidden_async_function_acks_nothing(
     assert not materialize(asset, client.url, spark, io_manager=manager).success
     assert manager.stored == []
     assert [event.payload for event in claim(client).events()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("decorator", "options"),
+    [
+        (pgque_asset, {}),
+        (pgque_replay_asset, {}),
+        (pgque_window_asset, {"partitions_def": dg.HourlyPartitionsDefinition("2026-01-01-00:00")}),
+        (pgque_multi_asset, {"outs": {"a": dg.AssetOut()}}),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_known_ones(
+    decorator: Decorator, options: dict[str, Any]
+) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        decorated(decorator, consumr="x", **options)
+    told = str(caught.value)
+    assert told.startswith(f"@{decorator.__name__} has no option consumr: ")
+    assert " queue," in told
+    assert " name," in told
+
+
+def test_an_unknown_option_is_compared_with_the_known_ones() -> None:
+    with pytest.raises(
+        dg.DagsterInvalidDefinitionError, match=r"has no option owner: did you mean"
+    ):
+        decorated(pgque_asset, owner="x")
