@@ -167,12 +167,12 @@ def test_a_pipe_is_not_read_as_a_file(refused: Refused, client: Client, tmp_path
 
 def test_a_closed_standard_input_is_an_error_of_one_line(database_url: str, client: Client) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m pgque_dagster.cli send orders - <&-",
-        shell=True,
+        [sys.executable, "-m", "pgque_dagster.cli", "send", "orders", "-"],
         env={**os.environ, "PGQUE_URL": database_url},
         capture_output=True,
         text=True,
         check=False,
+        preexec_fn=lambda: os.close(0),
     )
 
     assert (done.returncode, "standard input is closed" in done.stderr) == (1, True)
