@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgque_dagster.client import Client
+from tests.client.consumer.support import Queue
 from tests.support.queues import Connection, connect, make_queue
 
 
@@ -20,3 +21,8 @@ def db(database_url: str) -> Iterator[Connection]:
 def client(database_url: str, db: Connection) -> Iterator[Client]:
     with Client(database_url) as client:
         yield client
+
+
+@pytest.fixture
+def q(client: Client, db: Connection) -> Queue:
+    return Queue(client, db)

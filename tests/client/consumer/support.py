@@ -1,14 +1,15 @@
-"""Runs a consumer in a thread until something has happened."""
+"""A queue with a consumer, which runs in a thread until something has happened."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from pgque_dagster.client import Client, Consumer
 from pgque_dagster.client.calls.ticks import next_tick
-from tests.support.queues import PATIENCE_SECONDS, Connection, tick
+from tests.support.queues import PATIENCE_SECONDS, Connection, rows, tick
 
 
 def send(client: Client, db: Connection, *events: Any) -> None:
@@ -24,6 +25,14 @@ def is_acked(client: Client, queue: str = "q", consumer: str = "c") -> bool:
             another.lease_info(queue, consumer) is None
             and another.run(next_tick(queue, consumer)) is None
         )
+
+
+def expire_leases(db: Connection) -> None:
+    """Ends all leases as their time would."""
+    db.execute(
+        "update pgque.position_log set lease_until = now() - interval '1 second'"
+        " where lease_until is not null"
+    )
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -67,3 +76,48 @@ def run_until_error(consumer: Consumer) -> BaseException:
     with running(consumer) as errors:
         wait_until(lambda: bool(errors))
     return errors[0]
+
+
+class Queue:
+    """The queue q with the consumer c, and the table `done` for what its handlers do."""
+
+    def __init__(self, client: Client, db: Connection) -> None:
+        self.client = client
+        self.url = client.url
+        self.db = db
+
+    def send(self, *events: Any) -> None:
+        """Sends events as one batch."""
+        send(self.client, self.db, *events)
+
+    def consumer(self, **options: Any) -> Consumer:
+        """The consumer c, which looks often for batches."""
+        brief = timedelta(milliseconds=50)
+        options = {"queue": "q", "name": "c", "poll_interval": brief, **options}
+        return Consumer(self.url, **options)
+
+    def is_acked(self) -> bool:
+        return is_acked(self.client)
+
+    def run(self, consumer: Consumer) -> None:
+        """Runs it until it has acked all."""
+        run_until(consumer, self.is_acked)
+
+    def payloads(self, table: str) -> list[str]:
+        """The payloads in `pgque.retry_queue` or `pgque.dead_letter`."""
+        found = rows(self.db, f"select ev_data from pgque.{table} order by ev_id")
+        return [payload for (payload,) in found]
+
+    def retried(self) -> list[str]:
+        """The payloads that wait for another delivery."""
+        return self.payloads("retry_queue")
+
+    def done(self) -> list[str]:
+        return [text for (text,) in rows(self.db, "select id from done order by id")]
+
+
+def collect(consumer: Consumer, *types: str, **options: Any) -> list[str | None]:
+    """Adds a handler that keeps the payloads, and returns them."""
+    found: list[str | None] = []
+    consumer.on(*types, **options)(lambda message: found.append(message.payload))
+    return found

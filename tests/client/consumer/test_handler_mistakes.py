@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -12,22 +11,15 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import (
-    Client,
     Consumer,
     Delivery,
     Event,
-    HandlerTimeout,
     InvalidArgument,
     RateLimit,
     TransactionEnded,
 )
-from tests.client.consumer.support import is_acked, run_until, run_until_error, send, wait_until
-from tests.support.queues import PATIENCE_SECONDS, Connection, rows, tick, value
-
-
-@pytest.fixture
-def consumer(client: Client) -> Consumer:
-    return Consumer(client.url, "q", "c")
+from tests.client.consumer.support import Queue, run_until_error
+from tests.support.queues import PATIENCE_SECONDS
 
 
 async def coroutine_function(message: Delivery, *more: Any) -> None: ...
@@ -60,21 +52,20 @@ HALF_DONE: list[Any] = [decorated, returns_a_generator, returns_an_async_generat
 
 class TestResults:
     @pytest.mark.parametrize("handler", HALF_DONE)
-    @pytest.mark.parametrize("options", [{}, {"concurrency": 2}, {"transactional": True}], ids=str)
+    @pytest.mark.parametrize("way", ["alone", "concurrently", "transactional"])
     def test_a_result_that_nothing_runs_stops_the_consumer_without_an_ack(
-        self, client: Client, db: Connection, handler: Any, options: dict[str, Any]
+        self, q: Queue, handler: Any, way: str
     ) -> None:
-        consumer = Consumer(client.url, "q", "c", concurrency=options.get("concurrency", 1))
-        consumer.on(transactional=options.get("transactional", False))(handler)
-        send(client, db, "1")
+        consumer = q.consumer(concurrency=2 if way == "concurrently" else 1)
+        consumer.on(transactional=way == "transactional")(handler)
+        q.send("1")
         error = run_until_error(consumer)
         assert isinstance(error, InvalidArgument)
         assert getattr(handler, "__name__", "AsyncObject") in str(error)
-        assert not is_acked(client)
+        assert not q.is_acked()
 
-    def test_the_result_of_a_plain_handler_is_awaited_among_coroutines(
-        self, client: Client, db: Connection, consumer: Consumer
-    ) -> None:
+    def test_the_result_of_a_plain_handler_is_awaited_among_coroutines(self, q: Queue) -> None:
+        consumer = q.consumer()
         handled: list[str] = []
 
         async def work(message: Delivery) -> None:
@@ -83,51 +74,81 @@ class TestResults:
 
         consumer.on("known")(work)
         consumer.on()(lambda message: work(message))
-        send(client, db, Event("1", "known"), Event("2", "other"))
-        run_until(consumer, lambda: is_acked(client))
+        q.send(Event("1", "known"), Event("2", "other"))
+        q.run(consumer)
         assert handled == ["1", "2"]
 
-    def test_a_generator_among_coroutines_stops_the_consumer_without_an_ack(
-        self, client: Client, db: Connection, consumer: Consumer
-    ) -> None:
+    def test_a_generator_among_coroutines_stops_the_consumer_without_an_ack(self, q: Queue) -> None:
+        consumer = q.consumer()
         consumer.on("known")(coroutine_function)
         consumer.on()(returns_a_generator)
-        send(client, db, Event("1", "known"), Event("2", "other"))
+        q.send(Event("1", "known"), Event("2", "other"))
         assert "returns_a_generator" in str(run_until_error(consumer))
-        assert not is_acked(client)
+        assert not q.is_acked()
 
 
-class TestRegistering:
-    def test_generator_functions_are_refused(self, consumer: Consumer) -> None:
-        def generator(message: Delivery) -> Iterator[None]:
-            yield
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"concurrency": 0}, "1 or more"),
+        ({"concurrency": "2"}, "concurrency"),
+        ({"queue": []}, "Name one"),
+        ({"slots": 2, "subconsumer": "x"}, "Leave out slots"),
+        ({"on_failure": "pause"}, "Pass slots"),
+        ({"retry_after": 60}, "retry_after=60"),
+        ({"retry_after": timedelta(seconds=-1)}, "retry_after"),
+        ({"lease": 60}, "lease=60"),
+        ({"lease": timedelta(0)}, "lease"),
+        ({"poll_interval": 5}, "poll_interval=5"),
+        ({"poll_interval": timedelta(0)}, "poll_interval"),
+        ({"max_batch_time": 60}, "max_batch_time=60"),
+        ({"max_batch_time": timedelta(0)}, "max_batch_time"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(InvalidArgument, match=word):
+        Consumer(**{"url": "", "queue": "q", "name": "c", **options})
 
-        async def async_generator(message: Delivery) -> AsyncIterator[None]:
-            yield
 
-        for function in (generator, async_generator):
-            with pytest.raises(InvalidArgument, match=function.__name__):
-                consumer.on()(function)
+@pytest.mark.parametrize("wrong", [{"count": 0}, {"count": "10"}, {"count": 1, "per": 60}], ids=str)
+def test_rate_limits_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"rate limit|per="):
+        RateLimit(**wrong)
 
-    def test_a_function_with_too_few_or_many_parameters_is_refused(
-        self, consumer: Consumer
-    ) -> None:
-        with pytest.raises(InvalidArgument, match=r"one_parameter.*connection"):
 
-            @consumer.on(transactional=True)
-            def one_parameter(message: Delivery) -> None: ...
+def test_functions_that_are_no_handlers_are_refused() -> None:
+    def generator(message: Delivery) -> Iterator[None]:
+        yield
 
-        with pytest.raises(InvalidArgument, match="two_parameters"):
+    async def async_generator(message: Delivery) -> AsyncIterator[None]:
+        yield
 
-            @consumer.on()
-            def two_parameters(message: Delivery, connection: Any) -> None: ...
+    def one_parameter(message: Delivery) -> None: ...
+    def two_parameters(message: Delivery, connection: Any) -> None: ...
 
-    @pytest.mark.parametrize("types", [(["a", "b"],), (print,), (1,)])
-    def test_types_that_are_no_text_are_refused(
-        self, consumer: Consumer, types: tuple[Any, ...]
-    ) -> None:
+    consumer = Consumer("", "q", "c")
+    for types in (["a", "b"], print, 1):
         with pytest.raises(InvalidArgument, match="type of event"):
-            consumer.on(*types)
+            consumer.on(types)  # type: ignore[arg-type]
+    for is_transactional, function, words in (
+        (False, generator, "generator"),
+        (False, async_generator, "async_generator"),
+        (True, one_parameter, r"one_parameter.*connection"),
+        (False, two_parameters, "two_parameters"),
+        (True, coroutine_function, "coroutine"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            consumer.on("x", transactional=is_transactional)(function)
+    with pytest.raises(InvalidArgument, match=r"@consumer\.on"):
+        consumer.run()
+    for types in (("a",), ()):
+        consumer.on(*types)(print)
+        with pytest.raises(InvalidArgument, match="already: print"):
+            consumer.on(*types)(print)
+    concurrent = Consumer("", "q", "c", concurrency=2)
+    concurrent.on(transactional=True)(print)
+    with pytest.raises(InvalidArgument, match="concurrency"):
+        concurrent.run()
 
 
 ENDINGS: list[list[str]] = [
@@ -144,8 +165,9 @@ ENDINGS: list[list[str]] = [
 class TestTransactions:
     @pytest.mark.parametrize("ending", ENDINGS, ids=" ".join)
     def test_a_handler_that_ends_the_transaction_stops_the_consumer_without_an_ack(
-        self, client: Client, db: Connection, consumer: Consumer, ending: list[str]
+        self, q: Queue, ending: list[str]
     ) -> None:
+        consumer = q.consumer()
         handled: list[str | None] = []
 
         @consumer.on(transactional=True)
@@ -162,33 +184,32 @@ class TestTransactions:
                     else:
                         connection.execute(statement)
 
-        send(client, db, "1", "2", "3")
+        q.send("1", "2", "3")
         error = run_until_error(consumer)
         assert isinstance(error, TransactionEnded)
         assert "handle" in str(error)
         assert handled == ["1", "2"]
-        assert not is_acked(client)
-        assert rows(db, "select from pgque.retry_queue") == []
+        assert not q.is_acked()
+        assert q.retried() == []
 
-    def test_only_the_event_fails_whose_handler_goes_on_after_an_sql_error(
-        self, client: Client, db: Connection, consumer: Consumer
-    ) -> None:
-        db.execute("create unique index on done (id)")
-        db.execute("insert into done values ('twice')")
+    def test_only_the_event_fails_whose_handler_goes_on_after_an_sql_error(self, q: Queue) -> None:
+        consumer = q.consumer()
+        q.db.execute("create unique index on done (id)")
+        q.db.execute("insert into done values ('twice')")
 
         @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Any) -> None:
             with suppress(psycopg.errors.UniqueViolation):
                 connection.execute("insert into done values (%s)", (message.payload,))
 
-        send(client, db, "1", "twice", "2")
-        run_until(consumer, lambda: is_acked(client))
-        assert rows(db, "select id from done order by id") == [("1",), ("2",), ("twice",)]
-        assert rows(db, "select ev_data from pgque.retry_queue") == [("twice",)]
+        q.send("1", "twice", "2")
+        q.run(consumer)
+        assert q.done() == ["1", "2", "twice"]
+        assert q.retried() == ["twice"]
 
-    def test_a_handler_may_go_on_after_a_block_of_its_own_that_failed(
-        self, client: Client, db: Connection, consumer: Consumer
-    ) -> None:
+    def test_a_handler_may_go_on_after_a_block_of_its_own_that_failed(self, q: Queue) -> None:
+        consumer = q.consumer()
+
         @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Any) -> None:
             try:
@@ -197,17 +218,17 @@ class TestTransactions:
             except psycopg.errors.DivisionByZero:
                 connection.execute("insert into done values (%s)", (message.payload,))
 
-        send(client, db, "1")
-        run_until(consumer, lambda: is_acked(client))
-        assert rows(db, "select id from done") == [("1",)]
+        q.send("1")
+        q.run(consumer)
+        assert q.done() == ["1"]
 
 
 class TestFailures:
     @pytest.mark.parametrize("concurrency", [1, 3])
     def test_a_coroutine_that_awaits_a_cancelled_task_fails_alone(
-        self, client: Client, db: Connection, concurrency: int
+        self, q: Queue, concurrency: int
     ) -> None:
-        consumer = Consumer(client.url, "q", "c", concurrency=concurrency)
+        consumer = q.consumer(concurrency=concurrency)
 
         @consumer.on()
         async def handle(message: Delivery) -> None:
@@ -216,78 +237,35 @@ class TestFailures:
                 task.cancel()
                 await task
 
-        send(client, db, "1", "2", "3")
-        run_until(consumer, lambda: is_acked(client))
-        assert rows(db, "select ev_data from pgque.retry_queue") == [("2",)]
+        q.send("1", "2", "3")
+        q.run(consumer)
+        assert q.retried() == ["2"]
 
-    @pytest.mark.parametrize(
-        "retry_after", [60, "1 minute", timedelta(seconds=-1), timedelta.max], ids=str
-    )
-    def test_a_wrong_retry_after_fails_only_its_event(
-        self, client: Client, db: Connection, consumer: Consumer, retry_after: Any
-    ) -> None:
+    def test_a_wrong_retry_after_fails_only_its_event(self, q: Queue) -> None:
+        consumer = q.consumer()
+        wrong = {"2": 60, "3": "1 minute", "4": timedelta(seconds=-1), "5": timedelta.max}
+
         @consumer.on()
         def handle(message: Delivery) -> None:
-            if message.payload == "2":
-                message.nack(retry_after=retry_after)
+            if message.payload in wrong:
+                message.nack(retry_after=wrong[message.payload])  # type: ignore[arg-type]
 
-        send(client, db, "1", "2", "3")
-        run_until(consumer, lambda: is_acked(client))
-        assert rows(db, "select ev_data from pgque.retry_queue") == [("2",)]
+        q.send("1", *wrong, "6")
+        q.run(consumer)
+        assert q.retried() == list(wrong)
 
     @pytest.mark.parametrize("transactional", [False, True])
     def test_a_dead_letter_stays_one_if_the_handler_raises_afterwards(
-        self, client: Client, db: Connection, consumer: Consumer, transactional: bool
+        self, q: Queue, transactional: bool
     ) -> None:
+        consumer = q.consumer()
+
         @consumer.on(transactional=transactional)
         def handle(message: Delivery, *connection: Any) -> None:
             message.dead_letter("broken")
             raise ValueError
 
-        send(client, db, "1")
-        run_until(consumer, lambda: is_acked(client))
-        assert [letter.reason for letter in client.dead_letters("q")] == ["broken"]
-        assert value(db, "select count(*) from pgque.retry_queue") == 0
-
-
-class TestTime:
-    def test_a_plain_handler_that_hangs_among_coroutines_ends_the_consumer(
-        self, client: Client, db: Connection
-    ) -> None:
-        consumer = Consumer(
-            client.url, "q", "c", concurrency=2, max_batch_time=timedelta(milliseconds=300)
-        )
-        release = threading.Event()
-        daemons: list[bool] = []
-
-        @consumer.on("plain")
-        def plain(message: Delivery) -> None:
-            daemons.append(threading.current_thread().daemon)
-            release.wait(10 * PATIENCE_SECONDS)
-
-        consumer.on("coroutine")(coroutine_function)
-        client.send("q", "1", type="coroutine")
-        client.send("q", "2", type="plain")
-        tick(db)
-        try:
-            assert isinstance(run_until_error(consumer), HandlerTimeout)
-        finally:
-            release.set()
-        assert daemons == [True]
-        assert is_acked(client)
-        assert rows(db, "select ev_data from pgque.retry_queue") == [("2",)]
-
-    def test_an_event_that_waits_for_its_rate_when_the_time_is_over_is_not_handled(
-        self, client: Client, db: Connection
-    ) -> None:
-        consumer = Consumer(client.url, "q", "c", max_batch_time=timedelta(milliseconds=500))
-        handled: list[str | None] = []
-        rate = RateLimit(1, per=timedelta(seconds=2))
-        consumer.on(rate_limit=rate)(lambda message: handled.append(message.payload))
-        send(client, db, "1", "2")
-        before = set(threading.enumerate())
-        # No handler hangs, so the consumer goes on.
-        run_until(consumer, lambda: is_acked(client))
-        wait_until(lambda: set(threading.enumerate()) <= before)
-        assert handled == ["1"]
-        assert rows(db, "select ev_data from pgque.retry_queue") == [("2",)]
+        q.send("1")
+        q.run(consumer)
+        assert [letter.reason for letter in q.client.dead_letters("q")] == ["broken"]
+        assert q.retried() == []

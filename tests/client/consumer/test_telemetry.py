@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from pgque_dagster.client import Client, Consumer, Delivery, Event
-from tests.client.consumer.support import is_acked, run_until
-from tests.support.queues import Connection, rows, tick
+from pgque_dagster.client import Client, Delivery, Event
+from tests.client.consumer.support import Queue, is_acked, run_until
+from tests.support.queues import rows, tick
 
 EXPORTER = InMemorySpanExporter()
 READER = InMemoryMetricReader()
@@ -59,13 +59,13 @@ def send_all_ways(client: Client) -> None:
         client.send("q", '{"n": 7}', check_json=True)
 
 
-def test_a_handler_continues_the_trace_of_the_sender(client: Client, db: Connection) -> None:
-    consumer = Consumer(client.url, "q", "c")
+def test_a_handler_continues_the_trace_of_the_sender(q: Queue) -> None:
+    consumer = q.consumer()
     handled: list[Delivery] = []
     consumer.on()(handled.append)
-    send_all_ways(client)
-    tick(db)
-    run_until(consumer, lambda: is_acked(client))
+    send_all_ways(q.client)
+    tick(q.db)
+    q.run(consumer)
 
     producers, consumers = finished(SpanKind.PRODUCER), finished(SpanKind.CONSUMER)
     (request,) = [span for span in EXPORTER.get_finished_spans() if span.name == "request"]
@@ -75,53 +75,37 @@ def test_a_handler_continues_the_trace_of_the_sender(client: Client, db: Connect
     assert {parent(span) for span in consumers} == {context(span) for span in producers}
     assert [message.key for message in handled] == [None, "k", None, "k", None, "k", None]
 
-
-def test_the_context_of_the_trace_is_stored_with_the_event(client: Client, db: Connection) -> None:
-    send_all_ways(client)
-    stored = rows(db, "select ev_extra1, ev_extra2 from pgque.event order by ev_id")
+    stored = rows(q.db, "select ev_extra1, ev_extra2 from pgque.event order by ev_id")
     contexts = [second or first for first, second in stored]
     assert all(text.startswith("00-") and len(text) == 55 for text in contexts)
     assert [first for first, second in stored if second] == ["k"] * 3
 
 
-def test_outside_of_a_trace_nothing_is_stored(client: Client, db: Connection) -> None:
-    client.send("q", "1")
-    assert rows(db, "select ev_extra1, ev_extra2 from pgque.event") == [(None, None)]
+def test_outside_of_a_trace_nothing_is_stored(q: Queue) -> None:
+    q.client.send("q", "1")
+    assert rows(q.db, "select ev_extra1, ev_extra2 from pgque.event") == [(None, None)]
     assert finished(SpanKind.PRODUCER) == []
 
 
-def test_the_span_of_a_handler_that_raises_has_the_error(client: Client, db: Connection) -> None:
-    consumer = Consumer(client.url, "q", "c")
-
-    @consumer.on()
-    def handle(message: Delivery) -> None:
-        raise ValueError("no such customer")
-
-    client.send("q", "1")
-    tick(db)
-    run_until(consumer, lambda: is_acked(client))
-    (span,) = finished(SpanKind.CONSUMER)
-    assert span.status.status_code == StatusCode.ERROR
-    assert span.events[0].name == "exception"
-
-
-def test_handled_messages_are_counted_by_outcome(client: Client, db: Connection) -> None:
-    client.register_consumer("q", "counted")
-    consumer = Consumer(client.url, "q", "counted")
+def test_handled_messages_are_counted_by_outcome(q: Queue) -> None:
+    q.client.register_consumer("q", "counted")
+    consumer = q.consumer(name="counted")
 
     @consumer.on()
     def handle(message: Delivery) -> None:
         if message.payload == "bad":
-            raise ValueError
+            raise ValueError("no such customer")
         if message.payload == "nacked":
             message.nack()
 
-    client.send_batch("q", ["a", "b", "bad", "nacked"])
-    tick(db)
-    run_until(consumer, lambda: is_acked(client, consumer="counted"))
+    q.send("a", "b", "bad", "nacked")
+    run_until(consumer, lambda: is_acked(q.client, consumer="counted"))
     counted = {point.attributes["outcome"]: point.value for point in points("messages")}
     assert counted == {"done": 2, "failed": 1, "error": 1}
     assert sum(point.count for point in points("duration")) == 4
+    spans = finished(SpanKind.CONSUMER)
+    (span,) = [span for span in spans if span.status.status_code == StatusCode.ERROR]
+    assert span.events[0].name == "exception"
 
 
 def points(name: str) -> list[Any]:
