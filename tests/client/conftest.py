@@ -1,11 +1,18 @@
-"""A client on a fresh database, and one more connection to look behind it."""
+"""A client on a fresh database, one more connection to look behind it, and a queue."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from pgque_dagster.client import Client
-from tests.support.queues import Connection, connect
+from pgque_dagster.client.consumer import wakeup
+from tests.client.consumer.support import DONE, Queue
+from tests.support.queues import Connection, connect, make_queue
+
+
+@pytest.fixture(autouse=True)
+def consumers_stop_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeup, "_STEP", 0.02)
 
 
 @pytest.fixture
@@ -18,3 +25,11 @@ def client(database_url: str) -> Iterator[Client]:
 def db(database_url: str) -> Iterator[Connection]:
     with connect(database_url) as connection:
         yield connection
+
+
+@pytest.fixture
+def q(client: Client, db: Connection) -> Queue:
+    """The queue q with the consumer c."""
+    make_queue(db)
+    db.execute(DONE)
+    return Queue(client, db)

@@ -16,7 +16,6 @@ from pgque_dagster.client.consumer.delivery import Failed
 from pgque_dagster.client.consumer.sources import BatchWork
 from pgque_dagster.client.remote.completed import CompletedBatches, Span
 
-LEASE = timedelta(seconds=2)
 BEFORE_COMMIT, BEFORE_ACK = "before the target's commit", "between the commit and the ack"
 IN_EVENT = "while it handles the second event"
 
@@ -24,7 +23,8 @@ IN_EVENT = "while it handles the second event"
 def make(kind: str, url: str, target: str, **options: Any) -> RemoteConsumer:
     """The consumer c of the queue q; events `bad` fail if `fails`."""
     fails = options.pop("fails", False)
-    options = {"lease": LEASE, "retry_after": timedelta(0), **options}
+    brief = timedelta(milliseconds=50)
+    options = {"poll_interval": brief, "retry_after": timedelta(0), **options}
     if kind == "mover":
         return QueueMover(url, "q", "c", target=target, **options)
     consumer = RemoteConsumer(url, "q", "c", target=target, tracking=kind, **options)

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from pgque_dagster.client import Client, Consumer
+from pgque_dagster.client import Batch, Client, Consumer, Message
 from pgque_dagster.client.calls.ticks import next_tick
-from tests.support.queues import PATIENCE_SECONDS, Connection, rows, tick
+from tests.support.queues import PATIENCE_SECONDS, Connection, drain, rows, tick
+
+DONE = "create table done (nr serial, id text)"
 
 
 def send(client: Client, db: Connection, *events: Any) -> None:
@@ -103,17 +105,43 @@ class Queue:
         """Runs it until it has acked all."""
         run_until(consumer, self.is_acked)
 
-    def payloads(self, table: str) -> list[str]:
-        """The payloads in `pgque.retry_queue` or `pgque.dead_letter`."""
-        found = rows(self.db, f"select ev_data from pgque.{table} order by ev_id")
-        return [payload for (payload,) in found]
+    def tick(self) -> int:
+        return tick(self.db)
+
+    def claim(self, owner: str = "me", **options: Any) -> Batch:
+        claimed = self.client.claim("q", "c", owner=owner, **options)
+        assert claimed is not None
+        return claimed
+
+    def receive(self) -> list[Message]:
+        """The events of the next batch, if there is one."""
+        received = self.client.receive("q", "c")
+        return received.messages if received else []
+
+    def drain(self) -> list[str]:
+        """The payloads of all batches, which it finishes."""
+        return drain(self.db)
+
+    def sent(self) -> list[str]:
+        """The payloads in the queue, in a batch or not."""
+        return self.payloads("event")
 
     def retried(self) -> list[str]:
         """The payloads that wait for another delivery."""
         return self.payloads("retry_queue")
 
+    def payloads(self, table: str) -> list[str]:
+        """The payloads in a table of the schema."""
+        found = rows(self.db, f"select ev_data from pgque.{table} order by ev_id")
+        return [payload for (payload,) in found]
+
     def done(self) -> list[str]:
-        return [text for (text,) in rows(self.db, "select id from done order by id")]
+        return done(self.db)
+
+
+def done(db: Connection) -> list[str]:
+    """What handlers wrote, in that order."""
+    return [text for (text,) in rows(db, "select id from done order by nr")]
 
 
 def collect(consumer: Consumer, *types: str, **options: Any) -> list[str | None]:

@@ -121,7 +121,7 @@ class TestFailures:
 
 
 def insert(message: Delivery, connection: Any) -> None:
-    connection.execute("insert into done values (%s)", (message.payload,))
+    connection.execute("insert into done (id) values (%s)", (message.payload,))
 
 
 class TestTransactional:

@@ -14,6 +14,7 @@ import pytest
 from pgque_dagster import installer
 from pgque_dagster.client import Client, ConnectionFailed, Consumer, Delivery
 from tests.client.consumer.support import (
+    DONE,
     Queue,
     collect,
     expire_leases,
@@ -169,13 +170,13 @@ def test_a_restart_of_the_server_in_a_batch_loses_nothing() -> None:
         installer.install(server.url)
         with Client(server.url) as client, connect(server.url) as db:
             make_queue(db)
-            db.execute("create table done (id text)")
+            db.execute(DONE)
             consumer = Queue(client, db).consumer()
         reached, restarted = threading.Event(), threading.Event()
 
         @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Connection) -> None:
-            connection.execute("insert into done values (%s)", (message.payload,))
+            connection.execute("insert into done (id) values (%s)", (message.payload,))
             if message.payload == "2" and not restarted.is_set():
                 reached.set()
                 restarted.wait(PATIENCE_SECONDS)

@@ -1,29 +1,40 @@
 """A queue in one database, and other databases to apply its events in."""
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 
-from pgque_dagster.client import Client
+from pgque_dagster.client import RemoteConsumer
+from tests.client.consumer.support import DONE, Queue, done, run_until_error
 from tests.conftest import Server, execute
 from tests.support.databases import empty_database
-from tests.support.queues import Connection, connect, make_queue
-
-DONE = "create table done (nr serial, id text)"
-
-
-@pytest.fixture
-def db(database_url: str) -> Iterator[Connection]:
-    with connect(database_url) as connection:
-        make_queue(connection)
-        yield connection
+from tests.support.moving_driver import make
+from tests.support.queues import Connection, connect
 
 
-@pytest.fixture
-def client(database_url: str, db: Connection) -> Iterator[Client]:
-    with Client(database_url) as client:
-        yield client
+class Target(NamedTuple):
+    """Another database than that of the queue q."""
+
+    url: str
+    db: Connection
+    q: Queue
+
+    def consumer(self, kind: str = "batch", **options: Any) -> RemoteConsumer:
+        """The consumer c, which applies events here."""
+        return make(kind, self.q.url, self.url, **options)
+
+    def apply(self, kind: str = "batch", **options: Any) -> None:
+        """Runs the consumer until it has acked all."""
+        self.q.run(self.consumer(kind, **options))
+
+    def error(self, kind: str = "batch") -> BaseException:
+        """Runs the consumer until it ends with an error."""
+        return run_until_error(self.consumer(kind))
+
+    def done(self) -> list[str]:
+        return done(self.db)
 
 
 @pytest.fixture
@@ -36,16 +47,16 @@ def target_url(server: Server) -> Iterator[str]:
 
 
 @pytest.fixture
-def target(target_url: str) -> Iterator[Connection]:
+def target(target_url: str, q: Queue) -> Iterator[Target]:
     with connect(target_url) as connection:
-        yield connection
+        yield Target(target_url, connection, q)
 
 
 @pytest.fixture
 def other_url(
     server: Server, template_database: str, administration: psycopg.Connection
 ) -> Iterator[str]:
-    """Another database with the queue installed."""
+    """Another database with the schema installed."""
     name = "other_queues"
     execute(administration, f"create database {name} template {template_database}")
     yield server.database_url(name)
@@ -53,6 +64,6 @@ def other_url(
 
 
 @pytest.fixture
-def other(other_url: str) -> Iterator[Connection]:
+def other(other_url: str, q: Queue) -> Iterator[Target]:
     with connect(other_url) as connection:
-        yield connection
+        yield Target(other_url, connection, q)

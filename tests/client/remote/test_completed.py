@@ -9,10 +9,12 @@ import pytest
 
 from pgque_dagster.client import DatabaseError, LeaseLost
 from pgque_dagster.client.connection import connect as connect_client
+from pgque_dagster.client.remote import completed
 from pgque_dagster.client.remote.completed import CompletedBatches, Span
 from pgque_dagster.client.table_rights import Connection as TargetConnection
+from tests.client.remote.conftest import Target
 from tests.support.logins import as_login
-from tests.support.queues import Connection, value
+from tests.support.queues import value
 
 BATCH = Span(1, 1, 2, uuid4(), "before", "after")
 ROW = CompletedBatches("q", "c")
@@ -27,9 +29,9 @@ def lost_the_lease() -> None:
 
 
 @pytest.fixture
-def holder(target_url: str) -> Iterator[TargetConnection]:
+def holder(target: Target) -> Iterator[TargetConnection]:
     """The session of an earlier attempt, in a transaction that holds the row."""
-    connection = connect_client(target_url)
+    connection = connect_client(target.url)
     ROW.prepare(connection)
     connection.execute("begin")
     assert ROW.lock(connection, BATCH, holds_the_lease) is None
@@ -38,9 +40,9 @@ def holder(target_url: str) -> Iterator[TargetConnection]:
     connection.close()
 
 
-def is_alive(target: Connection, holder: TargetConnection) -> bool:
+def is_alive(target: Target, holder: TargetConnection) -> bool:
     found: bool = value(
-        target,
+        target.db,
         "select count(*) > 0 from pg_stat_activity where pid = %s",
         holder.info.backend_pid,
     )
@@ -48,19 +50,17 @@ def is_alive(target: Connection, holder: TargetConnection) -> bool:
 
 
 def test_who_holds_the_lease_ends_the_session_of_an_earlier_attempt(
-    holder: TargetConnection, target_url: str, target: Connection
+    holder: TargetConnection, target: Target
 ) -> None:
-    with connect_client(target_url) as connection, connection.transaction():
+    with connect_client(target.url) as connection, connection.transaction():
         before = value(connection, "show lock_timeout")
         assert ROW.lock(connection, BATCH, holds_the_lease) is None
         assert value(connection, "show lock_timeout") == before
     assert not is_alive(target, holder)
 
 
-def test_who_lost_the_lease_ends_no_session(
-    holder: TargetConnection, target_url: str, target: Connection
-) -> None:
-    with connect_client(target_url) as connection:
+def test_who_lost_the_lease_ends_no_session(holder: TargetConnection, target: Target) -> None:
+    with connect_client(target.url) as connection:
         with pytest.raises(LeaseLost), connection.transaction():
             ROW.lock(connection, BATCH, lost_the_lease)
         assert is_alive(target, holder)
@@ -69,10 +69,11 @@ def test_who_lost_the_lease_ends_no_session(
 
 
 def test_a_session_that_must_not_be_ended_is_named(
-    holder: TargetConnection, target_url: str, target: Connection
+    holder: TargetConnection, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    login = as_login(target_url)
-    target.execute("grant select, insert, update on pgque_completed_batch to login")
+    monkeypatch.setattr(completed, "_LOCK_WAIT", "100ms")
+    login = as_login(target.url)
+    target.db.execute("grant select, insert, update on pgque_completed_batch to login")
     with connect_client(login) as connection:
         with pytest.raises(DatabaseError) as caught, connection.transaction():
             ROW.lock(connection, BATCH, holds_the_lease)
@@ -81,11 +82,11 @@ def test_a_session_that_must_not_be_ended_is_named(
 
 
 def test_an_attempt_that_comes_after_later_batches_is_late_and_not_out_of_step(
-    target_url: str,
+    target: Target,
 ) -> None:
     """Its process was stopped before it took the lock, and others have gone on."""
     later = Span(2, 2, 3, BATCH.lineage, "after", "last")
-    with connect_client(target_url) as connection:
+    with connect_client(target.url) as connection:
         ROW.prepare(connection)
         for batch in (BATCH, later):
             with connection.transaction():
@@ -96,13 +97,11 @@ def test_an_attempt_that_comes_after_later_batches_is_late_and_not_out_of_step(
         assert ROW.read(connection).has(later)
 
 
-def test_consumers_that_start_together_create_the_table_once(
-    target_url: str, target: Connection
-) -> None:
+def test_consumers_that_start_together_create_the_table_once(target: Target) -> None:
     together = Barrier(4)
 
     def prepare() -> None:
-        with connect_client(target_url) as connection:
+        with connect_client(target.url) as connection:
             together.wait(60)
             ROW.prepare(connection)
 
@@ -110,5 +109,5 @@ def test_consumers_that_start_together_create_the_table_once(
         for _ in range(25):
             for started in [pool.submit(prepare) for _ in range(4)]:
                 started.result()
-            assert value(target, "select count(*) from pgque_completed_batch") == 1
-            target.execute("drop table pgque_completed_batch")
+            assert value(target.db, "select count(*) from pgque_completed_batch") == 1
+            target.db.execute("drop table pgque_completed_batch")

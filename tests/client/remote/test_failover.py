@@ -1,102 +1,101 @@
 """The queue's database goes on elsewhere: nothing is applied twice, and nothing is lost unseen."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from pgque_dagster.client import Client, TargetOutOfStep, TicksUnavailable
 from pgque_dagster.client.consumer.sources import BatchWork
-from tests.client.consumer.support import is_acked, run_until, run_until_error, send
-from tests.support.moving_driver import make
-from tests.support.queues import Connection, connect, make_queue, rows, value
-from tests.support.replicas import Replicas, cut_off, replicas
-
-DONE = "select id from done order by nr"
-
-
-@pytest.fixture
-def servers(server: Any) -> Iterator[Replicas]:
-    with replicas(server) as made:
-        yield made
+from tests.client.consumer.support import DONE, Queue
+from tests.client.remote.conftest import Target
+from tests.support.databases import empty_database
+from tests.support.queues import connect, make_queue, value
+from tests.support.replicas import Replica, cut_off, replicas
 
 
 def fail(*args: object) -> None:
     raise OSError("the ack is not sent")
 
 
-def test_a_switchover_that_loses_nothing_goes_on(
-    servers: Replicas, target_url: str, target: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    primary = servers.primary()
-    with Client(primary.url()) as client, connect(primary.url()) as db:
-        make_queue(db)
-        send(client, db, "a")
-        run_until(make("batch", client.url, target_url), lambda: is_acked(client))
-        send(client, db, "b")
-        # Applied, but not acked: the batch is still open after the switchover.
-        with monkeypatch.context() as patched:
+def targets(stack: ExitStack, queues: Replica, urls: list[str]) -> list[Target]:
+    """The databases 1, 2 and 3 of a server, each with a target of its own."""
+    made = []
+    for number, url in enumerate(urls, 1):
+        client = stack.enter_context(Client(queues.url(f"d{number}")))
+        q = Queue(client, stack.enter_context(connect(client.url)))
+        made.append(Target(url, stack.enter_context(connect(url)), q))
+    return made
+
+
+@pytest.fixture(scope="module")
+def promoted(server: Any) -> Iterator[list[Target]]:
+    """Three queues on a standby that was promoted, as their targets see them."""
+    with replicas(server) as servers, ExitStack() as stack:
+        urls = [stack.enter_context(empty_database(server)) for _ in range(3)]
+        for url in urls:
+            with connect(url) as target:
+                target.execute(DONE)
+        primary = servers.primary()
+        with connect(primary.url("template1")) as db:
+            for number in (1, 2, 3):
+                db.execute(f"create database d{number} template postgres".encode())
+        with ExitStack() as before, pytest.MonkeyPatch.context() as patched:
+            complete, lossy, empty = targets(before, primary, urls)
+            for target in (complete, lossy, empty):
+                make_queue(target.q.db)
+            for target in (complete, lossy):
+                target.q.send("a")
+                target.apply()
+            complete.q.send("b")
+            # Applied, but not acked: the batch is still open after the switchover.
             patched.setattr(BatchWork, "finish", fail)
-            assert isinstance(run_until_error(make("batch", client.url, target_url)), OSError)
-        standby = servers.standby(primary)
-        cut_off(standby, primary)
-    standby.promote()
-    with Client(standby.url()) as client, connect(standby.url()) as db:
-        send(client, db, "c")
-        run_until(make("batch", client.url, target_url), lambda: is_acked(client))
-        send(client, db, "d")
-        run_until(make("batch", client.url, target_url), lambda: is_acked(client))
-    assert rows(target, DONE) == [("a",), ("b",), ("c",), ("d",)]
+            assert isinstance(complete.error(), OSError)
+            patched.undo()
+            standby = servers.standby(primary)
+            cut_off(standby, primary)
+            for target in (lossy, empty):
+                target.q.send("lost")
+                target.apply()
+        primary.stop()
+        standby.promote()
+        yield targets(stack, standby, urls)
 
 
-def test_after_a_failover_that_lost_transactions_somebody_decides(
-    servers: Replicas, target_url: str, target: Connection
-) -> None:
-    primary = servers.primary()
-    with Client(primary.url()) as client, connect(primary.url()) as db:
-        make_queue(db)
-        send(client, db, "a")
-        run_until(make("batch", client.url, target_url), lambda: is_acked(client))
-        standby = servers.standby(primary)
-        cut_off(standby, primary)
-        send(client, db, "lost")
-        run_until(make("batch", client.url, target_url), lambda: is_acked(client))
-    standby.promote()
-    with Client(standby.url()) as client, connect(standby.url()) as db:
-        # A tick of the number that the target has applied, with other events.
-        send(client, db, "b")
-        consumer = make("batch", client.url, target_url)
-        error = run_until_error(consumer)
-        assert isinstance(error, TargetOutOfStep)
-        assert "failed over" in str(error)
-        with pytest.raises(TicksUnavailable):
-            consumer.rewind()
-        assert rows(target, DONE) == [("a",), ("lost",)]
-        consumer.reset()
-        run_until(make("batch", client.url, target_url), lambda: is_acked(client))
-    assert rows(target, DONE) == [("a",), ("lost",), ("b",)]
+def test_a_switchover_that_loses_nothing_goes_on(promoted: list[Target]) -> None:
+    target, _, _ = promoted
+    for event in ("c", "d"):
+        target.q.send(event)
+        target.apply()
+    assert target.done() == ["a", "b", "c", "d"]
 
 
-def test_a_lost_tick_is_not_taken_for_another_one_of_its_number(
-    servers: Replicas, target_url: str, target: Connection
-) -> None:
-    primary = servers.primary()
-    with Client(primary.url()) as client, connect(primary.url()) as db:
-        make_queue(db)
-        standby = servers.standby(primary)
-        cut_off(standby, primary)
-        send(client, db, "lost")
-        run_until(make("batch", client.url, target_url), lambda: is_acked(client))
-    standby.promote()
-    with Client(standby.url()) as client, connect(standby.url()) as db:
-        send(client, db, "a")
-        client.seek("q", "c", "latest", skip=True)
-        send(client, db, "b")
-        assert isinstance(run_until_error(make("batch", client.url, target_url)), TargetOutOfStep)
-        lease = client.lease_info("q", "c")
-        assert lease
-        ended = value(target, "select tick_id from pgque_completed_batch")
-        assert client.batch_info(lease.batch_id).prev_tick_id == ended
-        with pytest.raises(TicksUnavailable):
-            make("batch", client.url, target_url).rewind()
-    assert rows(target, DONE) == [("lost",)]
+def test_after_a_failover_that_lost_transactions_somebody_decides(promoted: list[Target]) -> None:
+    _, target, _ = promoted
+    # A tick of the number that the target has applied, with other events.
+    target.q.send("b")
+    error = target.error()
+    assert isinstance(error, TargetOutOfStep)
+    assert "failed over" in str(error)
+    with pytest.raises(TicksUnavailable):
+        target.consumer().rewind()
+    assert target.done() == ["a", "lost"]
+    target.consumer().reset()
+    target.apply()
+    assert target.done() == ["a", "lost", "b"]
+
+
+def test_a_lost_tick_is_not_taken_for_another_one_of_its_number(promoted: list[Target]) -> None:
+    _, _, target = promoted
+    target.q.send("a")
+    target.q.client.seek("q", "c", "latest", skip=True)
+    target.q.send("b")
+    assert isinstance(target.error(), TargetOutOfStep)
+    lease = target.q.client.lease_info("q", "c")
+    assert lease
+    ended = value(target.db, "select tick_id from pgque_completed_batch")
+    assert target.q.client.batch_info(lease.batch_id).prev_tick_id == ended
+    with pytest.raises(TicksUnavailable):
+        target.consumer().rewind()
+    assert target.done() == ["lost"]

@@ -4,20 +4,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from pgque_dagster.client import Client
-from tests.client.consumer.support import is_acked, run_until, running, send, wait_until
-from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT, IN_EVENT, make
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, tick, value
+from tests.client.consumer.support import DONE, Queue, expire_leases, running, wait_until
+from tests.client.remote.conftest import Target
+from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT, IN_EVENT
+from tests.support.queues import PATIENCE_SECONDS, connect, rows, tick, value
 
 ROOT = Path(__file__).parents[3]
 EVENTS = ["a", "bad", "b", "c"]
-# Each waits for a lease to end, so only some of them run each time.
 CASES = [
     ("batch", BEFORE_COMMIT),
     ("batch", BEFORE_ACK),
@@ -29,11 +28,24 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def places(other: Target) -> None:
+    """The target has a queue and a table."""
+    value(other.db, "select pgque.create_queue('q')")
+    other.db.execute(DONE)
+
+
+def applied(other: Target, kind: str) -> "Counter[str | None]":
+    question = "select ev_data from pgque.event" if kind == "mover" else "select id from done"
+    with connect(other.url) as looking:
+        return Counter(id for (id,) in rows(looking, question))
+
+
 @contextmanager
 def driver(
-    kind: str, url: str, target: str, folder: Path, point: str, number: signal.Signals
+    kind: str, other: Target, folder: Path, point: str, number: signal.Signals
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    command = (sys.executable, "-m", "tests.support.moving_driver", kind, url, target)
+    command = (sys.executable, "-m", "tests.support.moving_driver", kind, other.q.url, other.url)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             (*command, str(folder), point, str(int(number))), cwd=ROOT, stderr=log
@@ -47,105 +59,62 @@ def driver(
         process.wait(PATIENCE_SECONDS)
 
 
-@pytest.fixture
-def places(
-    client: Client, other_url: str, other: Connection
-) -> Callable[[str], "Counter[str | None]"]:
-    """What is in the target; it has a queue and a table."""
-    value(other, "select pgque.create_queue('q')")
-    other.execute("create table done (nr serial, id text)")
-
-    def applied(kind: str) -> "Counter[str | None]":
-        question = "select ev_data from pgque.event" if kind == "mover" else "select id from done"
-        with connect(other_url) as looking:
-            return Counter(id for (id,) in rows(looking, question))
-
-    return applied
+def finish_with_another(other: Target, kind: str) -> None:
+    """Runs another consumer, for which no event fails, until all is applied."""
+    expire_leases(other.q.db)
+    other.apply(kind)
+    # What failed in the first attempt, if the target has recorded it.
+    value(other.q.db, "select pgque.maint_retry_events()")
+    tick(other.q.db)
+    other.apply(kind)
+    assert applied(other, kind) == Counter(EVENTS)
 
 
 @pytest.mark.parametrize(("kind", "point"), CASES)
-def test_killed(
-    client: Client,
-    db: Connection,
-    other_url: str,
-    places: Callable[[str], "Counter[str | None]"],
-    tmp_path: Path,
-    kind: str,
-    point: str,
-) -> None:
-    send(client, db, *EVENTS)
-    with driver(kind, client.url, other_url, tmp_path, point, signal.SIGKILL) as process:
+def test_killed(q: Queue, other: Target, tmp_path: Path, kind: str, point: str) -> None:
+    q.send(*EVENTS)
+    with driver(kind, other, tmp_path, point, signal.SIGKILL) as process:
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
-    finish_with_another(client, db, kind, other_url)
-    assert places(kind) == Counter(EVENTS)
+    finish_with_another(other, kind)
 
 
 @pytest.mark.parametrize(("kind", "point"), CASES)
 def test_stopped_past_its_lease_and_continued(
-    client: Client,
-    db: Connection,
-    other_url: str,
-    places: Callable[[str], "Counter[str | None]"],
-    tmp_path: Path,
-    kind: str,
-    point: str,
+    q: Queue, other: Target, tmp_path: Path, kind: str, point: str
 ) -> None:
-    send(client, db, *EVENTS)
-    with driver(kind, client.url, other_url, tmp_path, point, signal.SIGSTOP) as process:
+    q.send(*EVENTS)
+    with driver(kind, other, tmp_path, point, signal.SIGSTOP) as process:
         wait_until((tmp_path / "reached").exists)
         # It holds a lock on the row in the target, unless it is past the commit.
-        finish_with_another(client, db, kind, other_url)
-        assert places(kind) == Counter(EVENTS)
+        finish_with_another(other, kind)
         process.send_signal(signal.SIGCONT)
-        send(client, db, "later")
-        wait_until(lambda: is_acked(client))
+        q.send("later")
+        wait_until(q.is_acked)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "log").read_text()
-    assert places(kind) == Counter([*EVENTS, "later"])
+    assert applied(other, kind) == Counter([*EVENTS, "later"])
 
 
-def finish_with_another(client: Client, db: Connection, kind: str, target: str) -> None:
-    """Runs another consumer, for which no event fails, until all is applied."""
-    run_until(make(kind, client.url, target), lambda: is_acked(client))
-    # What failed in the first attempt, if the target has recorded it.
-    value(db, "select pgque.maint_retry_events()")
-    tick(db)
-    run_until(make(kind, client.url, target), lambda: is_acked(client))
-
-
-def test_two_movers_of_one_consumer_move_each_event_once(
-    client: Client,
-    db: Connection,
-    other_url: str,
-    places: Callable[[str], "Counter[str | None]"],
-) -> None:
+def test_two_movers_of_one_consumer_move_each_event_once(q: Queue, other: Target) -> None:
     for number in range(6):
-        send(client, db, *(f"{number}-{part}" for part in range(5)))
-    first, second = (make("mover", client.url, other_url) for _ in range(2))
+        q.send(*(f"{number}-{part}" for part in range(5)))
+    first, second = (other.consumer("mover") for _ in range(2))
     with running(first) as errors, running(second) as others:
-        wait_until(lambda: is_acked(client))
+        wait_until(q.is_acked)
     assert (errors, others) == ([], [])
-    assert places("mover") == Counter(f"{n}-{part}" for n in range(6) for part in range(5))
+    assert applied(other, "mover") == Counter(f"{n}-{part}" for n in range(6) for part in range(5))
 
 
-def test_a_target_that_ends_all_sessions_is_reached_again(
-    client: Client,
-    db: Connection,
-    other_url: str,
-    other: Connection,
-    places: Callable[[str], "Counter[str | None]"],
-) -> None:
-    send(client, db, "a")
-    consumer = make("mover", client.url, other_url)
-
-    with running(consumer) as errors:
-        wait_until(lambda: is_acked(client))
+def test_a_target_that_ends_all_sessions_is_reached_again(q: Queue, other: Target) -> None:
+    q.send("a")
+    with running(other.consumer("mover")) as errors:
+        wait_until(q.is_acked)
         value(
-            other,
+            other.db,
             "select count(pg_terminate_backend(pid)) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()",
         )
-        send(client, db, "b")
-        wait_until(lambda: bool(errors) or is_acked(client))
+        q.send("b")
+        wait_until(lambda: bool(errors) or q.is_acked())
     assert errors == []
-    assert places("mover") == Counter(["a", "b"])
+    assert applied(other, "mover") == Counter(["a", "b"])
