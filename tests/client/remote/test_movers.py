@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from pgque_dagster.client import (
-    Client,
     Event,
     HandlerMissing,
     InvalidArgument,
@@ -16,7 +15,8 @@ from pgque_dagster.client import (
     QueueNotFound,
     QueueSplitter,
 )
-from tests.client.consumer.support import is_acked, run_until, run_until_error, send
+from tests.client.consumer.support import Queue, run_until_error
+from tests.client.remote.conftest import Target
 from tests.support.logins import as_login
 from tests.support.queues import Connection, rows, tick, value
 
@@ -25,9 +25,18 @@ NASTY = ["\\N", "a\tb\nc\\d\r", "", "naïve ☃ 𝄞", "'; drop table pgque.even
 
 
 @pytest.fixture(autouse=True)
-def queues(other: Connection) -> None:
+def queues(other: Target) -> None:
     for queue in ("q", "orders", "mails"):
-        value(other, "select pgque.create_queue(%s)", queue)
+        value(other.db, "select pgque.create_queue(%s)", queue)
+
+
+def mover(other: Target, **options: Any) -> QueueMover:
+    return QueueMover(other.q.url, "q", "c", **{"target": other.url, **options})
+
+
+def splitter(to: Target, routes: Any, **options: Any) -> QueueSplitter:
+    options = {"target": to.url, "routes": routes, **options}
+    return QueueSplitter(to.q.url, "q", "c", **options)
 
 
 def moved(db: Connection, queue: str, fields: str = "ev_data") -> list[Any]:
@@ -41,187 +50,108 @@ def moved(db: Connection, queue: str, fields: str = "ev_data") -> list[Any]:
 
 
 class TestMover:
-    def test_order_types_keys_and_extras_stay(
-        self, client: Client, db: Connection, other_url: str, other: Connection
+    @pytest.mark.parametrize("keep_time", [False, True])
+    def test_types_keys_extras_and_on_request_the_time_stay(
+        self, q: Queue, other: Target, keep_time: bool
     ) -> None:
         for number, payload in enumerate([*NASTY, None]):
-            value(
-                db,
-                "select pgque.insert_event('q', %s, %s, %s, %s, %s, %s)",
-                f"type {number}" if number else None,
-                payload,
-                f"key {number}",
-                None,
-                "",
-                "\\N",
-            )
-        tick(db)
-        run_until(QueueMover(client.url, "q", "c", target=other_url), lambda: is_acked(client))
-        sent = rows(db, f"select {FIELDS} from pgque.event order by ev_id")
+            text = f"type {number}" if number else None
+            extras = (f"key {number}", None, "", "\\N")
+            insert = "select pgque.insert_event('q', %s, %s, %s, %s, %s, %s)"
+            value(q.db, insert, text, payload, *extras)
+        q.tick()
+        q.run(mover(other, keep_time=keep_time))
+        fields = f"ev_time, {FIELDS}" if keep_time else FIELDS
+        sent = rows(q.db, f"select {fields} from pgque.event order by ev_id")
         assert len(sent) == len(NASTY) + 1
-        assert moved(other, "q", FIELDS) == sent
+        assert moved(other.db, "q", fields) == sent
 
-    def test_the_time_is_kept_on_request(
-        self, client: Client, db: Connection, other_url: str, other: Connection
-    ) -> None:
-        send(client, db, *NASTY)
-        mover = QueueMover(client.url, "q", "c", target=other_url, keep_time=True)
-        run_until(mover, lambda: is_acked(client))
-        fields = f"ev_time, {FIELDS}"
-        assert moved(other, "q", fields) == rows(
-            db, f"select {fields} from pgque.event order by ev_id"
-        )
-
-    def test_to_keep_the_time_the_role_must_be_admin(
-        self, client: Client, db: Connection, other_url: str, other: Connection
-    ) -> None:
-        login = as_login(other_url, "pgque_writer")
-        other.execute("grant create on schema public to public")
-        send(client, db, "a")
-        mover = QueueMover(client.url, "q", "c", target=login, keep_time=True)
-        error = run_until_error(mover)
+    def test_a_writer_may_move_and_an_admin_keep_the_time(self, q: Queue, other: Target) -> None:
+        login = as_login(other.url, "pgque_writer")
+        other.db.execute("grant create on schema public to public")
+        q.send("a", "b")
+        error = run_until_error(mover(other, target=login, keep_time=True))
         assert isinstance(error, PermissionDenied)
         assert "grant pgque_admin to" in str(error)
-        assert not is_acked(client)
+        assert not q.is_acked()
+        q.run(mover(other, target=login))
+        assert moved(other.db, "q") == ["a", "b"]
 
-    def test_a_writer_may_move(
-        self, client: Client, db: Connection, other_url: str, other: Connection
-    ) -> None:
-        other.execute("grant create on schema public to public")
-        send(client, db, "a", "b")
-        login = as_login(other_url, "pgque_writer")
-        run_until(QueueMover(client.url, "q", "c", target=login), lambda: is_acked(client))
-        assert moved(other, "q") == ["a", "b"]
-
-    def test_within_a_database_one_transaction_moves_and_acks(
-        self, client: Client, db: Connection
-    ) -> None:
-        client.create_queue("archive")
-        send(client, db, "a", "b")
-        mover = QueueMover(client.url, "q", "c", target_queue="archive")
-        run_until(mover, lambda: is_acked(client))
-        assert moved(db, "archive") == ["a", "b"]
-        assert value(db, "select to_regclass('pgque_completed_batch')") is None
+    def test_within_a_database_one_transaction_moves_and_acks(self, q: Queue) -> None:
+        q.client.create_queue("archive")
+        q.send("a", "b")
+        q.run(QueueMover(q.url, "q", "c", target_queue="archive"))
+        assert moved(q.db, "archive") == ["a", "b"]
+        assert value(q.db, "select to_regclass('pgque_completed_batch')") is None
 
     def test_an_event_that_is_delivered_again_is_moved_when_it_is(
-        self, client: Client, db: Connection, other_url: str, other: Connection
+        self, q: Queue, other: Target
     ) -> None:
-        send(client, db, "a", "b")
-        batch = client.claim("q", "c", owner="test")
-        assert batch
+        q.send("a", "b")
+        batch = q.claim()
         batch.nack([1], retry_after=timedelta(0))
         batch.ack()
-        value(db, "select pgque.maint_retry_events()")
-        send(client, db, "c")
-        run_until(QueueMover(client.url, "q", "c", target=other_url), lambda: is_acked(client))
-        assert sorted(moved(other, "q")) == ["a", "c"]
+        value(q.db, "select pgque.maint_retry_events()")
+        q.send("c")
+        q.run(mover(other))
+        assert sorted(moved(other.db, "q")) == ["a", "c"]
 
-    def test_an_unknown_target_queue_is_refused_with_near_names(
-        self, client: Client, other_url: str
-    ) -> None:
-        mover = QueueMover(client.url, "q", "c", target=other_url, target_queue="order")
+    def test_a_target_queue_that_takes_nothing_stops_it(self, q: Queue, other: Target) -> None:
         with pytest.raises(QueueNotFound, match="Did you mean orders"):
-            mover.run()
-
-    @pytest.mark.parametrize("has_target", [True, False])
-    def test_a_queue_is_not_moved_to_itself(self, client: Client, has_target: bool) -> None:
-        target = client.url if has_target else None
-        with pytest.raises(InvalidArgument, match="without an end"):
-            QueueMover(client.url, "q", "c", target=target).run()
-
-    def test_a_closed_target_queue_takes_nothing(
-        self, client: Client, db: Connection, other_url: str, other: Connection
-    ) -> None:
-        value(other, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
-        send(client, db, "a")
+            mover(other, target_queue="order").run()
+        for itself in (q.url, None):
+            with pytest.raises(InvalidArgument, match="without an end"):
+                mover(other, target=itself).run()
+        value(other.db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+        q.send("a")
         with pytest.raises(QueueClosed):
-            QueueMover(client.url, "q", "c", target=other_url).run()
-        assert not is_acked(client)
+            mover(other).run()
+        assert not q.is_acked()
 
-    def test_several_queues_need_a_target_queue(self) -> None:
+    def test_options_that_make_no_sense_are_refused(self) -> None:
         with pytest.raises(InvalidArgument, match="no target queue"):
             QueueMover("", ["a", "b"], "c")
-
-    def test_it_tracks_batches_only(self) -> None:
         with pytest.raises(InvalidArgument, match="tracks batches"):
             QueueMover("", "q", "c", target="", tracking="event")
 
 
 class TestSplitter:
-    def test_events_go_to_the_queues_of_their_types(
-        self, client: Client, db: Connection, other_url: str, other: Connection
-    ) -> None:
+    def test_events_go_to_the_queues_of_their_types(self, q: Queue, other: Target) -> None:
         events = [("order", 1), ("mail", 2), ("both", 3), ("noise", 4), ("order", 5), ("new", 6)]
-        send(client, db, *(Event(str(number), type=type) for type, number in events))
-        splitter = QueueSplitter(
-            client.url,
-            "q",
-            "c",
-            target=other_url,
-            routes={"order": "orders", "mail": "mails", "both": ["orders", "mails"], "noise": []},
-            other="q",
-        )
-        run_until(splitter, lambda: is_acked(client))
-        assert moved(other, "orders") == ["1", "3", "5"]
-        assert moved(other, "mails") == ["2", "3"]
-        assert moved(other, "q") == ["6"]
+        q.send(*(Event(str(number), type=type) for type, number in events))
+        routes = {"order": "orders", "mail": "mails", "both": ["orders", "mails"], "noise": []}
+        q.run(splitter(other, routes, other="q"))
+        assert moved(other.db, "orders") == ["1", "3", "5"]
+        assert moved(other.db, "mails") == ["2", "3"]
+        assert moved(other.db, "q") == ["6"]
 
-    def test_a_function_chooses_the_queue(
-        self, client: Client, db: Connection, other_url: str, other: Connection
-    ) -> None:
-        send(client, db, "1", "2", "3")
-        splitter = QueueSplitter(
-            client.url,
-            "q",
-            "c",
-            target=other_url,
-            routes=lambda message: ["mails"] if message.json() % 2 else [],
-        )
-        run_until(splitter, lambda: is_acked(client))
-        assert moved(other, "mails") == ["1", "3"]
+    def test_a_function_chooses_the_queue(self, q: Queue, other: Target) -> None:
+        q.send("1", "2", "3")
+        q.run(splitter(other, lambda message: ["mails"] if message.json() % 2 else []))
+        assert moved(other.db, "mails") == ["1", "3"]
 
-    def test_a_type_without_a_route_stops_it(
-        self, client: Client, db: Connection, other_url: str, other: Connection
+    @pytest.mark.parametrize(
+        ("routes", "error", "words"),
+        [
+            ({"refund": "orders"}, HandlerMissing, 'event 1 of queue q is of type "order"'),
+            ({"order": "order"}, QueueNotFound, "Did you mean orders"),
+            (lambda message: "order", QueueNotFound, "Did you mean orders"),
+            (lambda message: None, InvalidArgument, "returned None for event 1"),
+        ],
+    )
+    def test_an_event_that_has_no_queue_stops_it(
+        self, q: Queue, other: Target, routes: Any, error: type[Exception], words: str
     ) -> None:
-        send(client, db, Event("1", type="order"), Event("2", type="refund"))
-        splitter = QueueSplitter(client.url, "q", "c", target=other_url, routes={"order": "orders"})
-        error = run_until_error(splitter)
-        assert isinstance(error, HandlerMissing)
-        assert 'event 2 of queue q is of type "refund"' in str(error)
-        assert moved(other, "orders") == []
-        assert not is_acked(client)
+        q.send(Event("1", type="order"), Event("2", type="refund"))
+        found = run_until_error(splitter(other, routes))
+        assert isinstance(found, error)
+        assert words in str(found)
+        assert moved(other.db, "orders") == []
+        assert not q.is_acked()
 
-    @pytest.mark.parametrize("by_function", [True, False])
-    def test_an_unknown_queue_is_refused_with_near_names(
-        self, client: Client, db: Connection, other_url: str, other: Connection, by_function: bool
-    ) -> None:
-        send(client, db, Event("1", type="order"))
-        routes: Any = (lambda message: "order") if by_function else {"order": "order"}
-        error = run_until_error(
-            QueueSplitter(client.url, "q", "c", target=other_url, routes=routes)
-        )
-        assert isinstance(error, QueueNotFound)
-        assert "Did you mean orders" in str(error)
-        assert not is_acked(client)
-
-    @pytest.mark.parametrize("by_function", [True, False])
-    def test_a_queue_is_not_split_into_itself(
-        self, client: Client, db: Connection, by_function: bool
-    ) -> None:
-        send(client, db, Event("1", type="order"))
-        routes: Any = (lambda message: "q") if by_function else {"order": "q"}
-        error = run_until_error(QueueSplitter(client.url, "q", "c", routes=routes))
+    @pytest.mark.parametrize("routes", [{"order": "q"}, lambda message: "q"])
+    def test_a_queue_is_not_split_into_itself(self, q: Queue, other: Target, routes: Any) -> None:
+        q.send(Event("1", type="order"))
+        error = run_until_error(splitter(other, routes, target=None))
         assert isinstance(error, InvalidArgument)
         assert "without an end" in str(error)
-
-    def test_a_function_that_returns_nothing_stops_it(
-        self, client: Client, db: Connection, other_url: str
-    ) -> None:
-        send(client, db, "1")
-        splitter = QueueSplitter(
-            client.url, "q", "c", target=other_url, routes=lambda message: None
-        )
-        error = run_until_error(splitter)
-        assert isinstance(error, InvalidArgument)
-        assert "returned None for event 1" in str(error)
-        assert not is_acked(client)
