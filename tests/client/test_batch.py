@@ -1,6 +1,8 @@
-"""A claimed batch: read, judged, acked, in one transaction with its results."""
+"""A claimed batch: read, judged, acked, in one transaction with its results, its lease kept."""
 
-from datetime import timedelta
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -11,239 +13,304 @@ from pgque_dagster.client import (
     Batch,
     BatchNotOpen,
     Client,
+    ConsumerNotFound,
     EventNotInBatch,
     InvalidArgument,
     LeaseLost,
     Limits,
+    QueueClosed,
+    lease,
 )
 from pgque_dagster.client.batch import read_plan
-from tests.support.queues import Connection, connect, drain, make_queue, rows, send, tick, value
+from tests.client.consumer.support import Queue, wait_until
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, value
+
+HOUR = timedelta(hours=1)
+END_ALL_SESSIONS = (
+    "select pg_terminate_backend(pid) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid()"
+)
 
 
 @pytest.fixture
-def batch(client: Client, db: Connection) -> Batch:
+def batch(q: Queue) -> Batch:
     """A batch of the events a, b and c."""
-    make_queue(db)
-    send(db, "a", "b", "c")
-    tick(db)
-    claimed = client.claim("q", "c", owner="me")
-    assert claimed is not None
-    return claimed
+    q.send("a", "b", "c")
+    return q.claim()
 
 
-def left_behind(db: Connection) -> tuple[list[str], list[str]]:
+def judge(batch: Batch) -> list[int]:
+    """Lets a come again and gives b up."""
+    first, second, third = (event.msg_id for event in batch.events())
+    batch.nack([first])
+    batch.dead_letter([second], reason="bad")
+    return [first, second, third]
+
+
+def left_behind(q: Queue) -> tuple[list[str], list[str]]:
     """The payloads that wait for a retry, and those that are dead letters."""
-    retries = rows(db, "select ev_data from pgque.retry_queue order by ev_id")
-    dead = rows(db, "select ev_data from pgque.dead_letter order by ev_id")
-    return [text for (text,) in retries], [text for (text,) in dead]
+    return q.retried(), q.payloads("dead_letter")
 
 
-def test_without_a_batch_there_is_no_claim(client: Client, db: Connection) -> None:
-    make_queue(db)
-    assert client.claim("q", "c", owner="me") is None
+def is_open(q: Queue, batch: Batch) -> bool:
+    found: int | None = value(q.db, "select sub_batch from pgque.subscription")
+    return found == batch.batch_id
 
 
-def test_a_claim_respects_limits(client: Client, db: Connection) -> None:
-    make_queue(db)
-    tick(db)
-    assert client.claim("q", "c", owner="me", limits=Limits(min_count=1)) is None
+class TestReading:
+    def test_a_batch_gives_its_events_until_it_is_finished(self, q: Queue) -> None:
+        assert q.client.claim("q", "c", owner="me") is None
+        for _ in range(3):
+            q.tick()
+        assert q.client.claim("q", "c", owner="me", limits=Limits(min_count=1)) is None
+        q.send(*(f"{number}" for number in range(200)))
+        # Batches without events are passed over.
+        first, again = q.client.receive("q", "c"), q.client.receive("q", "c")
+        assert first is not None and first == again
+        assert [message.payload for message in first.messages] == [str(n) for n in range(200)]
+        q.client.finish_batch(first.batch_id)
+        assert q.client.receive("q", "c") is None
+
+    def test_a_read_plan_gives_the_events(self, q: Queue, batch: Batch) -> None:
+        assert [event.payload for event in batch.events()] == ["a", "b", "c"]
+        plan = read_plan(batch, 3)
+        read = [row[5] for each in plan.slices for row in rows(q.db, each.sql)]
+        assert (sorted(read), plan.events) == (["a", "b", "c"], 3)
 
 
-def test_a_batch_gives_its_events(batch: Batch) -> None:
-    assert [event.payload for event in batch.events()] == ["a", "b", "c"]
-
-
-def test_an_ack_finishes_the_batch(batch: Batch, client: Client) -> None:
-    batch.ack()
-    assert client.next_batch("q", "c") is None
-
-
-def test_a_second_ack_is_refused(batch: Batch) -> None:
-    batch.ack()
-    with pytest.raises(BatchNotOpen):
+class TestAck:
+    def test_an_ack_finishes_the_batch_once(self, q: Queue, batch: Batch) -> None:
         batch.ack()
+        assert q.client.next_batch("q", "c") is None
+        with pytest.raises(BatchNotOpen):
+            batch.ack()
+
+    def test_failures_take_effect_with_the_ack(self, q: Queue, batch: Batch) -> None:
+        judge(batch)
+        assert left_behind(q) == ([], [])
+        assert batch.ack() == AckResult(nacked=1, dead_lettered=1)
+        assert left_behind(q) == (["a"], ["b"])
+
+    def test_each_failure_has_its_reason(self, q: Queue, batch: Batch) -> None:
+        ids = [event.msg_id for event in batch.events()]
+        batch.dead_letter(ids[1:], reason=["of b", None])
+        batch.ack()
+        found = sorted((letter.event_id, letter.reason) for letter in q.client.dead_letters("q"))
+        assert found == [(ids[1], "of b"), (ids[2], None)]
+
+    def test_wrong_failures_are_refused_at_once(self, batch: Batch) -> None:
+        wrong: list[list[Any]] = [[None], ["1"], [1.5], [2**63]]
+        for ids in wrong:
+            with pytest.raises(InvalidArgument, match="is an integer"):
+                batch.nack(ids)
+        with pytest.raises(InvalidArgument, match="2 reasons for 3 events"):
+            batch.nack([1, 2, 3], reason=["x", "y"])
+        for retry_after in (60, timedelta(seconds=-1), timedelta.max):
+            with pytest.raises(InvalidArgument, match="retry_after"):
+                batch.nack([], retry_after=retry_after)  # type: ignore[arg-type]
+        assert batch.ack() == AckResult(nacked=0, dead_lettered=0)
+
+    def test_a_session_killed_before_the_ack_leaves_nothing(self, q: Queue, batch: Batch) -> None:
+        judge(batch)
+        rows(q.db, END_ALL_SESSIONS)
+        with pytest.raises(Exception, match=r"terminat|closed|connection"):
+            batch.ack()
+        assert left_behind(q) == ([], [])
+        assert is_open(q, batch)
+
+    def test_a_wrong_id_refuses_the_ack_as_a_whole(self, q: Queue, batch: Batch) -> None:
+        judge(batch)
+        batch.nack([4711])
+        with pytest.raises(EventNotInBatch):
+            batch.ack()
+        assert left_behind(q) == ([], [])
+
+    def test_results_and_ack_are_committed_together(self, q: Queue, batch: Batch) -> None:
+        with q.client.transaction() as connection:
+            connection.execute("insert into done (id) values ('1')")
+            batch.ack()
+        assert (q.done(), q.client.next_batch("q", "c")) == (["1"], None)
+
+    @pytest.mark.parametrize("is_zombie", [False, True])
+    def test_results_and_ack_are_rolled_back_together(
+        self, q: Queue, batch: Batch, is_zombie: bool
+    ) -> None:
+        judge(batch)
+        if is_zombie:
+            with connect(q.url) as other:
+                value(other, "select batch_id from pgque.claim_batch('q', 'c', 'me')")
+        with (
+            pytest.raises(LeaseLost if is_zombie else ZeroDivisionError),
+            q.client.transaction() as connection,
+        ):
+            connection.execute("insert into done (id) values ('1')")
+            batch.ack()
+            raise ZeroDivisionError
+        assert (q.done(), left_behind(q)) == ([], ([], []))
+        assert is_open(q, batch)
+
+    @pytest.mark.parametrize("commits", [False, True])
+    def test_a_step_of_the_ack_cannot_commit_by_itself(
+        self, q: Queue, batch: Batch, commits: bool
+    ) -> None:
+        """A block of `transaction()` in it is a savepoint, and `commit()` is refused."""
+
+        def step(connection: psycopg.Connection[Any]) -> None:
+            with connection.transaction():
+                connection.execute("insert into done (id) values ('1')")
+            if commits:
+                connection.commit()
+            raise ZeroDivisionError
+
+        batch.before_ack(step)
+        with pytest.raises((ZeroDivisionError, psycopg.ProgrammingError)) as refused:
+            batch.ack()
+        assert isinstance(refused.value, psycopg.ProgrammingError) == commits
+        assert q.done() == []
+        assert is_open(q, batch)
+
+    def test_after_an_error_of_the_callers_own_statement_the_client_goes_on(self, q: Queue) -> None:
+        with (
+            pytest.raises(psycopg.errors.UndefinedFunction),
+            q.client.transaction() as connection,
+        ):
+            q.client.send("q", "ghost")
+            connection.execute("select no_such_function()")
+        q.client.send("q", "real")
+        assert q.sent() == ["real"]
 
 
-def test_a_released_batch_is_claimed_by_the_next(batch: Batch, client: Client) -> None:
-    batch.release()
-    again = client.claim("q", "c", owner="next")
-    assert again is not None and again.batch_id == batch.batch_id
+class TestLease:
+    @pytest.fixture
+    def renews_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = lease.Keeper.__init__
 
+        def make(keeper: Any, *arguments: Any) -> None:
+            made(keeper, *arguments)
+            assert keeper._period * 3 == keeper._ttl.total_seconds()
+            keeper._wait = keeper._period = 0.02
 
-def test_a_lease_is_renewed_by_its_holder_alone(batch: Batch, client: Client) -> None:
-    batch.renew()
-    renewed = client.lease_info("q", "c")
-    client.claim("q", "c", owner="me")
+        monkeypatch.setattr(lease.Keeper, "__init__", make)
+        monkeypatch.setattr(lease, "_JOIN_SECONDS", 0.1)
 
-    assert renewed is not None and renewed.until is not None
-    assert renewed.until > batch.lease.until
-    with pytest.raises(LeaseLost):
+    def test_it_belongs_to_its_owner_until_it_is_given_up(self, q: Queue, batch: Batch) -> None:
         batch.renew()
+        renewed = q.client.lease_info("q", "c")
+        assert renewed is not None and renewed.until is not None
+        assert (renewed.owner, renewed.is_live) == ("me", True)
+        assert renewed.until > batch.lease.until
+        again = q.claim()
+        for refused in (batch.renew, batch.ack):
+            with pytest.raises(LeaseLost):
+                refused()
+        again.release()
+        assert q.claim(owner="next").batch_id == batch.batch_id
+
+    def test_it_is_kept_in_the_block_although_sessions_are_killed(
+        self, q: Queue, batch: Batch, renews_often: None
+    ) -> None:
+        ends = "select lease_until from pgque.get_lease_info('q', 'c')"
+        with batch.keep_alive() as keeper:
+            for _ in range(3):
+                before = value(q.db, ends)
+                rows(q.db, f"{END_ALL_SESSIONS} and query like '%renew_batch%'")
+                wait_until(lambda before=before: value(q.db, ends) > before)  # type: ignore[misc]
+            keeper.check()
+        assert keeper._thread is not None and not keeper._thread.is_alive()
+
+    def test_its_loss_is_reported(self, q: Queue) -> None:
+        q.send("a")
+
+        def block(db: Connection) -> None:
+            db.execute("lock table pgque.position_log in access exclusive mode")
+
+        def take_over(db: Connection) -> None:
+            value(db, "select batch_id from pgque.claim_batch('q', 'c', 'me', '1 hour')")
+
+        lose: list[tuple[Callable[[Connection], None], str]] = [
+            (block, "in time"),
+            (take_over, "epoch"),
+        ]
+        for way, words in lose:
+            batch = q.claim(ttl=timedelta(milliseconds=600))
+            with batch.keep_alive() as keeper, connect(q.url) as other, other.transaction():
+                with other.transaction():
+                    way(other)
+                if way is take_over:
+                    other.execute("commit")
+                with pytest.raises(LeaseLost, match=words):
+                    wait_until(keeper.check)  # type: ignore[arg-type]
+
+    def test_leaving_the_block_does_not_wait_for_an_ack_that_is_not_committed(
+        self, q: Queue, batch: Batch, renews_often: None
+    ) -> None:
+        waiting = "select count(*) = 1 from pg_stat_activity where wait_event_type = 'Lock'"
+
+        def work() -> None:
+            with q.client.transaction(), batch.keep_alive():
+                batch.ack()
+                wait_until(lambda: value(q.db, waiting))  # a renewal waits for the ack
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        worker.join(PATIENCE_SECONDS)
+        assert not worker.is_alive()
+        assert q.client.next_batch("q", "c") is None
 
 
-def test_failures_take_effect_with_the_ack(batch: Batch, db: Connection) -> None:
-    first, second, _ = (event.msg_id for event in batch.events())
-    batch.nack([first])
-    batch.dead_letter([second], reason="bad")
-    result = batch.ack()
-    assert (result, left_behind(db)) == (AckResult(nacked=1, dead_lettered=1), (["a"], ["b"]))
-
-
-def test_each_failure_has_its_reason(batch: Batch, client: Client) -> None:
-    ids = [event.msg_id for event in batch.events()]
-    batch.dead_letter(ids[1:], reason=["of b", None])
-    batch.ack()
-    found = sorted((letter.event_id, letter.reason) for letter in client.dead_letters("q"))
-    assert found == [(ids[1], "of b"), (ids[2], None)]
-
-
-@pytest.mark.parametrize("ids", [[None], ["1"], [1.5], [2**63]])
-def test_an_id_that_is_no_number_is_refused_at_once(batch: Batch, ids: list[Any]) -> None:
-    with pytest.raises(InvalidArgument, match="is an integer"):
-        batch.nack(ids)
-    assert batch.ack() == AckResult(nacked=0, dead_lettered=0)
-
-
-def test_fewer_reasons_than_failures_are_refused_at_once(batch: Batch) -> None:
-    with pytest.raises(InvalidArgument, match="2 reasons for 3 events"):
-        batch.nack([1, 2, 3], reason=["x", "y"])
-    assert batch.ack() == AckResult(nacked=0, dead_lettered=0)
-
-
-def test_before_the_ack_failures_leave_nothing(batch: Batch, db: Connection) -> None:
-    first, second, _ = (event.msg_id for event in batch.events())
-    batch.nack([first])
-    batch.dead_letter([second], reason="bad")
-    assert left_behind(db) == ([], [])
-
-
-def test_a_session_killed_before_the_ack_leaves_nothing(
-    batch: Batch, client: Client, db: Connection
-) -> None:
-    first, second, _ = (event.msg_id for event in batch.events())
-    batch.nack([first])
-    batch.dead_letter([second], reason="bad")
-    value(
-        db,
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity"
-        " where datname = current_database() and pid <> pg_backend_pid()",
-    )
-    with pytest.raises(Exception, match=r"terminat|closed|connection"):
+class TestDeadLetters:
+    @pytest.fixture
+    def given_up(self, q: Queue) -> Client:
+        """Two dead letters of type default, given up just now because they are torn."""
+        q.send("a", "b")
+        batch = q.claim()
+        batch.dead_letter([event.msg_id for event in batch.events()], reason="torn")
         batch.ack()
-    assert (left_behind(db), value(db, "select sub_batch from pgque.subscription")) == (
-        ([], []),
-        batch.batch_id,
-    )
+        return q.client
 
+    def test_each_filter_fits_or_not(self, given_up: Client) -> None:
+        now = datetime.now(UTC)
+        for filters in (
+            {"reason": "late"},
+            {"type": "other"},
+            {"since": now + HOUR},
+            {"until": now - HOUR},
+            {"limit": 0},
+        ):
+            assert given_up.replay_dead_letters("q", **filters) == (0, 0, None), filters
+        fitting = given_up.replay_dead_letters(
+            "q", reason="torn", type="default", since=now - HOUR, until=now + HOUR, limit=1
+        )
+        assert fitting == (1, 0, None)
+        assert given_up.replay_dead_letters("q") == (1, 0, None)
 
-def test_a_zombies_failures_leave_nothing(batch: Batch, client: Client, db: Connection) -> None:
-    batch.nack([batch.events()[0].msg_id])
-    client.claim("q", "c", owner="me")
-    with pytest.raises(LeaseLost):
-        batch.ack()
-    assert left_behind(db) == ([], [])
+    def test_they_are_counted_replayed_and_purged(self, q: Queue, given_up: Client) -> None:
+        (count,) = given_up.dead_letter_counts("q")
+        assert (count.consumer, count.reason, count.count) == ("c", "torn", 2)
+        with pytest.raises(InvalidArgument):
+            given_up.purge_dead_letters("q", timedelta(days=-1))
+        newest = given_up.dead_letters("q", limit=1)[0]
+        given_up.replay_dead_letter(newest.id)
+        assert given_up.purge_dead_letters("q", timedelta(0)) == 1
+        q.tick()
+        assert q.drain() == [newest.payload]
 
+    def test_a_closed_queue_keeps_them(self, given_up: Client) -> None:
+        given_up.configure_queue("q", disable_insert="true")
+        with pytest.raises(QueueClosed):
+            given_up.replay_dead_letters("q")
+        assert len(given_up.dead_letters("q")) == 2
 
-def test_a_wrong_id_refuses_the_ack_as_a_whole(batch: Batch, db: Connection) -> None:
-    batch.dead_letter([batch.events()[0].msg_id], reason="bad")
-    batch.nack([4711])
-    with pytest.raises(EventNotInBatch):
-        batch.ack()
-    assert left_behind(db) == ([], [])
+    def test_they_go_with_their_consumer(self, given_up: Client) -> None:
+        given_up.unregister_consumer("q", "c")
+        assert given_up.dead_letters("q") == []
 
-
-def test_results_and_ack_are_committed_together(
-    batch: Batch, client: Client, db: Connection
-) -> None:
-    db.execute("create table result (n int)")
-    with client.transaction() as connection:
-        connection.execute("insert into result values (1)")
-        batch.ack()
-    assert (rows(db, "select n from result"), client.next_batch("q", "c")) == ([(1,)], None)
-
-
-def test_results_and_ack_are_rolled_back_together(
-    batch: Batch, client: Client, db: Connection
-) -> None:
-    db.execute("create table result (n int)")
-    batch.nack([batch.events()[0].msg_id])
-    with pytest.raises(ZeroDivisionError), client.transaction() as connection:
-        connection.execute("insert into result values (1)")
-        batch.ack()
-        raise ZeroDivisionError
-    assert rows(db, "select n from result") == []
-    assert left_behind(db) == ([], [])
-    assert value(db, "select sub_batch from pgque.subscription") == batch.batch_id
-
-
-def test_results_of_a_zombie_are_rolled_back(batch: Batch, client: Client, db: Connection) -> None:
-    db.execute("create table result (n int)")
-    with connect(client.url) as other:
-        value(other, "select batch_id from pgque.claim_batch('q', 'c', 'me')")
-    with pytest.raises(LeaseLost), client.transaction() as connection:
-        connection.execute("insert into result values (1)")
-        batch.ack()
-    assert rows(db, "select n from result") == []
-
-
-@pytest.mark.parametrize("commits", [False, True])
-def test_a_step_of_the_ack_cannot_commit_by_itself(
-    batch: Batch, client: Client, db: Connection, commits: bool
-) -> None:
-    """A block of `transaction()` in it is a savepoint, and `commit()` is refused."""
-    db.execute("create table result (n int)")
-
-    def step(connection: psycopg.Connection[Any]) -> None:
-        with connection.transaction():
-            connection.execute("insert into result values (1)")
-        if commits:
-            connection.commit()
-        raise ZeroDivisionError
-
-    batch.before_ack(step)
-    with pytest.raises((ZeroDivisionError, psycopg.ProgrammingError)) as refused:
-        batch.ack()
-    assert isinstance(refused.value, psycopg.ProgrammingError) == commits
-    assert rows(db, "select n from result") == []
-    assert value(db, "select sub_batch from pgque.subscription") == batch.batch_id
-
-
-def test_an_error_of_the_callers_own_statement_comes_out_as_it_is(client: Client) -> None:
-    with pytest.raises(psycopg.errors.UndefinedFunction), client.transaction() as connection:
-        connection.execute("select no_such_function()")
-
-
-def test_after_a_rolled_back_transaction_the_client_goes_on(client: Client, db: Connection) -> None:
-    make_queue(db)
-    with pytest.raises(psycopg.Error), client.transaction() as connection:
-        client.send("q", "ghost")
-        connection.execute("select 1 / 0")
-    client.send("q", "real")
-    tick(db)
-    assert drain(db) == ["real"]
-
-
-def test_a_read_plan_gives_the_events(batch: Batch, db: Connection) -> None:
-    plan = read_plan(batch, 3)
-    read = [row[5] for each in plan.slices for row in rows(db, each.sql)]
-    assert (sorted(read), plan.events) == (["a", "b", "c"], 3)
-
-
-def test_lease_info_names_the_owner(batch: Batch, client: Client) -> None:
-    info = client.lease_info("q", "c")
-    assert info is not None and (info.owner, info.is_live) == ("me", True)
-
-
-def test_dead_letters_are_counted_replayed_and_purged(
-    batch: Batch, client: Client, db: Connection
-) -> None:
-    ids = [event.msg_id for event in batch.events()]
-    batch.dead_letter(ids, reason="bad")
-    batch.ack()
-    (count,) = client.dead_letter_counts("q")
-    newest = client.dead_letters("q", limit=1)[0]
-    client.replay_dead_letter(newest.id)
-    purged = client.purge_dead_letters("q", timedelta(0))
-    tick(db)
-    assert (count.consumer, count.reason, count.count, purged) == ("c", "bad", 3, 2)
-    assert drain(db) == [newest.payload]
+    def test_kept_without_their_consumer_they_are_not_replayed(self, given_up: Client) -> None:
+        given_up.unregister_consumer("q", "c", keep_dead_letters=True)
+        letter = given_up.dead_letters("q")[0]
+        with pytest.raises(ConsumerNotFound, match='"c"'):
+            given_up.replay_dead_letter(letter.id)
+        replayed, failed, error = given_up.replay_dead_letters("q")
+        assert (replayed, failed) == (0, 2)
+        assert error is not None and '"c"' in error
+        assert len(given_up.dead_letters("q")) == 2

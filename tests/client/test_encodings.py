@@ -1,24 +1,24 @@
-"""Databases with the encoding SQL_ASCII, which store bytes of any encoding."""
+"""A client reads texts, dates and intervals whatever the encoding and styles of the database."""
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 
 from pgque_dagster import installer
 from pgque_dagster.client import AsyncClient, Client, Consumer, MalformedPayload
+from pgque_dagster.client.pool import ClientPool
+from tests.client.consumer.support import Queue, run_until
 from tests.conftest import Server, administer
 from tests.support.queues import connect, make_queue, tick
 
 
 @pytest.fixture
 def ascii_url(server: Server) -> Iterator[str]:
-    """URL of a database with a queue `q`, its consumer `c` and one event."""
-    administer(
-        server,
-        "create database t_ascii encoding 'SQL_ASCII' locale 'C' template template0",
-    )
+    """A database that stores bytes of any encoding, with a queue and one event."""
+    administer(server, "create database t_ascii encoding 'SQL_ASCII' locale 'C' template template0")
     url = server.database_url("t_ascii")
     installer.install(url)
     with connect(url) as db:
@@ -30,46 +30,74 @@ def ascii_url(server: Server) -> Iterator[str]:
     administer(server, "drop database t_ascii with (force)")
 
 
-def test_events_are_read_as_text(ascii_url: str) -> None:
+def test_events_of_any_encoding_are_read_as_text(ascii_url: str) -> None:
     with Client(ascii_url) as client:
         received = client.receive("q", "c")
     assert received is not None
     (message,) = received.messages
     assert (message.type, message.payload) == ("order", '{"name":"Zo\u00eb"}')
 
-
-def test_events_are_read_as_text_with_asyncio(ascii_url: str) -> None:
-    async def main() -> str | None:
+    async def read() -> str | None:
         async with AsyncClient(ascii_url) as client:
-            received = await client.receive("q", "c")
-            assert received is not None
-            return received.messages[0].payload
+            again = await client.receive("q", "c")
+            assert again is not None
+            return again.messages[0].payload
 
-    assert asyncio.run(main()) == '{"name":"Zo\u00eb"}'
-
-
-def test_a_consumer_finds_the_handler_of_a_type(ascii_url: str) -> None:
+    assert asyncio.run(read()) == '{"name":"Zo\u00eb"}'
     consumer = Consumer(ascii_url, "q", "c")
-    names = []
+    names: list[str] = []
+    consumer.on("order")(lambda message: names.append(message.json()["name"]))
+    run_until(consumer, lambda: names == ["Zo\u00eb"])
 
-    @consumer.on("order")
-    def handle(message):  # type: ignore[no-untyped-def]
-        names.append(message.json()["name"])
-        consumer.stop()
-
-    consumer.run()
-    assert names == ["Zo\u00eb"]
-
-
-def test_bytes_that_are_not_utf8_are_refused_and_stay_in_the_queue(ascii_url: str) -> None:
+    # Bytes that are not UTF-8 are refused and stay in the queue.
     with psycopg.connect(ascii_url, client_encoding="latin1", autocommit=True) as other:
         other.execute("select pgque.send('q', '\u00e9')")
     with connect(ascii_url) as db:
         tick(db)
     with Client(ascii_url) as client:
-        first = client.receive("q", "c")
-        assert first is not None
-        client.finish_batch(first.batch_id)
         with pytest.raises(MalformedPayload):
             client.receive("q", "c")
         assert client.consumers("q")[0].pending_events == 1
+
+
+STYLES = [
+    ("SQL, DMY", "sql_standard"),
+    ("German", "iso_8601"),
+    ("Postgres, MDY", "postgres_verbose"),
+]
+
+
+@pytest.mark.parametrize(("date_style", "interval_style"), STYLES)
+def test_dates_and_intervals_are_read_in_any_style(
+    q: Queue, date_style: str, interval_style: str
+) -> None:
+    q.send("a")
+    name = q.db.info.dbname
+    q.db.execute(f"alter database {name} set datestyle to {date_style}".encode())
+    q.db.execute(f"alter database {name} set intervalstyle to {interval_style}".encode())
+    with psycopg.connect(q.url) as other:
+        assert other.info.parameter_status("IntervalStyle") == interval_style
+    at = datetime(2199, 2, 1, 12, tzinfo=UTC)
+    with Client(q.url) as client:
+        (stats,) = client.queue_stats()
+        (found,) = client.consumers("q")
+        assert stats.rotation_age < timedelta(hours=1)
+        assert found.lag is not None and found.lag < timedelta(hours=1)
+        assert client.health()
+        client.send_at("q", "later", at)
+        (entry,) = client.list_scheduled("q")
+        assert entry.deliver_at == at
+
+    # A pooled client is reset to readable styles.
+    pool = ClientPool(q.url, max_idle=1)
+    with pool.client() as client, client.transaction() as connection:
+        connection.execute("set datestyle to german")
+    with pool.client() as client:
+        batch = client.claim("q", "c", owner="me", ttl=timedelta(hours=1))
+        assert batch is not None
+        left = batch.lease.until - datetime.now(UTC)
+        assert timedelta(minutes=50) < left < timedelta(minutes=70)
+        assert batch.info().lag >= timedelta(0)
+        assert [message.payload for message in batch.events()] == ["a"]
+        batch.ack()
+    pool.close()

@@ -1,112 +1,156 @@
-"""What the client sends is what consumers read."""
+"""What the client sends, at once, later, or once, is what consumers read."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
-from tests.support.queues import Connection, drain, events, make_queue, next_batch, tick
+from pgque_dagster.client import Client, Event, InvalidArgument, MalformedPayload, Sent, encoding
+from tests.client.consumer.support import Queue
+from tests.support.queues import value
+
+TOMORROW = datetime.now(UTC) + timedelta(days=1)
+YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
 
-@pytest.mark.parametrize(
-    ("payload", "stored"),
-    [
+def test_a_payload_arrives_as_text_or_as_json(q: Queue) -> None:
+    payloads: list[tuple[Any, str]] = [
         ("plain text", "plain text"),
         ("", ""),
+        ("{", "{"),
         ("ünï ☃ '\"\\", "ünï ☃ '\"\\"),
         ({"a": [1, None, True], "ü": "☃"}, '{"a":[1,null,true],"ü":"☃"}'),
         ([], "[]"),
         ([1, "two"], '[1,"two"]'),
-    ],
+    ]
+    sent = [q.client.send("q", payload, type="order") for payload, _ in payloads]
+    q.client.send("q", '{"a": 1}', check_json=True)
+    assert q.client.send_batch("q", []) == []
+    q.tick()
+    *received, checked = q.receive()
+    assert [message.payload for message in received] == [text for _, text in payloads]
+    assert [message.msg_id for message in received] == sent
+    assert {message.type for message in received} == {"order"}
+    assert json.loads(checked.payload or "") == {"a": 1}
+
+
+EVENTS = (
+    {"n": 1},
+    Event("two", type="t2"),
+    Event(b"3", key="k3"),
+    Event('4\t\\ \n\r"', type="t4", key="k4\\N"),
 )
-def test_a_payload_arrives_as_text_or_as_json(
-    client: Client, db: Connection, payload: Any, stored: str
-) -> None:
-    make_queue(db)
-    client.send("q", payload)
-    tick(db)
-    assert drain(db) == [stored]
+STORED = [
+    ("t", '{"n":1}', None),
+    ("t2", "two", None),
+    ("t", encoding.encode(b"3"), "k3"),
+    ("t4", '4\t\\ \n\r"', "k4\\N"),
+]
 
 
-def test_a_type_arrives(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.send("q", "x", type="order")
-    tick(db)
-    assert [row[4] for row in events(db, next_batch(db))] == ["order"]
+class TestBulk:
+    def test_types_keys_and_order_are_kept(self, q: Queue) -> None:
+        ids = q.client.send_batch("q", EVENTS, type="t")
+        assert q.client.copy_events("q", EVENTS, type="t") == 4
+        q.tick()
+        messages = q.receive()
+        assert [(m.type, m.payload, m.key) for m in messages] == [*STORED, *STORED]
+        assert [m.msg_id for m in messages[:4]] == ids
+
+    def test_copy_sends_more_events_than_fit_in_a_block(self, q: Queue) -> None:
+        assert q.client.copy_events("q", ("x" * 1000 for _ in range(1000))) == 1000
+        assert len(q.sent()) == 1000
+
+    def test_one_payload_that_is_refused_sends_none(self, q: Queue) -> None:
+        big = "x" * 100_000
+        with pytest.raises(InvalidArgument):
+            q.client.send_batch("q", ["fine", {1, 2}])  # type: ignore[list-item]
+        with pytest.raises(InvalidArgument):
+            q.client.copy_events("q", [big, {1, 2}])  # type: ignore[list-item]
+        with pytest.raises(MalformedPayload, match="zero byte"):
+            q.client.copy_events("q", ["fine", "a\0b"])
+        assert q.sent() == []
+        assert q.client.copy_events("q", ["after"]) == 1
 
 
-def test_send_returns_the_events_id(client: Client, db: Connection) -> None:
-    make_queue(db)
-    sent = client.send("q", "x")
-    tick(db)
-    assert [row[0] for row in events(db, next_batch(db))] == [sent]
+def test_a_payload_that_cannot_be_stored_is_refused(q: Queue) -> None:
+    wrong: list[tuple[Any, bool, type[Exception], str]] = [
+        *((text, True, MalformedPayload, ".") for text in ("", "{", "{'a': 1}", "nope")),
+        ('"\\ud800"', True, MalformedPayload, "."),
+        *(({1, 2}, is_checked, InvalidArgument, "JSON") for is_checked in (False, True)),
+        ({"a": object()}, False, InvalidArgument, "JSON"),
+        ([float("nan")], False, InvalidArgument, "JSON"),
+        ("a\0b", False, MalformedPayload, "."),
+        ("half a pair \ud800", False, MalformedPayload, "."),
+        ({"a": "\udfff"}, False, MalformedPayload, "."),
+    ]
+    for payload, check_json, error, words in wrong:
+        with pytest.raises(error, match=words):
+            q.client.send("q", payload, check_json=check_json)
+    assert q.sent() == []
 
 
-def test_send_batch_returns_ids_in_order(client: Client, db: Connection) -> None:
-    make_queue(db)
-    ids = client.send_batch("q", [f"{n}" for n in range(100)], type="t")
-    tick(db)
-    stored = {row[0]: row[5] for row in events(db, next_batch(db))}
-    assert [stored[number] for number in ids] == [f"{n}" for n in range(100)]
+def test_a_partition_key_arrives(q: Queue) -> None:
+    for check_json in (False, True):
+        q.client.send("q", {"a": 1}, partition_key="customer 7", check_json=check_json)
+        q.client.send("q", {"a": 1}, check_json=check_json)
+    q.client.send_idem("q", {"a": 1}, "k", partition_key="customer 8")
+    q.tick()
+    keys = [message.key for message in q.receive()]
+    assert keys == ["customer 7", None, "customer 7", None, "customer 8"]
 
 
-def test_send_batch_mixes_text_and_json(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.send_batch("q", ["a", {"b": 1}, []])
-    tick(db)
-    assert drain(db) == ["a", '{"b":1}', "[]"]
+class TestSendAt:
+    def test_an_event_waits_and_is_listed_until_maintenance_delivers_it(self, q: Queue) -> None:
+        client = q.client
+        entry = client.send_at("q", {"a": 1}, TOMORROW, type="reminder")
+        (listed,) = client.list_scheduled("q")
+        assert (listed.id, listed.deliver_at) == (entry, TOMORROW)
+        assert (listed.type, listed.payload) == ("reminder", '{"a":1}')
+        assert client.send_at("q", "past", YESTERDAY)
+        client.maint()
+        assert q.sent() == ["past"]
+        q.db.execute("update pgque.delayed_events set de_deliver_at = now()")
+        client.maint()
+        assert q.sent() == ["past", '{"a":1}']
+        assert client.list_scheduled("q") == []
+
+    def test_a_cancelled_event_is_gone(self, q: Queue) -> None:
+        entries = [q.client.send_at("q", "x", TOMORROW) for _ in range(3)]
+        assert [q.client.cancel_scheduled(entries[0]) for _ in range(2)] == [True, False]
+        assert [entry.id for entry in q.client.list_scheduled("q")] == entries[1:]
+        assert len(q.client.list_scheduled("q", 1)) == 1
+
+    def test_a_time_without_a_zone_is_refused(self, q: Queue) -> None:
+        with pytest.raises(InvalidArgument, match="time zone"):
+            q.client.send_at("q", "x", TOMORROW.replace(tzinfo=None))
 
 
-def test_an_empty_batch_sends_nothing(client: Client, db: Connection) -> None:
-    make_queue(db)
-    assert client.send_batch("q", []) == []
+def test_an_event_under_a_key_is_sent_once_while_the_key_counts(q: Queue) -> None:
+    first = q.client.send_idem("q", {"a": 1}, "k", type="order")
+    assert q.client.send_idem("q", {"a": 2}, "k") == Sent(first.event_id, deduped=True)
+    assert not first.deduped
+    q.tick()
+    (message,) = q.receive()
+    assert (message.msg_id, message.type, message.payload) == (first.event_id, "order", '{"a":1}')
+    q.client.send_idem("q", "x", "brief", ttl=timedelta(microseconds=1))
+    assert not q.client.send_idem("q", "x", "brief").deduped
 
 
-def test_checked_json_is_stored(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.send("q", '{"a": 1}', check_json=True)
-    tick(db)
-    assert [json.loads(text) for text in drain(db)] == [{"a": 1}]
+class TestQueueOptions:
+    def test_a_queue_takes_its_options(self, client: Client, db: Any) -> None:
+        assert client.create_queue("q", max_retries=3, ticker_max_lag="1 second")
+        assert not client.create_queue("q", max_retries=4)
+        assert value(db, "select queue_max_retries from pgque.queue") == 4
+        assert value(db, "select queue_ticker_max_lag from pgque.queue") == timedelta(seconds=1)
+        with pytest.raises(InvalidArgument, match=r'"max_tries".*max_retries'):
+            client.create_queue("q", max_tries=3)
 
-
-@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", "nope", '"\\ud800"'])
-def test_text_that_is_no_json_is_refused_where_json_is_asked_for(
-    client: Client, db: Connection, text: str
-) -> None:
-    make_queue(db)
-    with pytest.raises(MalformedPayload):
-        client.send("q", text, check_json=True)
-
-
-def test_unchecked_text_need_not_be_json(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.send("q", "{")
-    tick(db)
-    assert drain(db) == ["{"]
-
-
-@pytest.mark.parametrize("payload", [{1, 2}, {"a": object()}, [float("nan")]])
-def test_what_json_cannot_express_is_refused(client: Client, db: Connection, payload: Any) -> None:
-    make_queue(db)
-    with pytest.raises(InvalidArgument, match="JSON"):
-        client.send("q", payload)
-
-
-@pytest.mark.parametrize("payload", ["a\0b", "half a pair \ud800", {"a": "\udfff"}])
-def test_what_the_database_cannot_store_is_refused(
-    client: Client, db: Connection, payload: Any
-) -> None:
-    make_queue(db)
-    with pytest.raises(MalformedPayload):
-        client.send("q", payload)
-
-
-def test_one_payload_that_is_refused_sends_none_of_the_batch(
-    client: Client, db: Connection
-) -> None:
-    make_queue(db)
-    with pytest.raises(InvalidArgument):
-        client.send_batch("q", ["fine", {1, 2}])  # type: ignore[list-item]
-    tick(db)
-    assert drain(db) == []
+    def test_a_paused_queue_hands_its_events_out_when_resumed(self, q: Queue) -> None:
+        q.client.pause_queue("q")
+        q.client.send("q", "x")
+        assert q.client.ticker() == 0
+        q.client.resume_queue("q")
+        assert q.client.ticker() == 1
+        assert q.drain() == ["x"]

@@ -1,52 +1,13 @@
 """The examples of docs/movers.md run as they are written."""
 
-import re
-import threading
-from pathlib import Path
 from typing import Any
 
-from pgque_dagster.client import Client, Event, RemoteConsumer
-from tests.client.consumer.support import is_acked, wait_until
-from tests.support.queues import PATIENCE_SECONDS, connect, rows, tick, value
+from pgque_dagster.client import Client, Event
+from tests.client.examples import blocks, has_nothing_to_do, run
+from tests.support.queues import connect, rows, tick, value
 from tests.support.triggers import attach
 
-PAGE = Path(__file__).parents[3] / "docs" / "movers.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 OTHERS = ("shipping", "billing", "mails", "unsorted")
-
-
-def run(block: str, values: dict[str, Any]) -> None:
-    """Runs a block, and stops what it runs once that has finished all batches."""
-    if ".run()" in block:
-        for name, found in list(values.items()):
-            if isinstance(found, RemoteConsumer):
-                del values[name]
-    errors: list[BaseException] = []
-
-    def execute() -> None:
-        try:
-            exec(block, values)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=execute)
-    thread.start()
-    if ".run()" in block:
-        wait_until(lambda: bool(errors) or is_done(values))
-        for found in list(values.values()):
-            if isinstance(found, RemoteConsumer):
-                found.stop()
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
-    assert errors == []
-
-
-def is_done(values: dict[str, Any]) -> bool:
-    made = [each for each in list(values.values()) if isinstance(each, RemoteConsumer)]
-    if not made or made[0].health().state != "idle":
-        return False
-    with Client(values["url"]) as client:
-        return is_acked(client, made[0].queues[0], made[0].name)
 
 
 def test_the_examples_of_the_page_run_one_after_another(database_url: str, other_url: str) -> None:
@@ -79,8 +40,8 @@ def test_the_examples_of_the_page_run_one_after_another(database_url: str, other
         )
         for queue in ("orders", "changes"):
             tick(db, queue)
-        for block in BLOCKS:
-            run(block, values)
+        for block in blocks("movers.md"):
+            run(block, values, lambda consumer: has_nothing_to_do(consumer, database_url))
         assert rows(target, "select id from reserved") == [(1,)]
         assert rows(target, "select ev_type from pgque.event order by ev_id") == [
             ("order.created",),
