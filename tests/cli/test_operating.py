@@ -1,4 +1,4 @@
-"""Commands of an operator: configure, pause, drain, leases, repartition, status, completion."""
+"""Commands of an operator: queues, consumers, positions, leases, status, completion."""
 
 import json
 import os
@@ -8,256 +8,290 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from pgque_dagster.cli import main
 from pgque_dagster.cli.commands.status import sparkline
 from pgque_dagster.client import Client
 from pgque_dagster.client.partitions import PartitionedConsumer
+from tests.cli.conftest import Pgque, Refused, last_words, started
+from tests.support.events import claim, publish, tick
 from tests.support.queues import PATIENCE_SECONDS
 
-Pgque = Callable[..., Result]
-Refused = Callable[..., str]
 
-
-def publish(client: Client, payload: str) -> None:
-    client.send("orders", payload)
-    client.force_next_tick("orders")
-    client.ticker()
-
-
-def test_configure_sets_all_or_nothing_and_resets(pgque: Pgque, client: Client) -> None:
-    def lag() -> str:
-        with client.transaction() as connection:
-            row = connection.execute(
-                "select queue_ticker_max_lag::text from pgque.get_queue_info('orders')"
-            ).fetchone()
-        assert row is not None
-        return str(row[0])
-
-    before = lag()
-    assert pgque("configure", "orders", "ticker_max_lag=9 seconds", "max_retries=2").exit_code == 0
-    assert lag() == "00:00:09"
-    assert pgque("configure", "orders", "ticker_max_lag=1 hour", "max_retries=few").exit_code == 1
-    assert lag() == "00:00:09"
-    assert pgque("configure", "orders", "ticker_max_lag=").exit_code == 0
-    assert lag() == before
-
-
-def test_configure_refuses_what_is_no_setting(pgque: Pgque, client: Client) -> None:
-    result = pgque("configure", "orders", "max_retries")
-
-    assert (result.exit_code, "NAME=VALUE" in result.stderr) == (2, True)
-
-
-def test_pause_and_resume_are_seen_in_the_list(pgque: Pgque, client: Client) -> None:
-    def ticker() -> str:
-        (queue,) = json.loads(pgque("queues", "--json").stdout)
-        return str(queue["ticker"])
-
-    assert "pgque resume orders" in pgque("pause", "orders").output
-    assert ticker() == "paused"
-    pgque("resume", "orders")
-    assert ticker() == "running"
-
-
-def test_drain_waits_for_the_consumers(pgque: Pgque, client: Client) -> None:
-    publish(client, "a")
-
-    late = pgque("drain", "orders", "--timeout", "0s", "--json")
-    assert (late.exit_code, json.loads(late.stdout)["left"]) == (3, {"billing": 1})
-
-    batch = client.claim("orders", "billing", owner="test")
-    assert batch is not None
-    assert pgque("drain", "orders", "--timeout", "0s").exit_code == 3
-    batch.ack()
-    assert pgque("drain", "orders", "--timeout", "60s").output == "queue orders is drained\n"
-
-
-def test_drain_counts_events_that_have_no_tick_yet(pgque: Pgque, client: Client) -> None:
-    client.send("orders", "a")
-
-    assert pgque("drain", "orders", "--timeout", "0s").exit_code == 3
-
-
-def test_drain_of_a_consumer_waits_for_its_subconsumers(pgque: Pgque, client: Client) -> None:
-    client.register_consumer("orders", "billing.host")
+def setting(client: Client, queue: str = "orders") -> str:
+    """The queue's longest time between two ticks."""
     with client.transaction() as connection:
-        connection.execute("select pgque.register_subconsumer('orders', 'mailer', 'host', true)")
-    publish(client, "a")
-    with client.transaction() as connection:
-        connection.execute(
-            "select pgque.claim_coop('orders', 'mailer', 'host', 'worker', interval '1 minute',"
-            " null, null, null, null, null)"
+        row = connection.execute(
+            "select queue_ticker_max_lag::text from pgque.get_queue_info(%s)", [queue]
+        ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+class TestQueues:
+    def test_create_queue_tells_a_new_one_from_one_that_existed(self, pgque: Pgque) -> None:
+        assert pgque("create-queue", "orders").output == "created queue orders\n"
+        assert pgque("create-queue", "orders").output == "queue orders existed\n"
+
+    def test_settings_are_made_all_or_none(
+        self, pgque: Pgque, refused: Refused, misused: Refused, client: Client
+    ) -> None:
+        before = setting(client)
+        assert "ticker_max_lag" in refused("create-queue", "slow", "--set", "ticker_max_lag=soon")
+        assert [queue.name for queue in client.queues()] == ["orders"]
+        pgque("create-queue", "fast", "--set", "ticker_max_lag=1 second")
+        assert setting(client, "fast") == "00:00:01"
+        pgque("configure", "orders", "ticker_max_lag=9 seconds", "max_retries=2")
+        assert setting(client) == "00:00:09"
+        refused("configure", "orders", "ticker_max_lag=1 hour", "max_retries=few")
+        assert setting(client) == "00:00:09"
+        pgque("configure", "orders", "ticker_max_lag=")
+        assert setting(client) == before
+        assert "NAME=VALUE" in misused("configure", "orders", "max_retries")
+
+    def test_a_queue_with_consumers_is_dropped_only_by_force(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        assert "--force" in refused("drop-queue", "orders")
+        assert pgque("drop-queue", "orders", "--force").output == "dropped queue orders\n"
+        assert client.queues() == []
+
+    def test_pause_and_resume_are_seen_in_the_list(self, pgque: Pgque, client: Client) -> None:
+        for command, ticker in (("pause", "paused"), ("resume", "running")):
+            said = pgque(command, "orders").output
+            assert ("pgque resume orders" in said) == (command == "pause")
+            (queue,) = json.loads(pgque("queues", "--json").stdout)
+            assert queue["ticker"] == ticker
+
+    def test_unknown_names_are_told_in_one_line(self, refused: Refused, client: Client) -> None:
+        for command in ("drop-queue {}", "register {} billing", "send {} 1", "dlq replay {}"):
+            line = refused(*command.format("nope").split())
+            assert '"nope"' in line and "pgque create-queue" in line
+        assert "1 to 57 bytes" in refused("create-queue", "q" * 58)
+        line = refused("unregister", "orders", "nope")
+        assert '"nope"' in line and "pgque register" in line
+        assert "Did you mean orders?" in refused("drain", "order")
+        assert "nobody" in refused("drain", "orders", "--consumer", "nobody")
+
+    @pytest.mark.parametrize("command", ["register {} c", "consumers {}", "tail {}", "send {} 1"])
+    @pytest.mark.parametrize(
+        ("addon", "what", "kind"),
+        [("postgremq", "topic", "topic"), ("qgres", "serial queue", "queue")],
+    )
+    def test_a_queue_that_is_not_logged_is_not_to_be_created(
+        self, refused: Refused, command: str, addon: str, what: str, kind: str
+    ) -> None:
+        message = refused(*command.format(f"{addon}.tea").split())
+        assert f'queue "{addon}.tea" does not exist' in message
+        assert f"Log the {what}: select {addon}.log_{kind}('tea'); or, to publish to it" in message
+        assert f"without a log: select {addon}.unlog_{kind}('tea');" in message
+        assert "create-queue" not in message
+
+    def test_names_cannot_steer_the_terminal(self, pgque: Pgque) -> None:
+        pgque("create-queue", "red\x1b[31m")
+        output = pgque("queues").output
+        assert "\x1b" not in output
+        assert r"red\x1b[31m" in output
+
+
+class TestConsumers:
+    def test_they_are_registered_and_unregistered(self, pgque: Pgque, client: Client) -> None:
+        register = ("register", "orders", "stock")
+        assert pgque(*register).output == "registered consumer stock on orders\n"
+        assert "already" in pgque(*register).output
+        assert pgque("unregister", "orders", "stock").exit_code == 0
+        assert [consumer.name for consumer in client.consumers("orders")] == ["billing"]
+
+    def test_they_start_where_the_option_says(self, pgque: Pgque, client: Client) -> None:
+        publish(client, ["a"])
+        for position, events in (("earliest", 1), ("latest", 0), ("2001-01-01", 1), ("1", 1)):
+            pgque("register", "orders", position, "--start-at", position)
+            (info,) = (each for each in client.consumers("orders") if each.name == position)
+            assert info.pending_events == events
+
+    def test_seek_passes_over_events_only_if_told_so(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        publish(client, ["a"])
+        seek = ("seek", "orders", "billing")
+        line = refused(*seek, "latest")
+        assert "would pass over 1 events" in line and "--yes" in line
+        assert "1 events are passed over" in pgque(*seek, "latest", "--yes").output
+        assert pgque(*seek, "earliest").output == (
+            "consumer billing on orders stands at tick 1: 0 events are passed over, 1 come again\n"
         )
-        connection.execute("select pgque.seek('orders', 'billing.host', 'latest', true)")
+        assert "no position" in pgque(*seek, "soon").stderr
+        assert "Ticks 1 to 2 are retained" in refused(*seek, "999")
+        client.claim("orders", "billing", owner="me")
+        assert "has batch" in refused(*seek, "earliest")
 
-    late = pgque("drain", "orders", "--consumer", "mailer", "--timeout", "0s", "--json")
-    assert (late.exit_code, set(json.loads(late.stdout)["left"])) == (3, {"mailer.host"})
-    billing = pgque("drain", "orders", "--consumer", "billing", "--timeout", "0s", "--json")
-    assert set(json.loads(billing.stdout)["left"]) == {"billing"}
+    def test_assign_moves_a_consumer_to_a_deployment(self, pgque: Pgque, client: Client) -> None:
+        belongs = "consumer billing on orders belongs to deployment"
+        assign = ("assign", "orders", "billing")
+        assert pgque(*assign, "production").output == f"{belongs} production\n"
+        assert pgque(*assign, "laptop").output == f"{belongs} laptop, moved from production\n"
 
+    def test_repartition_tells_how_many_slots_there_are(self, pgque: Pgque, client: Client) -> None:
+        with client.transaction() as connection:
+            for slot in (0, 1):
+                connection.execute("select pgque.subscribe_slot('orders', 'c', %s, 2)", [slot])
+        assert "has 4 slots" in pgque("repartition", "orders", "c", "4").output
 
-def test_drain_counts_what_a_slot_holds_back(pgque: Pgque, client: Client) -> None:
-    keyed = PartitionedConsumer(client, "orders", "keyed", slots=1)
-    keyed.subscribe(0)
-    keyed.set_policy("pause")
-    client.seek("orders", "billing", "latest", skip=True)
-    for payload in ("a", "b"):
-        client.send("orders", payload, partition_key="k")
-    client.force_next_tick("orders")
-    client.ticker()
-    slot = keyed.claim(0, worker="w")
-    assert slot is not None
-    first, *_ = slot.receive()
-    slot.nack(first.msg_id, retry_after=timedelta(hours=1))
-    slot.ack()
+    def test_a_live_lease_is_released_only_with_yes(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        assert pgque("leases", "list").output == "no batch is open\n"
+        assert "no lease" in refused("leases", "release", "orders", "billing")
+        publish(client, ["a"])
+        client.claim("orders", "billing", owner="worker 1")
+        (lease,) = json.loads(pgque("leases", "list", "orders", "--json").stdout)
+        assert (lease["owner"], lease["lease"]) == ("worker 1", "live")
 
-    late = pgque("drain", "orders", "--consumer", "keyed", "--timeout", "0s", "--json")
-
-    assert late.exit_code == 3
-    assert json.loads(late.stdout)["left"] == {"keyed#0/1": 2}
-
-
-def test_drain_refuses_names_that_do_not_exist(refused: Refused, client: Client) -> None:
-    assert "Did you mean orders?" in refused("drain", "order")
-    assert "nobody" in refused("drain", "orders", "--consumer", "nobody")
-
-
-def test_a_live_lease_is_released_only_with_yes(
-    pgque: Pgque, refused: Refused, client: Client
-) -> None:
-    assert pgque("leases", "list").output == "no batch is open\n"
-    publish(client, "a")
-    batch = client.claim("orders", "billing", owner="worker 1")
-    assert batch is not None
-    (lease,) = json.loads(pgque("leases", "list", "orders", "--json").stdout)
-    assert (lease["owner"], lease["lease"]) == ("worker 1", "live")
-
-    assert "worker 1" in refused("leases", "release", "orders", "billing")
-    assert pgque("leases", "release", "orders", "billing", "--yes").exit_code == 0
-
-    again = client.claim("orders", "billing", owner="worker 2")
-    assert again is not None
-    assert [event.payload for event in again.events()] == ["a"]
+        assert "worker 1" in refused("leases", "release", "orders", "billing")
+        assert pgque("leases", "release", "orders", "billing", "--yes").exit_code == 0
+        again = claim(client, consumer="billing")
+        assert [event.payload for event in again.events()] == ["a"]
 
 
-def test_releasing_without_a_lease_says_so(refused: Refused, client: Client) -> None:
-    assert "no lease" in refused("leases", "release", "orders", "billing")
+class TestDrain:
+    def left(self, pgque: Pgque, *arguments: str) -> dict[str, int]:
+        result = pgque("drain", "orders", *arguments, "--timeout", "0s", "--json")
+        assert result.exit_code == 3
+        found: dict[str, int] = json.loads(result.stdout)["left"]
+        return found
+
+    def test_it_waits_for_the_consumers(self, pgque: Pgque, client: Client) -> None:
+        client.send("orders", "a")
+        assert self.left(pgque) == {"billing": 1}  # which has no tick yet
+        tick(client)
+        batch = claim(client, consumer="billing")
+        assert self.left(pgque) == {"billing": 1}
+        batch.ack()
+        assert pgque("drain", "orders", "--timeout", "60s").output == "queue orders is drained\n"
+
+    def test_it_waits_for_subconsumers(self, pgque: Pgque, client: Client) -> None:
+        client.register_consumer("orders", "billing.host")
+        with client.transaction() as connection:
+            connection.execute(
+                "select pgque.register_subconsumer('orders', 'mailer', 'host', true)"
+            )
+        publish(client, ["a"])
+        with client.transaction() as connection:
+            connection.execute(
+                "select pgque.claim_coop('orders', 'mailer', 'host', 'worker', interval '1 minute',"
+                " null, null, null, null, null)"
+            )
+            connection.execute("select pgque.seek('orders', 'billing.host', 'latest', true)")
+        assert set(self.left(pgque, "--consumer", "mailer")) == {"mailer.host"}
+        assert set(self.left(pgque, "--consumer", "billing")) == {"billing"}
+
+    def test_it_counts_what_a_slot_holds_back(self, pgque: Pgque, client: Client) -> None:
+        keyed = PartitionedConsumer(client, "orders", "keyed", slots=1)
+        keyed.subscribe(0)
+        keyed.set_policy("pause")
+        client.seek("orders", "billing", "latest", skip=True)
+        for payload in ("a", "b"):
+            client.send("orders", payload, partition_key="k")
+        tick(client)
+        slot = keyed.claim(0, worker="w")
+        assert slot is not None
+        first, *_ = slot.receive()
+        slot.nack(first.msg_id, retry_after=timedelta(hours=1))
+        slot.ack()
+        assert self.left(pgque, "--consumer", "keyed") == {"keyed#0/1": 2}
 
 
-def test_repartition_tells_how_many_slots_there_are(pgque: Pgque, client: Client) -> None:
-    with client.transaction() as connection:
-        connection.execute("select pgque.subscribe_slot('orders', 'keyed', 0, 2)")
-        connection.execute("select pgque.subscribe_slot('orders', 'keyed', 1, 2)")
+class TestStatus:
+    def test_empty_lists_say_what_to_do(self, pgque: Pgque) -> None:
+        output = pgque("status").output
+        for words in ("pgque create-queue", "pgque register", "no dead letters"):
+            assert words in output
 
-    assert "has 4 slots" in pgque("repartition", "orders", "keyed", "4").output
+    def test_it_shows_queues_consumers_and_dead_letters(self, pgque: Pgque, client: Client) -> None:
+        ids = publish(client, ["{}"])
+        batch = claim(client, consumer="billing")
+        batch.dead_letter(ids, reason="no total")
+        batch.ack()
 
+        output = pgque("status").output
 
-def test_status_is_one_json_object(pgque: Pgque, client: Client) -> None:
-    found = json.loads(pgque("status", "--json").stdout)
+        assert [line.split()[:2] for line in output.splitlines()] == [
+            *(["component", "status"], ["postgresql", "ok"], ["pgque", "ok"]),
+            *(["scheduler", "none"], ["ticks", "ok"], ["queues", "ok"], []),
+            *(["queue", "kind"], ["orders", "events"], []),
+            *(["queue", "consumer"], ["orders", "billing"], []),
+            *(["queue", "consumer"], ["orders", "billing"]),
+        ]
+        assert "no total" in output
+        found = json.loads(pgque("status", "--json").stdout)
+        assert set(found) == {"components", "queues", "consumers", "dead_letters"}
+        assert found["consumers"][0]["open_batch"] is None
 
-    assert set(found) == {"components", "queues", "consumers", "dead_letters"}
-    assert found["consumers"][0]["open_batch"] is None
+    def test_it_shows_a_reader_all_but_the_scheduler(
+        self, client: Client, database_url: str
+    ) -> None:
+        reader = {"PGQUE_URL": f"{database_url}&options=-crole%3Dpgque_reader"}
+        output = CliRunner().invoke(main, ["status"], env=reader).output
+        assert "pgque_admin only" in output
+        assert "orders" in output
 
+    def test_watching_needs_a_terminal(self, misused: Refused, client: Client) -> None:
+        assert "terminal" in misused("status", "--watch")
+        assert sparkline([0, 7, 14]) == "▁▄█"
+        assert sparkline([0, 0]) == "▁▁"
 
-def test_json_may_stand_before_or_after_the_command(pgque: Pgque, client: Client) -> None:
-    assert json.loads(pgque("--json", "queues").stdout) == [
-        {**queue, "rotated_ago": pytest.approx(queue["rotated_ago"], abs=60)}
-        for queue in json.loads(pgque("queues", "--json").stdout)
-    ]
-
-
-@pytest.mark.parametrize("option", ["--url", "--dsn", "-d"])
-def test_the_database_may_be_named_after_the_command(database_url: str, option: str) -> None:
-    assert CliRunner().invoke(main, ["queues", option, database_url]).exit_code == 0
-
-
-def test_libpqs_variables_name_the_database(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from psycopg.conninfo import conninfo_to_dict
-
-    parts = conninfo_to_dict(database_url)
-    monkeypatch.delenv("PGQUE_URL", raising=False)
-    for name, variable in (("host", "PGHOST"), ("port", "PGPORT"), ("dbname", "PGDATABASE"),
-                           ("user", "PGUSER")):  # fmt: skip
-        monkeypatch.setenv(variable, str(parts[name]))
-
-    result = CliRunner().invoke(main, ["queues"])
-
-    assert (result.exit_code, result.stderr) == (0, "")
-
-
-def test_each_command_that_prints_takes_json() -> None:
-    for command in main.commands.values():
-        if command.name not in ("worker",):
-            assert "--json" in CliRunner().invoke(main, [command.name or "", "--help"]).output
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script(pgque: Pgque, shell: str) -> None:
-    assert "_PGQUE_COMPLETE" in pgque("completion", shell).output
-
-
-def test_a_shell_completes_commands() -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("pgque")],
-        env={**os.environ, "_PGQUE_COMPLETE": "bash_complete", "COMP_WORDS": "pgque dra",
-             "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-
-    assert "drain" in done.stdout
-
-
-def test_a_sparkline_shows_the_course() -> None:
-    assert sparkline([0, 7, 14]) == "▁▄█"
-    assert sparkline([0, 0]) == "▁▁"
-
-
-def test_watching_needs_a_terminal(pgque: Pgque, client: Client) -> None:
-    result = pgque("status", "--watch")
-
-    assert (result.exit_code, "terminal" in result.stderr) == (2, True)
-
-
-def test_watching_draws_the_screen_and_leaves_it_clean(client: Client, database_url: str) -> None:
-    client.send("orders", "a")
-    main_end, other_end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "pgque_dagster.cli", "status", "--watch", "--every", "1s"],
-        env={**os.environ, "PGQUE_URL": database_url, "COLUMNS": "120", "LINES": "40"},
-        stdin=other_end,
-        stdout=other_end,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        os.close(other_end)
-        drawn = b""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while drawn.count(b"billing") < 2 and time.monotonic() < deadline:
-            if select.select([main_end], [], [], 0.1)[0]:
-                drawn += os.read(main_end, 65536)
-        process.send_signal(signal.SIGINT)
-        code = None
-        while code is None and time.monotonic() < deadline:
-            if select.select([main_end], [], [], 0.1)[0]:
-                with suppress(OSError):  # closed at the other end
+    def test_watching_draws_the_screen_and_leaves_it_clean(
+        self, client: Client, database_url: str
+    ) -> None:
+        client.send("orders", "a")
+        main_end, other_end = pty.openpty()
+        watch = ("status", "--watch", "--every", "1s")
+        with started(database_url, *watch, stdin=other_end, stdout=other_end) as process:
+            os.close(other_end)
+            drawn = b""
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while drawn.count(b"billing") < 2 and time.monotonic() < deadline:
+                if select.select([main_end], [], [], 0.1)[0]:
                     drawn += os.read(main_end, 65536)
-            code = process.poll()
-        assert process.stderr is not None
-        errors = process.stderr.read()
-    os.close(main_end)
+            process.send_signal(signal.SIGINT)
+            code = None
+            while code is None and time.monotonic() < deadline:
+                if select.select([main_end], [], [], 0.1)[0]:
+                    with suppress(OSError):  # closed at the other end
+                        drawn += os.read(main_end, 65536)
+                code = process.poll()
+            errors = last_words(process)
+        os.close(main_end)
 
-    assert (code, errors) == (130, b"")
-    assert "█" in drawn.decode()
-    assert drawn.decode().rstrip().endswith("\x1b[?1049l")
+        assert (code, errors) == (130, "")
+        assert "█" in drawn.decode()
+        assert drawn.decode().rstrip().endswith("\x1b[?1049l")
+
+
+class TestShell:
+    def test_every_command_has_examples_and_json(self, pgque: Pgque) -> None:
+        for name in main.commands:
+            result = CliRunner().invoke(main, [name, "--help"], env={"PGQUE_URL": "none"})
+            assert result.exit_code == 0
+            assert "Examples:" in result.output
+            assert "--json" in result.output or name == "worker"
+        for shell in ("bash", "zsh", "fish"):
+            assert "_PGQUE_COMPLETE" in pgque("completion", shell).output
+
+    def test_json_may_stand_before_or_after_the_command(self, pgque: Pgque, client: Client) -> None:
+        assert json.loads(pgque("--json", "queues").stdout) == [
+            {**queue, "rotated_ago": pytest.approx(queue["rotated_ago"], abs=60)}
+            for queue in json.loads(pgque("queues", "--json").stdout)
+        ]
+
+    def test_a_shell_completes_commands(self) -> None:
+        words = {"_PGQUE_COMPLETE": "bash_complete", "COMP_WORDS": "pgque dra", "COMP_CWORD": "1"}
+        program = Path(sys.executable).with_name("pgque")
+        done = subprocess.run([program], env={**os.environ, **words}, capture_output=True)
+        assert b"drain" in done.stdout

@@ -1,198 +1,217 @@
-"""`pgque peek` and `pgque tail`: events without a consumer, or as one."""
+"""`pgque peek` and `pgque tail`: events without a consumer, or as one; `pgque dead-letters`."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client, peeking
+from tests.cli.conftest import Pgque, Refused, last_words, started
+from tests.support.events import claim, tick
 from tests.support.logins import as_login
 from tests.support.queues import PATIENCE_SECONDS
-
-Pgque = Callable[..., Result]
-Refused = Callable[..., str]
 
 
 def publish(client: Client, *payloads: str) -> None:
     client.send_batch("orders", list(payloads))
-    client.force_next_tick("orders")
-    client.ticker()
+    tick(client)
 
 
 def payloads(result: Result) -> list[str]:
     return [event["payload"] for event in json.loads(result.stdout)]
 
 
-def test_peek_shows_the_newest_events_and_moves_nothing(pgque: Pgque, client: Client) -> None:
-    publish(client, "a", "b")
-    publish(client, "c", "d")
+def last_columns(result: Result) -> str:
+    return "".join(line.split()[-1] for line in result.output.splitlines())
 
-    assert payloads(pgque("peek", "orders", "--limit", "3", "--json")) == ["b", "c", "d"]
-    assert payloads(pgque("peek", "orders", "--limit", "9", "--json")) == ["a", "b", "c", "d"]
 
+def standing(client: Client) -> tuple[int, int | None]:
+    """How many events the consumer has yet to get, and its open batch."""
     (consumer,) = client.consumers("orders")
-    assert (consumer.pending_events, consumer.batch_id) == (4, None)
+    return consumer.pending_events or 0, consumer.batch_id
 
 
-def test_peek_begins_at_a_position(pgque: Pgque, client: Client) -> None:
-    publish(client, "a", "b")
-    publish(client, "c", "d")
+class TestPeek:
+    def test_it_shows_the_newest_events_or_begins_at_a_position(
+        self, pgque: Pgque, client: Client
+    ) -> None:
+        assert "retains no events" in pgque("peek", "orders").output
+        publish(client, "a", "b")
+        publish(client, "c", "d")
+        peek = ("peek", "orders", "--json", "--limit", "3")
+        assert payloads(pgque(*peek)) == ["b", "c", "d"]
+        assert payloads(pgque("peek", "orders", "--limit", "9", "--json")) == ["a", "b", "c", "d"]
+        for position, shown in (
+            ("earliest", ["a", "b", "c"]),
+            ("2", ["c", "d"]),
+            ("2001-01-01", ["a", "b", "c"]),
+            ("latest", []),
+        ):
+            assert payloads(pgque(*peek, "--from", position)) == shown
+        assert standing(client) == (4, None)
 
-    shown = ("peek", "orders", "--json", "--limit", "3", "--from")
-    assert payloads(pgque(*shown, "earliest")) == ["a", "b", "c"]
-    assert payloads(pgque(*shown, "2")) == ["c", "d"]
-    assert payloads(pgque(*shown, "2001-01-01")) == ["a", "b", "c"]
-    assert payloads(pgque(*shown, "latest")) == []
+    def test_what_is_not_there_is_refused(self, refused: Refused, client: Client) -> None:
+        assert "Did you mean orders?" in refused("peek", "order")
+        for command in ("peek", "tail"):
+            assert "tick" in refused(command, "orders", "--from", "99")
 
-
-def test_peek_of_an_empty_queue_says_so(pgque: Pgque, client: Client) -> None:
-    assert "retains no events" in pgque("peek", "orders").output
-
-
-def test_peek_of_an_unknown_queue_names_near_ones(refused: Refused, client: Client) -> None:
-    assert "Did you mean orders?" in refused("peek", "order")
-
-
-def test_long_payloads_are_cut_for_the_table_only(pgque: Pgque, client: Client) -> None:
-    publish(client, "x" * 500)
-
-    assert "..." in pgque("peek", "orders").output
-    assert "x" * 500 in pgque("peek", "orders", "--full").output
-    assert payloads(pgque("peek", "orders", "--json")) == ["x" * 500]
-
-
-@contextmanager
-def tailing(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "pgque_dagster.cli", "tail", "orders", "--json", *arguments],
-        env={**os.environ, "PGQUE_URL": url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    def test_long_payloads_are_cut_for_the_table_only(self, pgque: Pgque, client: Client) -> None:
+        publish(client, "x" * 500)
+        assert "..." in pgque("peek", "orders").output
+        assert "x" * 500 in pgque("peek", "orders", "--full").output
+        assert payloads(pgque("peek", "orders", "--json")) == ["x" * 500]
 
 
-def read(process: subprocess.Popen[str], count: int) -> list[str]:
-    assert process.stdout is not None
+def tailing(url: str, *arguments: str) -> Any:
+    return started(url, "tail", "orders", "--json", *arguments)
+
+
+def read(process: Any, count: int) -> list[str]:
     return [json.loads(process.stdout.readline())["payload"] for _ in range(count)]
 
 
-def test_tail_follows_and_moves_nothing(client: Client, database_url: str) -> None:
-    publish(client, "a")
-    with tailing(database_url, "--from", "earliest") as process:
-        assert read(process, 1) == ["a"]
-        publish(client, "b", "c")
-        assert read(process, 2) == ["b", "c"]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == 130
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+class TestTail:
+    def test_it_follows_and_moves_nothing(self, client: Client, database_url: str) -> None:
+        publish(client, "a")
+        with tailing(database_url, "--from", "earliest") as process:
+            assert read(process, 1) == ["a"]
+            publish(client, "b", "c")
+            assert read(process, 2) == ["b", "c"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_SECONDS) == 130
+            assert last_words(process) == ""
+        assert standing(client) == (3, None)
 
-    (consumer,) = client.consumers("orders")
-    assert (consumer.pending_events, consumer.batch_id) == (3, None)
+    def test_a_long_queue_is_read_in_pages(
+        self, pgque: Pgque, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(peeking, "_PAGE", 3)
+        publish(client, *"abcdefg")
+        for payload in "hij":
+            publish(client, payload)
+        newest = peeking.newest_tick(client, "orders")
+        pages = peeking.pages(client, "orders", 1, newest)
+        read = ["".join(str(event.payload) for event in page) for page in pages]
+        assert read == ["abc", "def", "g", "hij"]
+        for limit in (9, 10):
+            shown = pgque("tail", "orders", "--from", "earliest", "--limit", str(limit))
+            assert last_columns(shown) == "abcdefghij"[:limit]
 
+    @pytest.mark.parametrize("options", [("--from", "earliest"), ("--consumer", "billing")])
+    def test_it_ends_when_its_reader_goes_away_although_nothing_comes(
+        self, client: Client, database_url: str, options: tuple[str, str]
+    ) -> None:
+        publish(client, "a")
+        with tailing(database_url, *options) as process:
+            assert read(process, 1) == ["a"]
+            process.stdout.close()
+            assert process.wait(PATIENCE_SECONDS) == 141
+            assert last_words(process) == ""
 
-def test_a_long_queue_is_read_in_pages(
-    pgque: Pgque, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peeking, "_PAGE", 3)
-    publish(client, *"abcdefg")
-    for payload in "hij":
-        publish(client, payload)
+    def test_as_a_consumer_it_acks_what_it_has_printed(
+        self, pgque: Pgque, misused: Refused, client: Client
+    ) -> None:
+        publish(client, "a", "b")
+        publish(client, "c")
+        as_billing = ("tail", "orders", "--consumer", "billing")
+        assert "pgque seek" in misused(*as_billing, "--from", "earliest")
+        assert last_columns(pgque(*as_billing, "--limit", "3")) == "abc"
+        assert standing(client) == (0, None)
 
-    newest = peeking.newest_tick(client, "orders")
-    pages = list(peeking.pages(client, "orders", 1, newest))
+    def test_what_a_broken_pipe_swallowed_comes_again(
+        self, client: Client, database_url: str
+    ) -> None:
+        publish(client, *("x" * 100_000 for _ in range(20)))
+        with tailing(database_url, "--consumer", "billing") as process:
+            process.stdout.read(10)
+            process.stdout.close()
+            assert process.wait(PATIENCE_SECONDS) == 141
+        assert len(claim(client, consumer="billing").events()) == 20
 
-    assert ["".join(str(event.payload) for event in page) for page in pages] == [
-        "abc", "def", "g", "hij",
-    ]  # fmt: skip
-    lines = pgque("tail", "orders", "--from", "earliest", "--limit", "10").output.splitlines()
-    assert [line.split()[-1] for line in lines] == list("abcdefghij")
+    def test_payloads_cannot_steer_the_terminal(self, pgque: Pgque, client: Client) -> None:
+        publish(client, "red\x1b[31m\nnext")
+        (line,) = pgque("tail", "orders", "--from", "1", "--limit", "1").output.splitlines()
+        assert line.endswith(r"red\x1b[31m\nnext")
 
-
-def test_tail_ends_after_as_many_events_as_wanted(pgque: Pgque, client: Client) -> None:
-    publish(client, "a", "b")
-    publish(client, "c", "d")
-
-    lines = pgque("tail", "orders", "--from", "earliest", "--limit", "3").output.splitlines()
-
-    assert [line.split()[-1] for line in lines] == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("options", [("--from", "earliest"), ("--consumer", "billing")])
-def test_tail_ends_when_its_reader_goes_away_although_nothing_comes(
-    client: Client, database_url: str, options: tuple[str, str]
-) -> None:
-    publish(client, "a")
-    with tailing(database_url, *options) as process:
-        assert read(process, 1) == ["a"]
-        assert process.stdout is not None
-        process.stdout.close()
-
-        assert process.wait(PATIENCE_SECONDS) == 141
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
-
-
-def test_tail_as_a_consumer_acks_what_it_has_printed(pgque: Pgque, client: Client) -> None:
-    publish(client, "a", "b")
-    publish(client, "c")
-
-    lines = pgque("tail", "orders", "--consumer", "billing", "--limit", "3").output.splitlines()
-
-    assert [line.split()[-1] for line in lines] == ["a", "b", "c"]
-    (consumer,) = client.consumers("orders")
-    assert (consumer.pending_events, consumer.batch_id) == (0, None)
-
-
-def test_what_a_broken_pipe_swallowed_comes_again(client: Client, database_url: str) -> None:
-    publish(client, *("x" * 100_000 for _ in range(20)))
-    with tailing(database_url, "--consumer", "billing") as process:
-        assert process.stdout is not None
-        process.stdout.read(10)
-        process.stdout.close()
-        assert process.wait(PATIENCE_SECONDS) == 141
-
-    again = client.claim("orders", "billing", owner="test")
-    assert again is not None
-    assert len(again.events()) == 20
+    def test_who_may_not_read_is_refused_at_once(self, database_url: str, client: Client) -> None:
+        url = as_login(database_url, "pgque_writer")
+        result = CliRunner().invoke(main, ["tail", "orders", "--url", url])
+        assert (result.exit_code, "grant pgque_reader" in result.stderr) == (1, True)
 
 
-def test_payloads_cannot_steer_the_terminal(pgque: Pgque, client: Client) -> None:
-    publish(client, "red\x1b[31m\nnext")
+class TestDeadLetters:
+    @pytest.fixture(autouse=True)
+    def two(self, client: Client) -> list[int]:
+        """Two events that the consumer gave up; their ids as dead letters."""
+        publish(client, "first", "x" * 200)
+        batch = claim(client, consumer="billing")
+        batch.dead_letter([event.msg_id for event in batch.events()], reason="not JSON")
+        batch.ack()
+        return sorted(letter.id for letter in client.dead_letters("orders"))
 
-    lines = pgque("tail", "orders", "--from", "earliest", "--limit", "1").output.splitlines()
+    def left(self, client: Client) -> int:
+        return len(client.dead_letters("orders"))
 
-    assert [line.endswith(r"red\x1b[31m\nnext") for line in lines] == [True]
+    def test_they_are_listed_shown_and_exported(
+        self, pgque: Pgque, refused: Refused, two: list[int]
+    ) -> None:
+        short = pgque("dead-letters", "list", "orders").output
+        assert "first" in short and "not JSON" in short
+        assert "x" * 61 not in short
+        assert "x" * 200 in pgque("dead-letters", "list", "orders", "--full").output
+        assert len(pgque("dlq", "list", "orders", "--limit", "1").output.splitlines()) == 2
+        shown = pgque("dlq", "show", "orders", str(two[1])).output
+        assert "x" * 200 in shown and "billing" in shown
+        assert "no dead letter 99" in refused("dlq", "show", "orders", "99")
+        exported = pgque("dlq", "export", "orders").output.splitlines()
+        assert [json.loads(line)["payload"] for line in exported] == ["first", "x" * 200]
 
+    @pytest.mark.parametrize(
+        ("filters", "replayed"),
+        [
+            ([], 2),
+            (["--reason", "not%"], 2),
+            (["--reason", "torn"], 0),
+            (["--type", "default"], 2),
+            (["--type", "other"], 0),
+            (["--since", "1h"], 2),
+            (["--since", "0s"], 0),
+            (["--limit", "1"], 1),
+        ],
+    )
+    def test_those_that_fit_are_replayed(
+        self, pgque: Pgque, client: Client, filters: list[str], replayed: int
+    ) -> None:
+        result = pgque("dlq", "replay", "orders", *filters)
+        assert result.output == f"dead letters replayed: {replayed}\n"
+        assert self.left(client) == 2 - replayed
 
-def test_a_consumer_takes_no_position(pgque: Pgque, client: Client) -> None:
-    result = pgque("tail", "orders", "--consumer", "billing", "--from", "earliest")
+    def test_those_of_an_id_are_replayed_or_none(
+        self, pgque: Pgque, refused: Refused, misused: Refused, client: Client, two: list[int]
+    ) -> None:
+        assert "999" in refused("dlq", "replay", "--id", str(two[0]), "--id=999")
+        for both in ([], ["orders", "--id", "1"], ["--id", "1", "--limit", "1"]):
+            misused("dlq", "replay", *both)
+        assert self.left(client) == 2
+        pgque("dlq", "replay", "--id", str(two[0]))
+        assert [letter.id for letter in client.dead_letters("orders")] == [two[1]]
 
-    assert result.exit_code == 2
-    assert "pgque seek" in result.stderr
+    def test_a_closed_queue_and_an_option_keep_them(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        client.configure_queue("orders", disable_insert="true")
+        assert "takes no events" in refused("dlq", "replay", "orders")
+        pgque("unregister", "orders", "billing", "--keep-dead-letters")
+        assert self.left(client) == 2
 
-
-def test_tail_refuses_who_may_not_read_at_once(database_url: str, client: Client) -> None:
-    url = as_login(database_url, "pgque_writer")
-
-    result = CliRunner().invoke(main, ["tail", "orders", "--url", url])
-
-    assert (result.exit_code, "grant pgque_reader" in result.stderr) == (1, True)
-
-
-@pytest.mark.parametrize("command", ["peek", "tail"])
-def test_a_position_that_is_gone_is_refused(refused: Refused, client: Client, command: str) -> None:
-    assert "tick" in refused(command, "orders", "--from", "99")
+    def test_they_are_purged_by_age(self, pgque: Pgque, misused: Refused, client: Client) -> None:
+        for age in ("5", "-1d", "1w", "soon"):
+            assert "30d" in misused("dlq", "purge", "orders", "--older-than", age)
+        assert pgque("dlq", "purge", "orders").output == "dead letters purged: 0\n"
+        assert self.left(client) == 2
+        purged = pgque("dlq", "purge", "orders", "--older-than", "0s")
+        assert purged.output == "dead letters purged: 2\n"
+        assert self.left(client) == 0

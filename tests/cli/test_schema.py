@@ -1,130 +1,208 @@
-"""`pgque install`, `uninstall` and `version`, and a database without the schema."""
+"""Which database a command uses, and `pgque install`, `uninstall` and `version` in it."""
 
-from collections.abc import Callable, Iterator
+import re
+import shlex
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from psycopg.conninfo import conninfo_to_dict
 
 from pgque_dagster import __version__
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from tests.conftest import Server, administer
-
-Pgque = Callable[..., Result]
-Refused = Callable[..., str]
+from tests.cli.conftest import Pgque, Refused
+from tests.conftest import Server
+from tests.support.databases import empty_database
+from tests.support.events import claim, publish
 
 RELEASED = Path(__file__).parents[1] / "released"
 
 
-@pytest.fixture
-def empty_database(server: Server) -> Iterator[str]:
-    administer(server, "create database without_pgque")
-    yield server.database_url("without_pgque")
-    administer(server, "drop database without_pgque with (force)")
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
 
 
-def test_install_works_once_and_again(empty_database: str) -> None:
-    def pgque(*arguments: str) -> Result:
-        return CliRunner().invoke(main, ["--url", empty_database, *arguments])
-
-    assert pgque("install").output == f"installed pgque {__version__}\n"
-    assert pgque("create-queue", "orders").exit_code == 0
-    assert "nothing was lost" in pgque("install").output
-    assert "orders" in pgque("queues").output
-
-
-def test_a_database_without_the_schema_says_how_to_install_it(empty_database: str) -> None:
-    for command in (["queues"], ["ticker"], ["send", "orders", "{}"]):
-        result = CliRunner().invoke(main, ["--url", empty_database, *command])
-
+class TestDatabase:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "nonsense",
+            "postgresql//user:secret@localhost/db",
+            "postgresql://user:secret@[::1/db",
+            "postgresql://user:my@secret@localhost/db",
+            "postgresql://user:secret@127.0.0.1:1/db",
+            "host=/nowhere password=secret",
+        ],
+    )
+    def test_a_wrong_url_fails_in_one_line_without_its_password(self, url: str) -> None:
+        result = run("--url", url, "queues")
         assert result.exit_code == 1
-        assert result.stderr.startswith("pgque: ")
-        assert result.stderr.endswith("Run `pgque install`.\n")
-        assert result.stderr.count("\n") == 1
+        assert re.fullmatch(r"pgque: .+\n", result.stderr)
+        assert "secret" not in result.stderr
+
+    def test_a_url_in_the_place_of_a_queue_is_told_without_its_password(
+        self, refused: Refused
+    ) -> None:
+        for url in ("postgresql://user:{}@host/db", "host=here password={} dbname=db"):
+            assert url.format("***") in refused("drop-queue", url.format("secret"))
+
+    @pytest.fixture
+    def old_server(self) -> Iterator[str]:
+        """URL of what says that it is PostgreSQL 13, and can say nothing else."""
+
+        def message(kind: bytes, content: bytes) -> bytes:
+            return kind + (len(content) + 4).to_bytes(4, "big") + content
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(10_000)
+                connection.sendall(
+                    message(b"R", bytes(4))
+                    + message(b"S", b"server_version\x0013.22\x00")
+                    + message(b"S", b"client_encoding\x00UTF8\x00")
+                    + message(b"Z", b"I")
+                )
+                connection.recv(10_000)
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            port = listener.getsockname()[1]
+            yield f"postgresql://user@127.0.0.1:{port}/db?sslmode=disable&gssencmode=disable"
+            thread.join(10)
+
+    def test_a_server_older_than_14_is_refused(self, old_server: str) -> None:
+        result = run("--url", old_server, "queues")
+        assert result.exit_code == 1
+        assert re.fullmatch(r"pgque: .*PostgreSQL 14 or newer.* 13.*\n", result.stderr)
+
+    def test_it_is_named_by_an_option_or_by_the_environment(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PGQUE_URL", "postgresql://127.0.0.1:1/elsewhere")
+        for option in ("--url", "--dsn", "-d"):
+            assert run("queues", option, database_url).exit_code == 0
+        assert run("--url", database_url, "queues").exit_code == 0
+        assert run("queues").exit_code == 1
+        monkeypatch.delenv("PGQUE_URL")
+        parts = conninfo_to_dict(database_url)
+        variables = {"host": "HOST", "port": "PORT", "dbname": "DATABASE", "user": "USER"}
+        for name, variable in variables.items():
+            monkeypatch.setenv(f"PG{variable}", str(parts[name]))
+        result = run("queues")
+        assert (result.exit_code, result.stderr) == (0, "")
+
+    def test_without_one_the_embedded_server_of_the_folder_is_used(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for variable in ("PGQUE_URL", "PGQUE_HOME"):
+            monkeypatch.delenv(variable, raising=False)
+        # Not tmp_path: pytest closes its parent folder to every other user, also to the server's.
+        with tempfile.TemporaryDirectory(prefix="walk-") as path:
+            folder = Path(path).resolve()
+            (folder / "src").mkdir()
+            monkeypatch.chdir(folder)
+            check_walk({command: run(*shlex.split(command)[1:]) for command in walk()})
+            monkeypatch.chdir(folder / "src")
+            listed = run("queues")
+            assert "orders" in listed.stdout
+            assert str(folder / ".pgque") in listed.stderr
+            assert not (folder / "src" / ".pgque").exists()
+            monkeypatch.setenv("PGQUE_HOME", str(folder / "src"))
+            assert str(folder / "src") in run("queues").stderr
+            monkeypatch.chdir("/")
 
 
-def test_uninstall_asks_for_force_while_events_are_unread(
-    pgque: Pgque, refused: Refused, client: Client
-) -> None:
-    client.send("orders", "{}")
-
-    line = refused("uninstall")
-    assert '"orders"' in line
-    assert "`pgque uninstall --force`, which removes all queues and add-ons with their" in line
-    assert client.queues() != []
-
-    assert pgque("uninstall", "--force").exit_code == 0
-    assert "not installed" in pgque("version").output
+def walk() -> list[str]:
+    """The commands of the first walk that `pgque --help` shows, in their order."""
+    lines = run("--help").output.partition("A first walk:\n")[2].partition("\n\n")[0].splitlines()
+    return [line.strip() for line in lines]
 
 
-def test_with_an_addon_the_advice_is_to_remove_that_addon_alone(
-    pgque: Pgque, refused: Refused, client: Client
-) -> None:
-    pgque("install", "--with", "qgres", "--with", "postgremq")
-    client.serial.create("journal", "SP")
-    client.serial.register("journal", "reader")
-    client.serial.publish("journal", text="tea")
-    client.messages.create_topic("mail")
-    client.messages.create_queue("welcome", "mail")
-    client.messages.publish("mail", {})
+def check_walk(said: dict[str, Result]) -> None:
+    """Checks what the commands said: the event is ticked, and waits for its consumer."""
+    assert {result.exit_code for result in said.values()} == {0}
+    (ticked,) = (result for command, result in said.items() if command[:12] == "pgque ticker")
+    assert ticked.stdout == "queues ticked: 1\n"
+    status = said["pgque status"].stdout.splitlines()
+    (billing,) = (line for line in status if "billing" in line)
+    assert billing.split()[:3] == ["orders", "billing", "1"]
 
-    for addon in ("qgres", "postgremq"):
-        line = refused("uninstall", "--addon", addon)
-        command = f"uninstall --addon {addon} --force"
-        assert f"or run `pgque {command}`, which loses them." in line
-        assert "uninstall --force" not in line
 
-        assert pgque(*command.split()).exit_code == 0
+class TestInstalling:
+    @pytest.fixture
+    def empty(self, server: Server) -> Iterator[str]:
+        with empty_database(server) as url:
+            yield url
+
+    def test_install_works_once_and_again(self, empty: str) -> None:
+        for command in (["queues"], ["ticker"], ["send", "orders", "{}"]):
+            result = run("--url", empty, *command)
+            assert result.exit_code == 1
+            assert re.fullmatch(r"pgque: .*Run `pgque install`\.\n", result.stderr)
+        assert run("--url", empty, "install").output == f"installed pgque {__version__}\n"
+        assert run("--url", empty, "create-queue", "orders").exit_code == 0
+        assert "nothing was lost" in run("--url", empty, "install").output
+        assert "orders" in run("--url", empty, "queues").output
+
+    def test_an_older_schema_is_upgraded_and_the_versions_are_named(self, empty: str) -> None:
+        (oldest, *_) = sorted(RELEASED.glob("*.sql"))
+        with psycopg.connect(empty, autocommit=True) as connection:
+            connection.execute(oldest.read_bytes())
+        assert "pgque install" in run("--url", empty, "uninstall").stderr
+        upgraded = run("--url", empty, "install").output
+        assert upgraded == f"upgraded pgque from {oldest.stem} to {__version__}\n"
+        assert run("--url", empty, "uninstall").exit_code == 0
+
+    def test_an_older_package_does_not_touch_a_newer_schema(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        assert pgque("version").output == f"package {__version__}\nschema  {__version__}\n"
+        with client.transaction() as connection:
+            connection.execute("update pgque.config set schema_version = '99.0.0'")
+        assert "pgque 99.0.0 is installed" in refused("install")
+
+    def test_uninstall_asks_for_force_while_events_are_unread(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        client.send("orders", "{}")
+        line = refused("uninstall")
+        assert '"orders"' in line
+        assert "`pgque uninstall --force`, which removes all queues and add-ons with their" in line
         assert client.queues() != []
+        assert pgque("uninstall", "--force").exit_code == 0
+        assert "not installed" in pgque("version").output
+        assert "no pgque schema" in refused("uninstall", "--force")
 
+    def test_uninstall_needs_no_force_when_all_is_read(self, pgque: Pgque, client: Client) -> None:
+        publish(client, ["{}"])
+        claim(client, consumer="billing").ack()
+        assert pgque("uninstall").output == "removed pgque; its roles are kept\n"
+        assert "not installed" in pgque("version").output
 
-def test_the_help_of_uninstall_shows_how_to_remove_an_addon_with_unread_entries(
-    pgque: Pgque,
-) -> None:
-    assert "pgque uninstall --addon qgres --force" in pgque("uninstall", "--help").output
+    def test_with_an_addon_the_advice_is_to_remove_that_addon_alone(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        pgque("install", "--with", "qgres", "--with", "postgremq")
+        client.serial.create("journal", "SP")
+        client.serial.register("journal", "reader")
+        client.serial.publish("journal", text="tea")
+        client.messages.create_topic("mail")
+        client.messages.create_queue("welcome", "mail")
+        client.messages.publish("mail", {})
 
-
-def test_uninstall_needs_no_force_when_all_is_read(pgque: Pgque, client: Client) -> None:
-    client.send("orders", "{}")
-    client.force_next_tick("orders")
-    client.ticker()
-    batch = client.claim("orders", "billing", owner="test")
-    assert batch is not None
-    batch.ack()
-
-    assert pgque("uninstall").output == "removed pgque; its roles are kept\n"
-    assert "not installed" in pgque("version").output
-
-
-def test_an_older_schema_is_upgraded_and_the_versions_are_named(empty_database: str) -> None:
-    (oldest, *_) = sorted(RELEASED.glob("*.sql"))
-    with psycopg.connect(empty_database, autocommit=True) as connection:
-        connection.execute(oldest.read_bytes())
-
-    def pgque(*arguments: str) -> Result:
-        return CliRunner().invoke(main, ["--url", empty_database, *arguments])
-
-    assert "pgque install" in pgque("uninstall").stderr
-    assert pgque("install").output == f"upgraded pgque from {oldest.stem} to {__version__}\n"
-    assert pgque("uninstall").exit_code == 0
-
-
-def test_an_older_package_does_not_touch_a_newer_schema(
-    pgque: Pgque, refused: Refused, database_url: str
-) -> None:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("update pgque.config set schema_version = '99.0.0'")
-
-    assert "pgque 99.0.0 is installed" in refused("install")
-
-
-def test_uninstall_of_nothing_is_refused(pgque: Pgque, refused: Refused) -> None:
-    pgque("uninstall", "--force")
-
-    assert "no pgque schema" in refused("uninstall", "--force")
-
-
-def test_version_names_package_and_schema(pgque: Pgque) -> None:
-    assert pgque("version").output == f"package {__version__}\nschema  {__version__}\n"
+        for addon in ("qgres", "postgremq"):
+            line = refused("uninstall", "--addon", addon)
+            command = f"uninstall --addon {addon} --force"
+            assert f"or run `pgque {command}`, which loses them." in line
+            assert "uninstall --force" not in line
+            assert pgque(*command.split()).exit_code == 0
+            assert client.queues() != []
+        assert "pgque uninstall --addon qgres --force" in pgque("uninstall", "--help").output

@@ -1,64 +1,54 @@
-"""`pgque send`: one payload, or the lines of standard input."""
+"""`pgque send`: one payload, lines, now, later, or once; `pgque scheduled`: what waits."""
 
 import os
-import subprocess
-import sys
+import re
 import threading
-from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from pgque_dagster.cli import waiting
+from pgque_dagster.cli.waiting import announce_if_slow
 from pgque_dagster.client import Client
-
-Pgque = Callable[..., Result]
-Refused = Callable[..., str]
+from tests.cli.conftest import Pgque, Refused, last_words, started
+from tests.client.consumer.support import wait_until
+from tests.support.events import claim, tick
+from tests.support.queues import PATIENCE_SECONDS
 
 
 def sent(client: Client) -> list[tuple[str | None, str | None]]:
     """What a consumer gets: type and payload of each event."""
-    client.force_next_tick("orders")
-    client.ticker()
-    batch = client.claim("orders", "billing", owner="test")
-    assert batch is not None
-    return [(event.type, event.payload) for event in batch.events()]
+    tick(client)
+    batch = claim(client, consumer="billing")
+    found = [(event.type, event.payload) for event in batch.events()]
+    batch.ack()
+    return found
 
 
 def test_a_payload_arrives_as_it_was_written(pgque: Pgque, client: Client) -> None:
     result = pgque("send", "orders", '{"b":1,  "a":1.50}', "--type", "order")
-
     assert result.output == "sent event 1 to orders\n"
-    assert sent(client) == [("order", '{"b":1,  "a":1.50}')]
-
-
-@pytest.mark.parametrize("payload", ['{"id": ', "", "NaN", "{'id': 1}", "[" * 100_000, "free text"])
-def test_a_malformed_payload_is_refused_and_not_sent(
-    refused: Refused, client: Client, payload: str
-) -> None:
-    assert "is not JSON" in refused("send", "orders", payload)
-
-    assert sent(client) == []
-
-
-def test_text_goes_when_asked_for(pgque: Pgque, client: Client) -> None:
     pgque("send", "orders", "free text", "--text")
+    assert sent(client) == [("order", '{"b":1,  "a":1.50}'), ("default", "free text")]
 
-    assert sent(client) == [("default", "free text")]
+
+def test_what_cannot_be_stored_is_refused(refused: Refused, client: Client) -> None:
+    for payload in ('{"id": ', "", "NaN", "{'id': 1}", "[" * 100_000, "free text"):
+        assert "is not JSON" in refused("send", "orders", payload)
+    for line, why in ((b'"\xff"\n', "UTF-8"), (b"a\0b\n", "zero byte")):
+        assert why in refused("send", "orders", "-", "--text", stdin=line)
+    assert sent(client) == []
 
 
 def test_lines_are_sent_in_order_over_several_batches(pgque: Pgque, client: Client) -> None:
     lines = "".join(f'{{"id": {number}}}\n' for number in range(25))
-
     result = pgque("send", "orders", "-", "--batch-size", "10", stdin=lines)
-
     assert result.output == "events sent to orders: 25\n"
     assert [payload for _, payload in sent(client)] == lines.splitlines()
-
-
-def test_blank_lines_are_skipped(pgque: Pgque, client: Client) -> None:
     pgque("send", "orders", "-", stdin="1\r\n\n  \n2")
-
     assert [payload for _, payload in sent(client)] == ["1", "2"]
 
 
@@ -66,123 +56,164 @@ def test_a_malformed_line_is_named_and_its_batch_is_not_sent(
     refused: Refused, client: Client
 ) -> None:
     line = refused("send", "orders", "-", "--batch-size", "2", stdin='1\n2\n3\n{"id"\n5\n')
-
     assert "line 4 is not JSON" in line
     assert "2 events are sent, go on with --from-line 3" in line
     assert [payload for _, payload in sent(client)] == ["1", "2"]
-
-
-@pytest.mark.parametrize(("line", "why"), [(b'"\xff"\n', "UTF-8"), (b"a\0b\n", "zero byte")])
-@pytest.mark.usefixtures("client")
-def test_lines_that_postgres_cannot_store_are_refused(
-    refused: Refused, line: bytes, why: str
-) -> None:
-    assert why in refused("send", "orders", "-", "--text", stdin=line)
 
 
 def test_the_error_of_a_missing_queue_names_near_ones_and_says_who_makes_it(
     refused: Refused, client: Client
 ) -> None:
     client.create_queue("events")
-
-    line = refused("send", "order", "{}")
-
-    assert '"order"' in line
-    assert "Did you mean orders?" in line
+    line = refused("send", "order", "{}", "--wait", "0s")
+    for words in (
+        '"order"',
+        "Did you mean orders?",
+        "when its sensor first runs",
+        "--wait 60s",
+        "`pgque create-queue order`",
+    ):
+        assert words in line
     assert "events" not in line
-    assert "when its sensor first runs" in line
-    assert "--wait 60s" in line
-    assert "`pgque create-queue order`" in line
 
 
-def test_a_queue_that_comes_late_is_waited_for(pgque: Pgque, client: Client) -> None:
-    maker = threading.Timer(3.0, client.create_queue, ["late"])
-    maker.start()
-
-    result = pgque("send", "late", "{}", "--wait", "60s")
-
-    maker.join()
-    assert result.stdout == "sent event 1 to late\n"
-    assert "waiting for queue late" in result.stderr
-
-
-def test_a_queue_that_does_not_come_is_missing_after_the_wait(
-    refused: Refused, client: Client
+def test_a_queue_that_comes_late_is_waited_for_before_standard_input_is_read(
+    pgque: Pgque, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "never" in refused("send", "never", "{}", "--wait", "0s")
+    tell = waiting._tell
+
+    def tell_and_create(what: str) -> None:
+        tell(what)
+        with Client(client.url) as another:
+            another.create_queue(what.split()[-1])
+
+    monkeypatch.setattr(waiting, "_MOMENT_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "_tell", tell_and_create)
+    one = pgque("send", "late", "{}", "--wait", "60s")
+    lines = pgque("send", "later", "-", "--wait", "60s", stdin="1\n2\n")
+    assert one.stdout == "sent event 1 to late\n"
+    assert one.stderr == "pgque: waiting for queue late ...\n"
+    assert lines.stdout == "events sent to later: 2\n"
 
 
-def test_standard_input_is_not_read_while_the_queue_is_waited_for(
-    pgque: Pgque, client: Client
-) -> None:
-    maker = threading.Timer(1.0, client.create_queue, ["late"])
-    maker.start()
-
-    result = pgque("send", "late", "-", "--wait", "60s", stdin="1\n2\n")
-
-    maker.join()
-    assert result.stdout == "events sent to late: 2\n"
+def test_what_is_over_soon_is_not_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    before = set(threading.enumerate())
+    with announce_if_slow("starting Spark"):
+        pass
+    with pytest.raises(ValueError, match="boom"), announce_if_slow("starting Spark"):
+        raise ValueError("boom")
+    wait_until(lambda: set(threading.enumerate()) <= before)
+    assert capsys.readouterr() == ("", "")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "orders.jsonl"
-    path.write_text("".join(f'{{"id": {n}}}\n' for n in range(16)) + '{"id"\n{"id": 17}\n')
-    return path
+class TestFile:
+    @pytest.fixture
+    def send(self, tmp_path: Path) -> tuple[str, ...]:
+        path = tmp_path / "orders.jsonl"
+        path.write_text("".join(f'{{"id": {n}}}\n' for n in range(16)) + '{"id"\n{"id": 17}\n')
+        return ("send", "orders", "--file", str(path))
 
+    def test_a_malformed_line_keeps_all_of_it_from_being_sent(
+        self, pgque: Pgque, refused: Refused, client: Client, send: tuple[str, ...]
+    ) -> None:
+        assert "line 17 is not JSON" in refused(*send)
+        assert client.queues()[0].new_events == 0
+        pgque(*send, "--from-line", "18")
+        assert sent(client) == [("default", '{"id": 17}')]
 
-def test_a_malformed_line_of_a_file_keeps_all_of_it_from_being_sent(
-    refused: Refused, client: Client, file: Path
-) -> None:
-    assert "line 17 is not JSON" in refused("send", "orders", "--file", str(file))
+    def test_the_other_lines_are_sent_on_demand(
+        self, pgque: Pgque, client: Client, send: tuple[str, ...]
+    ) -> None:
+        result = pgque(*send, "--skip-malformed")
+        assert result.exit_code == 1
+        assert "line 17 is not JSON" in result.stderr
+        assert "events sent to orders: 17" in result.stdout
+        assert len(sent(client)) == 17
 
-    assert client.queues()[0].new_events == 0
+    def test_a_pipe_is_not_read_as_a_file(
+        self, refused: Refused, client: Client, tmp_path: Path
+    ) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        # A writer, so that opening the pipe does not wait.
+        writer = os.open(pipe, os.O_RDWR)
+        try:
+            assert "send QUEUE -" in refused("send", "orders", "--file", str(pipe))
+        finally:
+            os.close(writer)
 
-
-def test_the_other_lines_are_sent_on_demand(pgque: Pgque, client: Client, file: Path) -> None:
-    result = pgque("send", "orders", "--file", str(file), "--skip-malformed")
-
-    assert result.exit_code == 1
-    assert "line 17 is not JSON" in result.stderr
-    assert "events sent to orders: 17" in result.stdout
-    assert len(sent(client)) == 17
-
-
-def test_sending_goes_on_after_a_line(pgque: Pgque, client: Client, file: Path) -> None:
-    pgque("send", "orders", "--file", str(file), "--from-line", "18")
-
-    assert sent(client) == [("default", '{"id": 17}')]
-
-
-def test_a_pipe_is_not_read_as_a_file(refused: Refused, client: Client, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    # A writer, so that opening the pipe does not wait.
-    writer = os.open(pipe, os.O_RDWR)
-    try:
-        assert "send QUEUE -" in refused("send", "orders", "--file", str(pipe))
-    finally:
-        os.close(writer)
-
-
-def test_a_closed_standard_input_is_an_error_of_one_line(database_url: str, client: Client) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pgque_dagster.cli", "send", "orders", "-"],
-        env={**os.environ, "PGQUE_URL": database_url},
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: os.close(0),
-    )
-
-    assert (done.returncode, "standard input is closed" in done.stderr) == (1, True)
-    assert "Traceback" not in done.stderr
+    def test_a_closed_standard_input_is_an_error_of_one_line(
+        self, database_url: str, client: Client
+    ) -> None:
+        closed: dict[str, Any] = {"preexec_fn": lambda: os.close(0)}
+        with started(database_url, "send", "orders", "-", **closed) as process:
+            assert process.wait(PATIENCE_SECONDS) == 1
+            assert re.fullmatch(r"pgque: .*standard input is closed.*\n", last_words(process))
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("{}", "--file", __file__), ("{}", "--skip-malformed"), ("-", "--at", "1h")]
+    ("arguments", "words"),
+    [
+        ([], ""),
+        (["{}", "--file", __file__], ""),
+        (["{}", "--skip-malformed"], ""),
+        (["-", "--at", "1d"], "no keys"),
+        (["-", "--idem-key", "k"], "no keys"),
+        (["-", "--partition-key", "k"], "no keys"),
+        (["1", "--at", "1d", "--idem-key", "k"], "no keys"),
+        (["1", "--at", "1d", "--partition-key", "k"], "no keys"),
+    ],
 )
 def test_arguments_that_contradict_each_other_are_refused(
-    pgque: Pgque, client: Client, arguments: tuple[str, ...]
+    misused: Refused, client: Client, arguments: list[str], words: str
 ) -> None:
-    assert pgque("send", "orders", *arguments).exit_code == 2
+    assert words in misused("send", "orders", *arguments, stdin="1\n")
+    assert client.list_scheduled("orders") == []
+    assert client.queues()[0].new_events == 0
+
+
+def entry_of(result: Result) -> str:
+    found = re.match(r"scheduled entry (\d+) for orders at ", result.output)
+    assert found, result.output
+    return found[1]
+
+
+class TestScheduled:
+    def test_an_event_with_a_time_waits_in_the_list_until_it_is_cancelled(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        times = ("2130-12-24", "2130-12-24T18:00", "90d", "2130-12-24T18:00+01:00")
+        for time in times:
+            entry = entry_of(pgque("send", "orders", "1", "--at", time, "--type", "reminder"))
+            listed = pgque("scheduled", "list", "orders").output
+            assert entry in listed and "reminder" in listed
+        *_, last = sorted(client.list_scheduled("orders"), key=lambda waiting: waiting.id)
+        assert last.deliver_at == datetime(2130, 12, 24, 17, tzinfo=UTC)
+        for waiting_entry in client.list_scheduled("orders"):
+            entry = str(waiting_entry.id)
+            assert pgque("scheduled", "cancel", entry).output == f"cancelled entry {entry}\n"
+        assert pgque("scheduled", "list", "orders").output == "queue orders has nothing scheduled\n"
+        assert entry in refused("scheduled", "cancel", entry)
+
+    def test_a_time_that_is_past_sends_at_once(self, pgque: Pgque, client: Client) -> None:
+        result = pgque("send", "orders", "1", "--at", "2001-01-01")
+        assert result.output == "sent event 1 to orders\n"
+
+    def test_a_time_that_is_none_is_refused(self, pgque: Pgque, client: Client) -> None:
+        for time in ("", "soon", "2130-13-01", "10x", "m", "999999999d"):
+            result = pgque("send", "orders", "1", "--at", time)
+            assert result.exit_code != 0
+            assert repr(time) in result.stderr
+        assert client.list_scheduled("orders") == []
+
+
+def test_keys_arrive(pgque: Pgque, refused: Refused, client: Client) -> None:
+    send = ("send", "orders", "1", "--idem-key", "order-1", "--idem-ttl", "1d")
+    assert pgque(*send).output == "sent event 1 to orders\n"
+    assert pgque(*send).output == "sent event 1 to orders before, not again\n"
+    assert "1 to 1000 bytes" in refused("send", "orders", "1", "--idem-key", "")
+    pgque("send", "orders", "1", "--partition-key", "customer 7")
+    pgque("send", "orders", "2", "--partition-key", "customer 8", "--idem-key", "k")
+    tick(client)
+    events = claim(client, consumer="billing").events()
+    assert [event.extra1 for event in events] == [None, "customer 7", "customer 8"]
