@@ -5,17 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pgque_dagster.client import Client
+from tests.cli.conftest import Pgque, Refused, started
+from tests.client.consumer.support import wait_until
 from tests.support.events import publish
 from tests.support.queues import PATIENCE_SECONDS
 
-_COMMAND = (sys.executable, "-m", "pgque_dagster.cli", "spark-server")
 _SERVER_SECONDS = 300.0
 _READ = """
 import sys
@@ -31,19 +31,14 @@ print(*(row.ev_data for row in rows))
 
 
 @pytest.fixture
-def spark(client: Client) -> Iterator[subprocess.Popen[str]]:
+def spark(client: Client) -> Iterator["subprocess.Popen[str]"]:
     """A server that has the database of the client."""
-    with subprocess.Popen(
-        [*_COMMAND, "--port", "0", "--master", "local[1]", "--url", client.url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell's background jobs ignore Ctrl-C, and so would what they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
+    serve = ("spark-server", "--port", "0", "--master", "local[1]", "--url", client.url)
+    with started(client.url, *serve) as process:
         yield process
         if process.poll() is None:
             process.terminate()
+            process.wait(PATIENCE_SECONDS)
 
 
 def jvm_of(process: subprocess.Popen[str]) -> int:
@@ -93,23 +88,18 @@ def test_a_server_reads_events_starts_again_after_it_died_and_ends_by_ctrl_c(
     jvm = jvm_of(spark)
     spark.send_signal(signal.SIGINT)
     assert spark.wait(PATIENCE_SECONDS) == 130
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not has_ended(jvm) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert has_ended(jvm)
+    wait_until(lambda: has_ended(jvm))
 
 
-def test_a_server_that_cannot_start_says_what_spark_said() -> None:
-    command = [*_COMMAND, "--port", "0", "--master", "nowhere"]
+def test_a_server_that_cannot_start_says_what_spark_said(pgque: Pgque) -> None:
+    result = pgque("spark-server", "--port", "0", "--master", "nowhere")
 
-    result = subprocess.run(command, capture_output=True, text=True, timeout=_SERVER_SECONDS)
-
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (1, "")
     assert "before it served" in result.stderr
     assert "Master must either be yarn" in result.stderr
 
 
-def test_a_port_that_is_in_use_is_refused(refused: Callable[..., str]) -> None:
+def test_a_port_that_is_in_use_is_refused(refused: Refused) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -122,7 +112,7 @@ def test_a_port_that_is_in_use_is_refused(refused: Callable[..., str]) -> None:
 
 
 def test_a_missing_java_is_named(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
@@ -132,7 +122,7 @@ def test_a_missing_java_is_named(
 
 
 def test_a_spark_without_connect_is_named(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "spark-submit").touch()
@@ -144,8 +134,6 @@ def test_a_spark_without_connect_is_named(
     assert "pip install 'pgque-dagster[connect]'" in line
 
 
-def test_a_setting_without_a_value_is_refused(pgque: Callable[..., object]) -> None:
-    result = pgque("spark-server", "--conf", "spark.ui.enabled")
-
-    assert result.exit_code == 2
-    assert "'spark.ui.enabled' is not KEY=VALUE" in result.stderr
+def test_a_setting_without_a_value_is_refused(misused: Refused) -> None:
+    wrong = misused("spark-server", "--conf", "spark.ui.enabled")
+    assert "'spark.ui.enabled' is not KEY=VALUE" in wrong

@@ -1,12 +1,15 @@
 """Each error of the schema reaches Python as its own class, in one line, with a way out."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+import pgque_dagster
 from pgque_dagster import installer
 from pgque_dagster.client import (
     AddonMissing,
@@ -49,388 +52,297 @@ from pgque_dagster.client import (
     WrongIsolation,
     errors,
 )
-from pgque_dagster.client.calls import consumers, plans, staging
+from pgque_dagster.client.calls import consumers, maintenance, plans, staging
 from pgque_dagster.client.calls.call import Call, nothing
 from pgque_dagster.client.calls.ticks import next_tick
-from tests.support.queues import (
-    Connection,
-    compact_positions,
-    empty_halves,
-    make_queue,
-    open_batch,
-    queue_id,
-    tick,
-)
+from pgque_dagster.client.rights import grant, role_for
+from tests.client.consumer.support import Queue
+from tests.security.decisions import DECISIONS
+from tests.support.logins import as_login
+from tests.support.queues import compact_positions, empty_halves, open_batch, queue_id
 
 
-def unknown_queue(client: Client, db: Connection) -> None:
-    client.send("nosuch", "x")
+def sql(statement: str) -> Callable[[Queue], object]:
+    """Runs a statement of the caller's own."""
+
+    def run(q: Queue) -> None:
+        with errors.translated():
+            q.db.execute(statement.encode())
+
+    return run
 
 
-def unknown_consumer(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.claim("q", "nobody", owner="me")
-
-
-def batch_finished_before(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.finish_batch(open_batch(db, "a"))
-    client.finish_batch(1)
-
-
-def batch_of_somebody_else(client: Client, db: Connection) -> None:
-    make_queue(db)
-    tick(db)
-    client.claim("q", "c", owner="holder")
-    client.claim("q", "c", owner="rival")
-
-
-def batch_taken_over(client: Client, db: Connection) -> None:
-    make_queue(db)
-    tick(db)
-    mine = client.claim("q", "c", owner="me")
-    assert mine is not None
-    client.claim("q", "c", owner="me")
+def batch_taken_over(q: Queue) -> None:
+    q.tick()
+    mine = q.claim()
+    q.claim()
     mine.ack()
 
 
-def queue_name_too_long(client: Client, db: Connection) -> None:
-    client.create_queue("x" * 58)
-
-
-def text_that_is_no_json(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.send("q", "{", check_json=True)
-
-
-def queue_closed(client: Client, db: Connection) -> None:
-    make_queue(db, disable_insert="true")
-    client.send("q", "x")
-
-
-def lock_that_another_session_holds(client: Client, db: Connection) -> None:
+def lock_that_another_session_holds(q: Queue, setting: str = "lock_timeout") -> None:
     """Is an OperationalError of psycopg, as a lost connection is."""
-    make_queue(db)
-    with db.transaction():
-        db.execute("select from pgque.queue for update")
-        with client.transaction() as connection:
-            connection.execute("set local lock_timeout = '50 ms'")
-            client.configure_queue("q", ticker_max_lag="1 s")
+    with q.db.transaction():
+        q.db.execute("select from pgque.queue for update")
+        with q.client.transaction() as connection:
+            connection.execute(f"set local {setting} = '50 ms'".encode())
+            q.client.configure_queue("q", ticker_max_lag="1 s")
 
 
-def queue_with_consumers(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.drop_queue("q")
+def table_truncated_after_planning(q: Queue) -> None:
+    plan = q.client.run(plans.read_plan(open_batch(q.db, "a"), 1))
+    q.db.execute(f"truncate pgque.event_{queue_id(q.db)}_0".encode())
+    sql(plan.slices[0].sql)(q)
 
 
-def table_truncated_after_planning(client: Client, db: Connection) -> None:
-    make_queue(db)
-    plan = client.run(plans.read_plan(open_batch(db, "a"), 1))
-    db.execute(f"truncate pgque.event_{queue_id(db)}_0".encode())
-    with errors.translated():
-        db.execute(plan.slices[0].sql.encode())
-
-
-def event_of_another_batch(client: Client, db: Connection) -> None:
-    make_queue(db)
-    tick(db)
-    batch = client.claim("q", "c", owner="me")
-    assert batch is not None
+def event_of_another_batch(q: Queue) -> None:
+    q.tick()
+    batch = q.claim()
     batch.nack([4711])
     batch.ack()
 
 
-def dead_letter_gone(client: Client, db: Connection) -> None:
-    client.replay_dead_letter(4711)
-
-
-def transaction_older_than_a_compaction(client: Client, db: Connection) -> None:
-    make_queue(db)
-    with client.transaction() as connection:
+def transaction_older_than_a_compaction(q: Queue) -> None:
+    with q.client.transaction() as connection:
         connection.execute("set transaction isolation level repeatable read")
         connection.execute("select pg_current_snapshot()")
-        compact_positions(db)
-        db.execute("select pgque.set_snapshot_patience('0')")
-        empty_halves(db)
-        client.next_batch("q", "c")
+        compact_positions(q.db)
+        q.db.execute("select pgque.set_snapshot_patience('0')")
+        empty_halves(q.db)
+        q.client.next_batch("q", "c")
 
 
-def maintenance_in_a_strict_transaction(client: Client, db: Connection) -> None:
-    with client.transaction() as connection:
-        connection.execute("set transaction isolation level repeatable read")
-        client.maint()
+def in_transaction(begin: str, use: Callable[[Client], object]) -> Callable[[Queue], object]:
+    def run(q: Queue) -> None:
+        with q.client.transaction() as connection:
+            connection.execute(begin.encode())
+            use(q.client)
+
+    return run
 
 
-def change_denied_by_a_trigger(client: Client, db: Connection) -> None:
-    make_queue(db)
-    db.execute("create table accounts (id int)")
-    db.execute(
-        "create trigger shut before insert on accounts for each row"
-        " execute function pgque.jsontriga('q', 'deny')"
-    )
-    with errors.translated():
-        db.execute("insert into accounts values (1)")
+def ticks_before_the_position(q: Queue) -> None:
+    q.client.finish_batch(open_batch(q.db, "a"))
+    q.client.run(next_tick("q", "c", after_tick=1))
 
 
-def plain_call_for_a_shared_consumer(client: Client, db: Connection) -> None:
-    make_queue(db, consumers=())
-    db.execute("select pgque.register_subconsumer('q', 'c', 'worker')")
-    client.next_batch("q", "c")
+def staging_that_was_published(q: Queue) -> None:
+    opened = q.client.run(staging.open_staging("q"))
+    q.client.run(staging.publish(opened, [], 0))
+    q.client.run(staging.table(opened))
 
 
-def end_of_a_consumer_with_subconsumers(client: Client, db: Connection) -> None:
-    make_queue(db, consumers=())
-    db.execute("select pgque.register_subconsumer('q', 'c', 'worker')")
-    client.unregister_consumer("q", "c")
-
-
-def tick_of_a_paused_queue(client: Client, db: Connection) -> None:
-    make_queue(db, ticker_paused="true")
-    with errors.translated():
-        tick(db)
-
-
-def tick_of_a_restored_database(client: Client, db: Connection) -> None:
-    db.execute("update pgque.config set origin_id = gen_random_uuid()")
-    client.ticker()
-
-
-def role_without_rights(client: Client, db: Connection) -> None:
-    with client.transaction() as connection:
-        connection.execute("set local role pgque_writer")
-        client.create_queue("q")
-
-
-def server_said_too_old(client: Client, db: Connection) -> None:
-    with errors.translated():
-        db.execute("do $$ begin raise exception 'too old' using errcode = 'PQ011'; end $$")
-
-
-def schema_gone(client: Client, db: Connection) -> None:
-    db.execute("drop schema pgque cascade")
-    client.send("q", "x")
-
-
-def addon_not_installed(client: Client, db: Connection) -> None:
-    client.serial.publish("q", text="x")
-
-
-def schema_of_an_older_version(client: Client, db: Connection) -> None:
-    db.execute("drop function pgque.maint()")
-    client.maint()
-
-
-def schema_left_behind_by_the_package(client: Client, db: Connection) -> None:
-    db.execute(
-        "create or replace function pgque.version() returns text language sql "
-        "as $$ select '0.1.0' $$"
-    )
-    installer.check_version(client.url)
-
-
-def connection_killed(client: Client, db: Connection) -> None:
-    db.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity"
-        " where datname = current_database() and pid <> pg_backend_pid()"
-    )
-    client.version()
-
-
-def start_without_pg_cron(client: Client, db: Connection) -> None:
-    client.start()
-
-
-def uninstall_with_unread_events(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.send("q", "x")
-    with errors.translated():
-        db.execute("select pgque.uninstall()")
-
-
-def installation_of_an_older_version(client: Client, db: Connection) -> None:
-    with errors.translated():
-        db.execute("update pgque.config set schema_version = '0.0.1'")
-
-
-def ticks_before_the_position(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.finish_batch(open_batch(db, "a"))
-    client.run(next_tick("q", "c", after_tick=1))
-
-
-def staging_that_was_published(client: Client, db: Connection) -> None:
-    make_queue(db)
-    opened = client.run(staging.open_staging("q"))
-    client.run(staging.publish(opened, [], 0))
-    client.run(staging.table(opened))
-
-
-def consumer_of_another_deployment(client: Client, db: Connection) -> None:
-    make_queue(db)
+def deployment_of_another(q: Queue) -> None:
     for deployment in ("production", "laptop"):
-        client.run(consumers.enter_deployment("q", "c", deployment))
+        q.client.run(consumers.enter_deployment("q", "c", deployment))
 
 
-def seek_that_passes_over_events(client: Client, db: Connection) -> None:
-    make_queue(db)
-    client.send("q", "a")
-    tick(db)
-    client.seek("q", "c", "latest")
+WORKER = "select pgque.register_subconsumer('q', 's', 'worker')"
+DENY = (
+    "create table accounts (id int); create trigger shut before insert on accounts for each row"
+    " execute function pgque.jsontriga('q', 'deny')"
+)
+OLD = "create or replace function pgque.version() returns text language sql return '0.1.0'"
+KILL = (
+    "select pg_terminate_backend(pid) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid()"
+)
+PQ011 = "do $$ begin raise exception 'too old' using errcode = 'PQ011'; end $$"
+READ_ONLY = "set transaction read only"
+STRICT = "set transaction isolation level repeatable read"
 
-
-PROVOKED: list[tuple[Callable[[Client, Connection], None], type[PgqueError], str]] = [
-    (unknown_queue, QueueNotFound, "nosuch"),
-    (lock_that_another_session_holds, DatabaseError, "lock timeout"),
-    (unknown_consumer, ConsumerNotFound, "nobody"),
-    (batch_finished_before, BatchNotOpen, "batch 1"),
-    (batch_of_somebody_else, BatchLeased, "holder"),
-    (batch_taken_over, LeaseLost, "epoch"),
-    (queue_name_too_long, InvalidArgument, "57 bytes"),
-    (text_that_is_no_json, MalformedPayload, "json"),
-    (queue_closed, QueueClosed, "disable_insert"),
-    (queue_with_consumers, QueueInUse, '"c"'),
-    (table_truncated_after_planning, StaleReadPlan, "plan the read again"),
-    (event_of_another_batch, EventNotInBatch, "4711"),
-    (dead_letter_gone, DeadLetterNotFound, "4711"),
-    (transaction_older_than_a_compaction, TransactionOutdated, "try again"),
-    (maintenance_in_a_strict_transaction, WrongIsolation, "read committed"),
-    (change_denied_by_a_trigger, ChangeRefused, "accounts"),
-    (plain_call_for_a_shared_consumer, WrongConsumerRole, "subconsumer"),
-    (end_of_a_consumer_with_subconsumers, ConsumerInUse, "unregister_subconsumer"),
-    (tick_of_a_paused_queue, TickRefused, "set_queue_config"),
-    (tick_of_a_restored_database, NotAdopted, "adopt_restored_database"),
-    (start_without_pg_cron, SchedulerMissing, "docs/scheduling.md"),
-    (uninstall_with_unread_events, UnreadEvents, "uninstall(true)"),
-    (installation_of_an_older_version, NewerInstalled, "0.0.1"),
-    (ticks_before_the_position, TicksUnavailable, "has finished tick 2"),
-    (consumer_of_another_deployment, WrongDeployment, "move_to_deployment"),
-    (seek_that_passes_over_events, SkipsEvents, "i_skip => true"),
-    (staging_that_was_published, StagingLost, "write the events again"),
-    (role_without_rights, PermissionDenied, "pgque_admin"),
-    (server_said_too_old, UnsupportedServer, "too old"),
-    (schema_gone, SchemaMissing, "pgque install"),
-    (addon_not_installed, AddonMissing, "pgque install --with qgres"),
-    (schema_of_an_older_version, SchemaMissing, "older"),
-    (schema_left_behind_by_the_package, OlderInstalled, "0.1.0"),
-    (connection_killed, ConnectionFailed, "server"),
+# What is executed before, what is called, the error, and a word of it.
+PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
+    ("", lambda q: q.client.send("nosuch", "x"), QueueNotFound, "nosuch"),
+    ("", lock_that_another_session_holds, DatabaseError, "lock timeout"),
+    (
+        "",
+        lambda q: lock_that_another_session_holds(q, "statement_timeout"),
+        DatabaseError,
+        "statement timeout",
+    ),
+    (
+        "",
+        in_transaction(READ_ONLY, lambda client: client.send("q", "x")),
+        DatabaseError,
+        "connect to the primary",
+    ),
+    ("", lambda q: q.client.claim("q", "nobody", owner="me"), ConsumerNotFound, "nobody"),
+    ("", lambda q: q.client.finish_batch(1), BatchNotOpen, "batch 1"),
+    ("", lambda q: [q.tick(), q.claim("holder"), q.claim("rival")], BatchLeased, "holder"),
+    ("", batch_taken_over, LeaseLost, "epoch"),
+    ("", lambda q: q.client.create_queue("x" * 58), InvalidArgument, "57 bytes"),
+    ("", lambda q: q.client.send("q", "{", check_json=True), MalformedPayload, "json"),
+    (
+        "select pgque.set_queue_config('q', 'disable_insert', 'true')",
+        lambda q: q.client.send("q", "x"),
+        QueueClosed,
+        "disable_insert",
+    ),
+    ("", lambda q: q.client.drop_queue("q"), QueueInUse, '"c"'),
+    ("", table_truncated_after_planning, StaleReadPlan, "plan the read again"),
+    ("", event_of_another_batch, EventNotInBatch, "4711"),
+    ("", lambda q: q.client.replay_dead_letter(4711), DeadLetterNotFound, "4711"),
+    ("", transaction_older_than_a_compaction, TransactionOutdated, "try again"),
+    ("", in_transaction(STRICT, Client.maint), WrongIsolation, "read committed"),
+    (DENY, sql("insert into accounts values (1)"), ChangeRefused, "accounts"),
+    (WORKER, lambda q: q.client.next_batch("q", "s"), WrongConsumerRole, "subconsumer"),
+    (
+        WORKER,
+        lambda q: q.client.unregister_consumer("q", "s"),
+        ConsumerInUse,
+        "unregister_subconsumer",
+    ),
+    (
+        "select pgque.set_queue_config('q', 'ticker_paused', 'true')",
+        sql("select pgque.force_next_tick('q'); select pgque.ticker('q')"),
+        TickRefused,
+        "set_queue_config",
+    ),
+    (
+        "update pgque.config set origin_id = gen_random_uuid()",
+        lambda q: q.client.ticker(),
+        NotAdopted,
+        "adopt_restored_database",
+    ),
+    ("", lambda q: q.client.start(), SchedulerMissing, "docs/scheduling.md"),
+    (
+        "select pgque.send('q', 'x'::text)",
+        sql("select pgque.uninstall()"),
+        UnreadEvents,
+        "uninstall(true)",
+    ),
+    ("", sql("update pgque.config set schema_version = '0.0.1'"), NewerInstalled, "0.0.1"),
+    ("", ticks_before_the_position, TicksUnavailable, "has finished tick 2"),
+    ("", deployment_of_another, WrongDeployment, "move_to_deployment"),
+    (
+        "",
+        lambda q: [q.send("a"), q.client.seek("q", "c", "latest")],
+        SkipsEvents,
+        "i_skip => true",
+    ),
+    ("", staging_that_was_published, StagingLost, "write the events again"),
+    (
+        "",
+        in_transaction("set local role pgque_writer", lambda client: client.create_queue("x")),
+        PermissionDenied,
+        "pgque_admin",
+    ),
+    ("", sql(PQ011), UnsupportedServer, "too old"),
+    (
+        "drop schema pgque cascade",
+        lambda q: q.client.send("q", "x"),
+        SchemaMissing,
+        "pgque install",
+    ),
+    (
+        "",
+        lambda q: q.client.serial.publish("q", text="x"),
+        AddonMissing,
+        "pgque install --with qgres",
+    ),
+    ("drop function pgque.maint()", lambda q: q.client.maint(), SchemaMissing, "older"),
+    (
+        "",
+        lambda q: q.client.claim("q", "c", owner=60),  # type: ignore[arg-type]
+        SchemaMissing,
+        "an argument has a type",
+    ),
+    (
+        "",
+        lambda q: q.client.run(Call("select of_the_caller()", (), nothing)),
+        DatabaseError,
+        "of_the_caller",
+    ),
+    (OLD, lambda q: installer.check_version(q.url), OlderInstalled, "0.1.0"),
+    (KILL, lambda q: q.client.version(), ConnectionFailed, "server"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("provoke", "error", "word"), [pytest.param(*case, id=case[0].__name__) for case in PROVOKED]
+    ("before", "provoke", "error", "words"),
+    [pytest.param(*case, id=f"{case[2].__name__}-{case[3]}") for case in PROVOKED],
 )
 def test_each_cause_has_its_error_in_one_line(
-    client: Client,
-    db: Connection,
-    provoke: Callable[[Client, Connection], None],
+    q: Queue,
+    before: str,
+    provoke: Callable[[Queue], object],
     error: type[PgqueError],
-    word: str,
+    words: str,
 ) -> None:
+    q.db.execute(before.encode())
     with pytest.raises(PgqueError) as caught:
-        provoke(client, db)
+        provoke(q)
     assert type(caught.value) is error
-    assert word in str(caught.value)
+    assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_every_code_of_the_table_is_provoked() -> None:
-    assert set(errors._BY_CODE.values()) <= {error for _, error, _ in PROVOKED}
-
-
-def test_every_error_is_provoked_or_a_base() -> None:
+def test_every_error_and_every_code_is_provoked() -> None:
+    provoked = {error for _, _, error, _ in PROVOKED}
     known = {error for error in vars(errors).values() if isinstance(error, type)}
-    ours = {error for error in known if issubclass(error, PgqueError)} - {PgqueError}
-    assert ours == {error for _, error, _ in PROVOKED}
+    assert {error for error in known if issubclass(error, PgqueError)} - {PgqueError} == provoked
+    assert set(errors._BY_CODE.values()) <= provoked
 
 
-def test_the_database_error_is_the_cause(client: Client) -> None:
+def test_the_database_error_is_the_cause_and_leaves_the_client_usable(client: Client) -> None:
     with pytest.raises(QueueNotFound) as caught:
         client.send("nosuch", "x")
     assert isinstance(caught.value.__cause__, psycopg.Error)
-
-
-def test_a_missing_function_of_the_caller_is_not_taken_for_a_missing_schema(
-    client: Client,
-) -> None:
-    with pytest.raises(DatabaseError, match="of_the_caller"):
-        client.run(Call("select of_the_caller()", (), nothing))
-
-
-def test_a_wrong_type_of_an_argument_is_named_beside_an_older_schema(
-    client: Client, db: Connection
-) -> None:
-    make_queue(db)
-    with pytest.raises(SchemaMissing, match="an argument has a type"):
-        client.claim("q", "c", owner=60)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("ttl", [60, 60.0, "1 minute", None, timedelta(seconds=-1), timedelta(0)])
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda client, ttl: client.claim("q", "c", owner="me", ttl=ttl),
-        lambda client, ttl: client.send_idem("q", "x", "key", ttl=ttl),
-        lambda client, ttl: PartitionedConsumer(client, "q", "p", slots=1).claim(
-            0, worker="me", ttl=ttl
-        ),
-        lambda client, ttl: Ticker(client.url, maint_interval=ttl),
-    ],
-    ids=["claim", "send_idem", "slot", "ticker"],
-)
-def test_a_length_of_time_is_a_timedelta_above_zero(
-    client: Client, db: Connection, use: Callable[[Client, Any], object], ttl: object
-) -> None:
-    make_queue(db)
-    with pytest.raises(InvalidArgument, match=r"(ttl|maint_interval)=.*timedelta|out of range"):
-        use(client, ttl)
-
-
-@pytest.mark.parametrize("limit", ["min_lag", "min_interval"])
-@pytest.mark.parametrize("value", [60, "1 minute", timedelta(seconds=-1)])
-def test_a_limit_in_time_is_a_timedelta(limit: str, value: object) -> None:
-    with pytest.raises(InvalidArgument, match=limit):
-        Limits(**{limit: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("retry_after", [60, timedelta(seconds=-1), timedelta.max])
-def test_a_wrong_retry_after_of_a_nack_is_refused_at_once(
-    client: Client, db: Connection, retry_after: timedelta
-) -> None:
-    make_queue(db)
-    tick(db)
-    batch = client.claim("q", "c", owner="me")
-    assert batch is not None
-    with pytest.raises(InvalidArgument, match="retry_after"):
-        batch.nack([], retry_after=retry_after)
-
-
-def test_a_server_that_takes_no_writes_leads_to_the_primary(client: Client, db: Connection) -> None:
-    make_queue(db)
-    with client.transaction() as connection:
-        connection.execute("set transaction read only")
-        with pytest.raises(DatabaseError, match=r"read-only.*connect to the primary"):
-            client.send("q", "x")
-
-
-def test_an_error_leaves_the_client_usable(client: Client) -> None:
-    with pytest.raises(QueueNotFound):
-        client.send("nosuch", "x")
     assert client.create_queue("q") is True
 
 
-@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
-def test_a_timeout_is_not_taken_for_a_lost_connection(
-    client: Client, db: Connection, setting: str
-) -> None:
-    make_queue(db)
-    with db.transaction():
-        db.execute("select from pgque.queue for update")
-        with pytest.raises(DatabaseError, match="timeout"), client.transaction() as connection:
-            connection.execute(f"set local {setting} = '50 ms'".encode())
-            client.configure_queue("q", ticker_max_lag="1 s")
+def test_a_length_of_time_is_a_timedelta_above_zero(q: Queue) -> None:
+    slots = PartitionedConsumer(q.client, "q", "p", slots=1)
+    uses: list[Callable[[Any], object]] = [
+        lambda ttl: q.client.claim("q", "c", owner="me", ttl=ttl),
+        lambda ttl: q.client.send_idem("q", "x", "key", ttl=ttl),
+        lambda ttl: slots.claim(0, worker="me", ttl=ttl),
+        lambda ttl: Ticker(q.url, maint_interval=ttl),
+    ]
+    for ttl in (60, 60.0, "1 minute", None, timedelta(seconds=-1), timedelta(0)):
+        for use in uses:
+            words = r"(ttl|maint_interval)=.*timedelta|out of range"
+            with pytest.raises(InvalidArgument, match=words):
+                use(ttl)
+        for limit in ("min_lag", "min_interval"):
+            if ttl not in (None, timedelta(0)):
+                with pytest.raises(InvalidArgument, match=limit):
+                    Limits(**{limit: ttl})  # type: ignore[arg-type]
 
 
-def test_purging_with_a_negative_age_is_refused(client: Client, db: Connection) -> None:
-    make_queue(db)
-    with pytest.raises(InvalidArgument):
-        client.purge_dead_letters("q", timedelta(days=-1))
+class TestRights:
+    """A refused call names the role to grant."""
+
+    def test_each_function_that_is_called_belongs_to_the_role_that_the_grants_give_it(
+        self,
+    ) -> None:
+        # The functions that statements in the package call; texts that show one to the user too.
+        texts = [path.read_text() for path in Path(pgque_dagster.__file__).parent.rglob("*.py")]
+        called = {name for text in texts for name in re.findall(r"\bpgque\.(\w+)\(", text)}
+        called &= DECISIONS.keys()
+        # What only the owner of the schema may call has an error of its own.
+        wrong = {
+            name: role_for(f"select pgque.{name}()")
+            for name in called
+            if DECISIONS[name] and role_for(f"select pgque.{name}()") not in DECISIONS[name]
+        }
+        assert wrong == {}
+        assert len(called) > 40
+
+    def test_a_refused_call_says_to_whom_which_role_is_granted(self, database_url: str) -> None:
+        with Client(as_login(database_url, "pgque_reader")) as reader:
+            with pytest.raises(PermissionDenied) as denied:
+                reader.send("orders", "x")
+            assert str(denied.value) == (
+                "permission denied for function send. "
+                'Role "login_reader" needs pgque_writer: grant pgque_writer to "login_reader";'
+            )
+            with pytest.raises(PermissionDenied, match="grant pgque_admin"), reader.transaction():
+                reader.run(maintenance.maint())
+        words = r'schema pgque.*grant pgque_writer to "login"'
+        with (
+            Client(as_login(database_url)) as nobody,
+            pytest.raises(PermissionDenied, match=words),
+        ):
+            nobody.send("orders", "x")
+        assert grant("pgque_reader", 'o"dd') == 'grant pgque_reader to "o""dd";'

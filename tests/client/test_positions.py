@@ -5,16 +5,10 @@ from typing import Any
 
 import pytest
 
-from pgque_dagster.client import (
-    Client,
-    ConsumerInUse,
-    InvalidArgument,
-    Position,
-    SkipsEvents,
-    Sought,
-)
+from pgque_dagster.client import ConsumerInUse, InvalidArgument, Position, SkipsEvents, Sought
 from pgque_dagster.client.positions import write_position
-from tests.support.queues import Connection, drain, make_queue, rows, send, tick, value
+from tests.client.consumer.support import Queue
+from tests.support.queues import drain, rows, value
 
 
 @pytest.mark.parametrize(
@@ -33,23 +27,20 @@ def test_a_position_is_written_as_sql_takes_it(position: Position, text: str) ->
     assert write_position(position) == text
 
 
-@pytest.mark.parametrize(
-    "position", [-1, True, None, 1.5, "", "soon", "-1", "²", datetime(2026, 5, 1), "2026-05-01"]
-)
-def test_what_is_no_position_is_refused(position: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"position|time zone"):
-        write_position(position)
+def test_what_is_no_position_is_refused() -> None:
+    wrong: list[Any] = [-1, True, None, 1.5, "", "soon", "-1", "²", datetime(2026, 5, 1)]
+    for position in (*wrong, "2026-05-01"):
+        with pytest.raises(InvalidArgument, match=r"position|time zone"):
+            write_position(position)
 
 
-def test_a_consumer_starts_where_it_is_told_and_can_be_moved(
-    client: Client, db: Connection
-) -> None:
-    make_queue(db, consumers=())
-    send(db, "a")
-    first = tick(db)
+def test_a_consumer_starts_where_it_is_told_and_can_be_moved(q: Queue) -> None:
+    client, db = q.client, q.db
+    q.send("a")
+    first = 2
     since = value(db, "select clock_timestamp()")
-    send(db, "b")
-    last = tick(db)
+    q.client.send("q", "b")
+    last = q.tick()
 
     assert client.register_consumer("q", "all", start_at="earliest")
     assert not client.register_consumer("q", "all", start_at="latest")
@@ -63,15 +54,8 @@ def test_a_consumer_starts_where_it_is_told_and_can_be_moved(
         client.seek("q", "all", "latest")
     assert client.seek("q", "all", "latest", skip=True) == Sought(last, 1, 0)
 
-
-def test_a_consumer_with_an_open_batch_is_not_moved(client: Client, db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    client.claim("q", "c", owner="me")
+    q.claim()
     before = rows(db, "select sub_last_tick, sub_batch from pgque.subscription")
-
     with pytest.raises(ConsumerInUse, match="batch"):
         client.seek("q", "c", "earliest")
-
     assert rows(db, "select sub_last_tick, sub_batch from pgque.subscription") == before

@@ -1,141 +1,164 @@
-"""The client that PgQue publishes on PyPI, pgque-py, works with this schema."""
+"""The clients that PgQue publishes work with this schema: in Python, TypeScript, Go and Ruby."""
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pgque
 import pytest
+from psycopg.pq import ExecStatus
 
-from tests.support.queues import PATIENCE_SECONDS, Connection, rows, tick, value
+from tests.client.consumer.support import Queue, wait_until
+from tests.support.queues import PATIENCE_SECONDS, Connection, rows, value
 
 
 @pytest.fixture
-def published(database_url: str, db: Connection) -> Iterator[pgque.PgqueClient]:
-    value(db, "select pgque.create_queue('q')")
-    with pgque.connect(database_url, autocommit=True) as client:
-        client.subscribe("q", "c")
+def published(q: Queue) -> Iterator[pgque.PgqueClient]:
+    """pgque-py."""
+    with pgque.connect(q.url, autocommit=True) as client:
         yield client
 
 
-def wait_until_handled(handled: list[object], count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(handled) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(handled) == count
+class TestPython:
+    def test_it_sends_receives_and_acks(self, published: pgque.PgqueClient) -> None:
+        assert published.subscribe("q", "new") == 1
+        sent = [
+            published.send("q", {"n": 1}),
+            published.send("q", pgque.Event({"n": 2}, type="order")),
+            *published.send_batch("q", "order", [{"n": 3}, '"four"']),
+        ]
+        published.force_next_tick("q")
+        published.ticker("q")
+        messages = published.receive("q", "new")
+        assert [message.msg_id for message in messages] == sent
+        assert [message.type for message in messages] == ["default", "order", "order", "order"]
+        assert [message.payload for message in messages][0::3] == ['{"n": 1}', '"four"']
+        assert published.ack(messages[0].batch_id) == 1
+        assert published.receive("q", "new") == []
+        with pytest.raises(pgque.PgqueBatchNotFound):
+            published.ack(messages[0].batch_id)
 
+    def test_it_sends_in_the_applications_transaction(self, q: Queue) -> None:
+        with pgque.connect(q.url) as client:
+            for end in (client.conn.rollback, client.conn.commit):
+                client.send("q", {})
+                end()
+        assert len(q.sent()) == 1
 
-def test_it_sends_receives_and_acks(published: pgque.PgqueClient) -> None:
-    sent = [
-        published.send("q", {"n": 1}),
-        published.send("q", pgque.Event({"n": 2}, type="order")),
-        *published.send_batch("q", "order", [{"n": 3}, '"four"']),
-    ]
-    published.force_next_tick("q")
-    published.ticker("q")
-    messages = published.receive("q", "c")
-    assert [message.msg_id for message in messages] == sent
-    assert [message.type for message in messages] == ["default", "order", "order", "order"]
-    assert [message.payload for message in messages][0::3] == ['{"n": 1}', '"four"']
-    assert published.ack(messages[0].batch_id) == 1
-    assert published.receive("q", "c") == []
+    def test_a_message_that_it_nacks_is_delivered_again_until_it_is_a_dead_letter(
+        self, q: Queue, published: pgque.PgqueClient
+    ) -> None:
+        q.client.configure_queue("q", max_retries="1")
+        published.send("q", {"n": 1})
+        for retries in (None, 1):
+            q.tick()
+            (message,) = published.receive("q", "c")
+            assert (message.payload, message.retry_count) == ('{"n": 1}', retries)
+            published.nack(message.batch_id, message, retry_after=0, reason="no such customer")
+            published.ack(message.batch_id)
+            q.client.maint()
+        letters = rows(q.db, "select ev_data, dl_reason from pgque.dlq_inspect('q')")
+        assert letters == [('{"n": 1}', "no such customer")]
 
+    def test_its_consumer_is_woken_by_notify(self, q: Queue, published: pgque.PgqueClient) -> None:
+        # Long enough that only a NOTIFY ends the wait in time.
+        consumer = pgque.Consumer(q.url, queue="q", name="c", poll_interval=3600)
+        handled: list[object] = []
+        consumer.on("order")(lambda message: handled.append(message.payload))
+        consumer.on("*")(lambda message: handled.append(message.type))
+        thread = threading.Thread(target=consumer.start, daemon=True)
+        thread.start()
+        for count, type in enumerate(("order", "order", "other"), 1):
+            published.send_batch("q", type, [str(count)])
+            q.tick()
+            wait_until(lambda count=count: len(handled) == count)  # type: ignore[misc]
+        consumer.stop()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+        assert handled == ["1", "2", "other"]
 
-def test_it_sends_in_the_applications_transaction(database_url: str, db: Connection) -> None:
-    value(db, "select pgque.create_queue('q')")
-    with pgque.connect(database_url) as client:
-        client.send("q", {})
-        client.conn.rollback()
-        client.send("q", {})
-        client.conn.commit()
-    assert len(rows(db, "select from pgque.event")) == 1
+    def test_subconsumers_share_batches(self, q: Queue, published: pgque.PgqueClient) -> None:
+        for name in ("x", "y"):
+            published.subscribe_subconsumer("q", "shared", name)
+        for number in (1, 2):
+            q.send({"n": number})
+        received = [published.receive_coop("q", "shared", name) for name in ("x", "y")]
+        found = [message.payload for messages in received for message in messages]
+        assert found == ['{"n":1}', '{"n":2}']
 
-
-def test_a_message_that_it_nacks_is_delivered_again(
-    published: pgque.PgqueClient, db: Connection
-) -> None:
-    published.send("q", {"n": 1})
-    tick(db)
-    (message,) = published.receive("q", "c")
-    published.nack(message.batch_id, message, retry_after=0)
-    published.ack(message.batch_id)
-    value(db, "select pgque.maint()")
-    tick(db)
-    (again,) = published.receive("q", "c")
-    assert (again.payload, again.retry_count) == ('{"n": 1}', 1)
-
-
-def test_a_message_without_retries_becomes_a_dead_letter(
-    published: pgque.PgqueClient, db: Connection
-) -> None:
-    value(db, "select pgque.set_queue_config('q', 'max_retries', '0')")
-    published.send("q", {"n": 1})
-    tick(db)
-    (message,) = published.receive("q", "c")
-    published.nack(message.batch_id, message, reason="no such customer")
-    published.ack(message.batch_id)
-    letters = rows(db, "select ev_data, dl_reason from pgque.dlq_inspect('q')")
-    assert letters == [('{"n": 1}', "no such customer")]
-
-
-def test_its_consumer_is_woken_by_notify(
-    published: pgque.PgqueClient, database_url: str, db: Connection
-) -> None:
-    # Long enough that only a NOTIFY ends the wait in time.
-    consumer = pgque.Consumer(database_url, queue="q", name="c", poll_interval=3600)
-    handled: list[object] = []
-    consumer.on("order")(lambda message: handled.append(message.payload))
-    consumer.on("*")(lambda message: handled.append(message.type))
-    thread = threading.Thread(target=consumer.start, daemon=True)
-    thread.start()
-    for count in (1, 2):
-        published.send_batch("q", "order", [str(count)])
-        tick(db)
-        wait_until_handled(handled, count)
-    published.send("q", {}, type="other")
-    tick(db)
-    wait_until_handled(handled, 3)
-    consumer.stop()
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
-    assert handled == ["1", "2", "other"]
-
-
-def test_subconsumers_share_batches(published: pgque.PgqueClient, db: Connection) -> None:
-    for name in ("x", "y"):
-        published.subscribe_subconsumer("q", "shared", name)
-    for number in (1, 2):
-        published.send("q", {"n": number})
-        tick(db)
-    received = [published.receive_coop("q", "shared", name) for name in ("x", "y")]
-    assert [message.payload for messages in received for message in messages] == [
-        '{"n": 1}',
-        '{"n": 2}',
-    ]
-
-
-class TestErrors:
-    def test_an_unknown_queue_is_typed(self, published: pgque.PgqueClient) -> None:
+    def test_its_errors_are_typed(self, published: pgque.PgqueClient) -> None:
+        message = pgque.Message(1, 4711, "t", "{}", None, None)  # type: ignore[arg-type]
         with pytest.raises(pgque.PgqueQueueNotFound):
             published.send("nosuch", {})
-
-    def test_an_unknown_consumer_is_typed(self, published: pgque.PgqueClient) -> None:
         with pytest.raises(pgque.PgqueConsumerNotFound):
             published.receive("q", "nobody")
-
-    def test_an_unknown_batch_is_typed(self, published: pgque.PgqueClient) -> None:
-        message = pgque.Message(1, 4711, "t", "{}", None, None)  # type: ignore[arg-type]
         with pytest.raises(pgque.PgqueBatchNotFound):
             published.nack(4711, message)
-
-    def test_a_second_ack_is_typed(self, published: pgque.PgqueClient, db: Connection) -> None:
-        published.send("q", {})
-        tick(db)
-        (message,) = published.receive("q", "c")
-        published.ack(message.batch_id)
-        with pytest.raises(pgque.PgqueBatchNotFound):
-            published.ack(message.batch_id)
-
-    def test_an_unreachable_database_is_typed(self) -> None:
         with pytest.raises(pgque.PgqueConnectionError):
             pgque.connect("host=/nonexistent dbname=x")
+
+
+STATEMENTS = [
+    "select pgque.send($1, $2, $3::jsonb)",
+    "select pgque.send($1, $2::jsonb)",
+    "select pgque.send_batch($1, $2, $3::jsonb[])",
+    "select unnest(pgque.send_batch($1, $2, $3::jsonb[]))",
+    "select pgque.subscribe($1, $2)",
+    "select pgque.unsubscribe($1, $2)",
+    "select * from pgque.receive($1, $2, $3)",
+    "select pgque.ack($1)",
+    "select pgque.ticker($1)",
+    "select pgque.ticker()",
+    "select pgque.force_next_tick($1)",
+    "select pgque.force_tick($1)",
+    "select pgque.subscribe_subconsumer($1, $2, $3)",
+    "select pgque.unsubscribe_subconsumer($1, $2, $3, $4)",
+    "select * from pgque.receive_coop($1, $2, $3, $4, $5::interval)",
+    "select pgque.touch_subconsumer($1, $2, $3)",
+]
+
+# Ruby's client casts the payload to jsonb, the others do not.
+NACK = (
+    "select pgque.nack($1, row($2, $3, $4, $5{}, $6, $7, $8, $9, $10, $11)::pgque.message,"
+    " $12::interval, $13)"
+)
+NACKS = [NACK.format(cast) for cast in ("", "::jsonb")]
+
+
+def run(db: Connection, statement: str, *params: str | None) -> list[list[str | None]]:
+    """Runs a statement as their drivers do, which leave the types of parameters to the server."""
+    values = [None if param is None else param.encode() for param in params]
+    answer = db.pgconn.exec_params(statement.encode(), values)
+    assert answer.status == ExecStatus.TUPLES_OK, answer.error_message.decode()
+    return [
+        [
+            None if (cell := answer.get_value(row, column)) is None else cell.decode()
+            for column in range(answer.nfields)
+        ]
+        for row in range(answer.ntuples)
+    ]
+
+
+class TestOtherLanguages:
+    def test_each_statement_finds_one_function(self, db: Connection) -> None:
+        for statement in [*STATEMENTS, *NACKS]:
+            answer = db.pgconn.prepare(b"", statement.encode())
+            assert answer.status == ExecStatus.COMMAND_OK, answer.error_message.decode()
+
+    @pytest.mark.parametrize("nack", NACKS, ids=["text", "jsonb"])
+    def test_events_are_sent_received_nacked_and_acked(self, q: Queue, nack: str) -> None:
+        db = q.db
+        assert run(db, "select pgque.subscribe($1, $2)", "q", "new") == [["1"]]
+        run(db, "select pgque.send($1, $2, $3::jsonb)", "q", "order", '{"id": 1}')
+        run(db, "select pgque.send_batch($1, $2, $3::jsonb[])", "q", "order", '{1,"{\\"id\\": 3}"}')
+        q.tick()
+
+        received = run(db, "select * from pgque.receive($1, $2, $3)", "q", "new", "100")
+        assert [message[3] for message in received] == ['{"id": 1}', "1", '{"id": 3}']
+        first = received[0]
+        assert run(db, nack, first[1], *first, "0 seconds", "a reason") == [["1"]]
+        assert run(db, "select pgque.ack($1)", first[1]) == [["1"]]
+
+        value(db, "select pgque.maint_retry_events()")
+        q.tick()
+        ((again, *_),) = rows(db, "select msg_id from pgque.receive('q', 'new')")
+        assert str(again) == first[0]
