@@ -131,8 +131,7 @@ declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
     v_caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
-    if i_staging.opened_by is null
-       or i_staging.opened_by = v_caller
+    if i_staging.opened_by = v_caller
        or pg_has_role(v_caller, 'pgque_admin', 'member')
        or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
         return;

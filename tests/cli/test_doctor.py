@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,11 +13,10 @@ from pgque_dagster.client import Client
 from tests.conftest import Server
 from tests.support.databases import as_user
 from tests.support.queues import connect, make_queue, tick
+from tests.support.released import RELEASES, Release
 from tests.support.replicas import replicas, wait_for
 
 Pgque = Callable[..., Result]
-
-RELEASED = sorted((Path(__file__).parents[1] / "released").glob("*.sql"))
 
 
 def doctor(url: str) -> Result:
@@ -54,20 +52,20 @@ def test_a_missing_schema_is_critical_and_all_that_is_said_of_the_queue(database
     assert details(result)["schema"].endswith("Run `pgque install`.")
 
 
-@pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("released", RELEASES, ids=lambda release: release.version)
 def test_an_older_schema_is_critical_and_its_version_named(
-    database_url: str, released: Path
+    database_url: str, released: Release
 ) -> None:
     installer.uninstall(database_url, force=True)
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(released.read_bytes())
+        connection.execute(released.sql())
 
     result = doctor(database_url)
 
     assert result.exit_code == 3
     assert set(statuses(result)) == {"connection", "roles", "settings", "schema"}
     assert statuses(result)["schema"] == "critical"
-    assert f"pgque {released.stem}" in details(result)["schema"]
+    assert f"pgque {released.version}" in details(result)["schema"]
     assert details(result)["schema"].endswith("Run `pgque install`: queues and events stay.")
 
 

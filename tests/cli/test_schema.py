@@ -1,7 +1,6 @@
 """`pgque install`, `uninstall` and `version`, and a database without the schema."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,11 +10,10 @@ from pgque_dagster import __version__
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 from tests.conftest import Server, administer
+from tests.support.released import RELEASES
 
 Pgque = Callable[..., Result]
 Refused = Callable[..., str]
-
-RELEASED = Path(__file__).parents[1] / "released"
 
 
 @pytest.fixture
@@ -99,15 +97,17 @@ def test_uninstall_needs_no_force_when_all_is_read(pgque: Pgque, client: Client)
 
 
 def test_an_older_schema_is_upgraded_and_the_versions_are_named(empty_database: str) -> None:
-    (oldest, *_) = sorted(RELEASED.glob("*.sql"))
+    oldest = RELEASES[0]
     with psycopg.connect(empty_database, autocommit=True) as connection:
-        connection.execute(oldest.read_bytes())
+        connection.execute(oldest.sql())
 
     def pgque(*arguments: str) -> Result:
         return CliRunner().invoke(main, ["--url", empty_database, *arguments])
 
     assert "pgque install" in pgque("uninstall").stderr
-    assert pgque("install").output == f"upgraded pgque from {oldest.stem} to {__version__}\n"
+    assert (
+        pgque("install").output == f"upgraded pgque from {RELEASES[0].version} to {__version__}\n"
+    )
     assert pgque("uninstall").exit_code == 0
 
 
