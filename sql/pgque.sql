@@ -418,11 +418,14 @@ $$;
 
 -- Which half of each log is the current one. Only a switch updates it: a REPEATABLE READ
 -- transaction that locks the row gets a serialization failure if a switch happened after its
--- snapshot. Every poll reads these two rows; an index would only make that slower.
+-- snapshot. Every poll reads these two rows; an index would only make that slower. Its rows are
+-- their own replica identity, without which no publication of all tables could let it be updated.
 create table if not exists pgque.log (
     log_name  text not null,
     half      smallint not null check (half in (0, 1))
 );
+
+alter table pgque.log replica identity full;
 
 insert into pgque.log (log_name, half)
 select log_name, 0
@@ -1982,10 +1985,36 @@ begin
 end;
 $$;
 
+-- Finds a queue and locks its row against everything, also producers whose entries name it.
+-- locks: the queue's row. writes: nothing.
+create or replace function pgque.lock_queue_to_drop(i_queue_name text)
+returns pgque.queue
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue pgque.queue;
+begin
+    loop
+        v_queue := pgque.find_queue(i_queue_name);
+        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
+        exit when found;
+    end loop;
+    return v_queue;
+exception when lock_not_available then
+    raise exception using
+        errcode = 'lock_not_available',
+        message = format('a transaction that is open or prepared uses queue "%s"', i_queue_name),
+        hint = 'Nothing was dropped. End it (pg_stat_activity, pg_prepared_xacts), or set '
+               'lock_timeout for another patience than a minute.';
+end;
+$$;
+
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
 -- Without force it refuses while the queue has registered consumers, or dead letters, also those of
 -- former consumers. The next compaction removes its ticks and positions, and maintenance its empty
--- event tables.
+-- event tables. It waits for transactions that use the queue for a minute, or the session's
+-- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
@@ -1993,15 +2022,15 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
+    v_timeout    constant text := current_setting('lock_timeout');
     v_queue      pgque.queue;
     v_consumers  text;
     v_table      text;
 begin
-    loop
-        v_queue := pgque.find_queue(x_queue_name);
-        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
-        exit when found;
-    end loop;
+    if v_timeout = '0' then
+        perform set_config('lock_timeout', '1min', true);
+    end if;
+    v_queue := pgque.lock_queue_to_drop(x_queue_name);
 
     select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
     from pgque.subscription_base s
@@ -2040,6 +2069,7 @@ begin
                    format('%s_read', v_table));
     -- Last, because the tables are locked now: no transaction that sent under a key still runs.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
+    perform set_config('lock_timeout', v_timeout, true);
     return 1;
 end;
 $$;
@@ -6682,6 +6712,7 @@ create or replace function pgque.maint_retry_events()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue;
@@ -6956,6 +6987,7 @@ create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -7044,20 +7076,26 @@ end;
 $$;
 
 -- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, which
--- allows the next one. A crash between the steps only delays the next rotation.
--- locks: rows of the queues it notes. writes: queue.
+-- allows the next one. A crash between the steps, or a transaction that has locked the queue's row,
+-- only delays the next rotation.
+-- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_noted integer;
 begin
     update pgque.queue
     set queue_switch_step2 = pg_current_xact_id()::text::bigint
-    where queue_switch_step2 is null
-      and queue_switch_step1 <> coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0);
+    where queue_id in (
+        select q.queue_id
+        from pgque.queue q
+        where q.queue_switch_step2 is null
+          and q.queue_switch_step1 <> coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0)
+        for no key update skip locked);
     get diagnostics v_noted = row_count;
     return v_noted;
 end;
@@ -7448,6 +7486,7 @@ create or replace function pgque.maint_rotate_metadata(i_log text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_dropped integer;
@@ -7480,6 +7519,7 @@ create or replace function pgque.maint_rotate_metadata()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_log   text;
@@ -7734,6 +7774,7 @@ create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_done  bigint := 0;
@@ -7792,7 +7833,7 @@ $$;
 
 -- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
 -- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
--- many things it did. What it cannot lock, it leaves for the next call. A step that fails stops no
+-- many things it did. What it cannot lock within a second, it leaves for the next call. A step that fails stops no
 -- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
 -- are copied first, so that no lock is held during the copy. The logs are switched last, since
 -- their locks are kept until commit. The half with the old ticks is emptied after that, since
@@ -7804,6 +7845,7 @@ create or replace function pgque.maint()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_step     record;
@@ -7879,6 +7921,7 @@ create or replace function pgque.maint_operations(out func_name text, out func_a
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_now constant timestamptz := clock_timestamp();
@@ -7955,6 +7998,7 @@ create or replace function pgque.run_maintenance(i_func_name text, i_func_arg te
 returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
@@ -8547,6 +8591,7 @@ returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 set enable_seqscan = off
+set lock_timeout = '1s'
 as $$
 declare
     v_now    constant timestamptz := clock_timestamp();
@@ -8739,6 +8784,7 @@ create or replace function pgque.maint_idem()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     return pgque.purge_idem(null);
@@ -8751,6 +8797,7 @@ create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -12289,6 +12336,7 @@ create or replace function pgque.maint_cron_log()
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     if date_part('minute', clock_timestamp()) <> 0 then
@@ -12505,17 +12553,20 @@ $$;
 
 -- Brings the functions and rights of each queue to this version. Returns the number of queues. The
 -- installation calls it last, for queues that an older version created.
--- locks: the rows of all queues. writes: the catalog.
+-- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '10s'
 as $$
 declare
     v_queue_id  integer;
     v_queues    integer := 0;
 begin
-    for v_queue_id in select q.queue_id from pgque.queue q order by q.queue_id for update loop
+    for v_queue_id in
+        select q.queue_id from pgque.queue q order by q.queue_id for no key update
+    loop
         perform pgque.build_functions(v_queue_id);
         perform pgque.open_event_tables(v_queue_id);
         v_queues := v_queues + 1;

@@ -1,16 +1,19 @@
 -- Brings the functions and rights of each queue to this version. Returns the number of queues. The
 -- installation calls it last, for queues that an older version created.
--- locks: the rows of all queues. writes: the catalog.
+-- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '10s'
 as $$
 declare
     v_queue_id  integer;
     v_queues    integer := 0;
 begin
-    for v_queue_id in select q.queue_id from pgque.queue q order by q.queue_id for update loop
+    for v_queue_id in
+        select q.queue_id from pgque.queue q order by q.queue_id for no key update
+    loop
         perform pgque.build_functions(v_queue_id);
         perform pgque.open_event_tables(v_queue_id);
         v_queues := v_queues + 1;

@@ -5,11 +5,14 @@
 
 -- Which half of each log is the current one. Only a switch updates it: a REPEATABLE READ
 -- transaction that locks the row gets a serialization failure if a switch happened after its
--- snapshot. Every poll reads these two rows; an index would only make that slower.
+-- snapshot. Every poll reads these two rows; an index would only make that slower. Its rows are
+-- their own replica identity, without which no publication of all tables could let it be updated.
 create table if not exists pgque.log (
     log_name  text not null,
     half      smallint not null check (half in (0, 1))
 );
+
+alter table pgque.log replica identity full;
 
 insert into pgque.log (log_name, half)
 select log_name, 0
