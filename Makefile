@@ -17,8 +17,8 @@ dev: java venv  ## Run the demo with live load and the Dagster UI until Ctrl-C
 	@$(PYTHON) -m demo --interactive
 
 .PHONY: test
-test: java venv  ## Run the tests, two at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
-	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+test: java venv  ## Run the tests, four at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
+	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 4 --dist loadscope $(ARGS)
 
 .PHONY: test-dagster-oldest
 test-dagster-oldest: java venv  ## Run the tests with the oldest supported Dagster, in .venv-dagster-oldest

@@ -36,7 +36,7 @@ def check(root: Path) -> list[Finding]:
     parts = [
         _sources(root, [*manifest.install, *manifest.uninstall], {}),
         *(
-            _sources(root, [ADDON_PROLOGUE, *entries], public)
+            _sources(root, [*ADDON_PROLOGUE, *entries], public)
             for entries in manifest.addons.values()
         ),
     ]

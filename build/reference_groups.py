@@ -142,7 +142,7 @@ GROUPS = (
             "ops/lifecycle.sql",
             "ops/status.sql",
             "ops/uninstall.sql",
-            "ops/regenerate.sql",
+            "ops/upgrade.sql",
             "engine/lineage.sql",
             "engine/restore.sql",
         ),

@@ -24,6 +24,13 @@ from .client.errors import (
 from .client.rights import translated_with_role
 
 ADDONS = ("pgq", "postgremq", "qgres")
+_OWNER_OF_SUPERUSERS_SESSION = """
+select owner.rolname
+from pg_namespace n
+join pg_roles owner on owner.oid = n.nspowner and not owner.rolsuper
+join pg_roles login on login.rolname = session_user and login.rolsuper
+where n.nspname = 'pgque'
+"""
 _ADDONS = "select addon_name, addon_version from pgque.addon order by addon_name"
 
 
@@ -120,6 +127,24 @@ def _as_owner(connection: psycopg.Connection[Any]) -> Iterator[None]:
         raise PermissionDenied(str(error.args[0]), way_out) from cause
 
 
+def _refuse_superuser(url: str) -> None:
+    """Keeps a superuser from calling functions of a schema whose owner is none.
+
+    The scripts refuse this, too, but the version is read before they run.
+
+    Raises:
+        PermissionDenied: naming the owner.
+    """
+    with connect(url) as connection:
+        found = connection.execute(_OWNER_OF_SUPERUSERS_SESSION).fetchone()
+    if found is not None:
+        raise PermissionDenied(
+            f"pgque belongs to {found[0]}, who is no superuser: code of that role could run with "
+            "the rights of this superuser's session",
+            f"Connect as {found[0]}, or as a member of that role who is no superuser.",
+        )
+
+
 def install_if_missing(url: str, addons: Sequence[str] = ()) -> bool:
     """Installs the schema and add-ons that the database lacks; returns whether it did.
 
@@ -141,6 +166,7 @@ def upgrade(url: str, addons: Sequence[str] = ()) -> bool:
     Raises:
         PgqueError: as for `install`.
     """
+    _refuse_superuser(url)
     installed = installed_version(url)
     if installed is not None and _order(installed) >= _order(__version__):
         found = installed_addons(url)
@@ -213,6 +239,7 @@ def uninstall(url: str, *, force: bool = False, addon: str | None = None) -> Non
         UnreadEvents: if queues have unread events and `force` is false.
         PermissionDenied: if the role does not own the schema.
     """
+    _refuse_superuser(url)
     if installed_version(url) is None:
         raise SchemaMissing("this database has no pgque schema")
     if addon is not None and addon not in installed_addons(url):

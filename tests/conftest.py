@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
+from tests.support import class_archive
 from tests.support.debian import DEBIAN_VERSION, DebianPostgres
 from tests.support.programs import is_installed
 
@@ -31,6 +32,20 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 # pytest closes its folders to the user who runs the server for root.
 os.environ.setdefault("PGQUE_OPEN_FOLDERS", "1")
+
+# Folders whose tests start Spark or Dagster, the most expensive first.
+COSTLY = ("live", "dagster", "spark", "client", "demo")
+ROOT = Path(__file__).parent
+# DROP DATABASE sleeps for 100 ms if a session that was closed has not ended yet.
+WAIT_FOR_SESSIONS = """
+do $$ begin
+    for i in 1 .. 25 loop
+        exit when not exists (select from pg_stat_activity where datname = '{database}');
+        perform pg_sleep(0.002);
+        perform pg_stat_clear_snapshot();
+    end loop;
+end $$
+"""
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 4 * 2**30  # of temporary files, more than all tests need at a time
@@ -65,10 +80,11 @@ def server_version() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Gives slow tests more time, and leaves out those that need another server or program."""
+    """Leaves out tests that need another server or program, and puts expensive files first."""
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TEST_SECONDS))
+    items.sort(key=_cost_of_file)
 
     def is_for_another(item: pytest.Item) -> bool:
         mark = item.get_closest_marker("server")
@@ -84,6 +100,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if not is_left_out(item)]
+
+
+def _cost_of_file(item: pytest.Item) -> tuple[int, int, Path]:
+    folder = item.path.relative_to(ROOT).parts[0]
+    rank = COSTLY.index(folder) if folder in COSTLY else len(COSTLY)
+    return rank, -item.path.stat().st_size, item.path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives each worker a file at a time, in that order, so that all end at about the same time."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FileByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            # The tests of that folder share one Dagster.
+            return "live" if nodeid.startswith("tests/live/") else nodeid.split("::")[0]
+
+    config.option.loadscopereorder = False
+    return FileByFile(config, log)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Lets every Spark of these tests start from the archive of its classes."""
+    folders = {item.path.relative_to(ROOT).parts[0] for item in session.items}
+    if "SPARK_SUBMIT_OPTS" not in os.environ and not folders.isdisjoint(COSTLY):
+        os.environ["SPARK_SUBMIT_OPTS"] = class_archive.options()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -167,6 +210,7 @@ def database_url(
         f"create database {name} template {template_database} strategy file_copy",
     )
     yield server.database_url(name)
+    execute(administration, WAIT_FOR_SESSIONS.format(database=name))
     execute(administration, f"drop database {name} with (force)")
 
 

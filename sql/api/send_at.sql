@@ -98,6 +98,7 @@ returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 set enable_seqscan = off
+set lock_timeout = '1s'
 as $$
 declare
     v_now    constant timestamptz := clock_timestamp();

@@ -108,6 +108,7 @@ create or replace function pgque.maint_idem()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     return pgque.purge_idem(null);
@@ -120,6 +121,7 @@ create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);

@@ -131,7 +131,7 @@ declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
     v_caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
-    if i_staging.opened_by is null
+    if i_staging.opened_by is null  -- there is no such staging
        or i_staging.opened_by = v_caller
        or pg_has_role(v_caller, 'pgque_admin', 'member')
        or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
@@ -208,6 +208,7 @@ create or replace function pgque.maint_staging()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_id       bigint;

@@ -5,6 +5,7 @@ create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_done  bigint := 0;

@@ -94,8 +94,9 @@ from pgque.queue q;
 -- Copies the ticks that are still needed to the other half, where nobody reads them before the
 -- switch. It takes no lock on the log, because a consumer that lags may need a million ticks. From
 -- half 0 it copies only if it leaves more ticks behind than it copies, so that the cost per tick is
--- constant, however far a consumer lags; from half 1 it copies at once. Returns 1 when it made a
--- copy.
+-- constant, however far a consumer lags; from half 1 it copies at once. It goes queue by queue: the
+-- log has no statistics, and the planner would join it as a whole with all queues. Returns 1 when it
+-- made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -116,10 +117,14 @@ begin
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
-    select count(*), count(*) filter (where t.tick_id >= n.first_tick)
-    into v_all, v_needed
-    from pgque.tick t
-    left join pgque.needed_tick n on n.queue_id = t.tick_queue;
+    select count(*) into v_all from pgque.tick t;
+    select coalesce(sum(t.ticks), 0) into v_needed
+    from pgque.needed_tick n
+    cross join lateral (
+        select count(*) as ticks
+        from pgque.tick t
+        where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick
+    ) t;
     if v_half = 0 and v_all - v_needed <= greatest(v_needed, 1000) then
         return 0;
     end if;
@@ -132,7 +137,12 @@ begin
     insert into pgque.tick_log
     select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
     from pgque.needed_tick n
-    join pgque.tick t on t.tick_queue = n.queue_id and t.tick_id >= n.first_tick;
+    cross join lateral (
+        select *
+        from pgque.tick l
+        where l.tick_queue = n.queue_id and l.tick_id >= n.first_tick
+        order by l.tick_id
+    ) t;
     perform pgque.keep_tick_history((1 - v_half)::smallint);
     update pgque.log_rotation r set is_copied = true where r.log_name = 'tick';
     return 1;

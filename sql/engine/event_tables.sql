@@ -56,11 +56,10 @@ begin
 end;
 $$;
 
--- What maintenance may drop, each by a statement, some under a lock on their parent: event tables of
--- dropped queues, with the sequences of their ids; groups without queues that get no new ones; and
--- the functions by which producers inserted in earlier versions. An upgrade leaves these, because
--- producers that wait for it are about to call them. The constraint shows that a queue was dropped:
--- while a dump is restored, the queues come after the events.
+-- What maintenance may drop, each by a statement under a lock on its parent: event tables of dropped
+-- queues, with the sequences of their ids, and groups without queues that get no new ones. The
+-- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
+-- events.
 -- locks: none. writes: nothing.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
@@ -84,18 +83,11 @@ begin
     where g.inhparent = 'pgque.event'::regclass
       and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
       and substring(c.relname from '^event_group_([0-9]+)$')::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q)
-    union all
-    select null, format('drop function %s', p.oid::regprocedure)
-    from pg_proc p
-    where p.pronamespace = 'pgque'::regnamespace
-      and (p.proname ~ '^(event_[0-9]+_insert(_short|_as|_bulk)?|dispatch_(insert.*|branches)'
-                       '|build_(dispatch|insert_.*|queue_functions))$'
-           or p.oid = to_regprocedure('pgque.refuse_insert(integer)'));
+          < (select max(q.queue_id) / 64 from pgque.queue q);
 end;
 $$;
 
--- Drops what dropped queues and earlier versions left, at most ten objects per call, because one
+-- Drops what dropped queues left, at most ten objects per call, because one
 -- queue's tables take about fifty locks. Dropping a partition locks its parent exclusively, which
 -- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
 -- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
@@ -118,9 +110,7 @@ begin
             continue when v_left.parent = any (v_busy);
             begin
                 perform pgque.commit_locally();
-                if v_left.parent is not null then
-                    execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
-                end if;
+                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
                 -- Until the lock was taken, the group may have got a queue, or another session dropped it.
                 if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
                     execute v_left.statement;

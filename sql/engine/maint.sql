@@ -1,6 +1,6 @@
 -- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
 -- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
--- many things it did. What it cannot lock, it leaves for the next call. A step that fails stops no
+-- many things it did. What it cannot lock within a second, it leaves for the next call. A step that fails stops no
 -- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
 -- are copied first, so that no lock is held during the copy. The logs are switched last, since
 -- their locks are kept until commit. The half with the old ticks is emptied after that, since
@@ -12,6 +12,7 @@ create or replace function pgque.maint()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_step     record;

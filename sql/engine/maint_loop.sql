@@ -9,6 +9,7 @@ create or replace function pgque.run_maintenance(i_func_name text, i_func_arg te
 returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');

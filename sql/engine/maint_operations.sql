@@ -6,6 +6,7 @@ create or replace function pgque.maint_operations(out func_name text, out func_a
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_now constant timestamptz := clock_timestamp();

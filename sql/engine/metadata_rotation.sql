@@ -17,6 +17,7 @@ create or replace function pgque.maint_rotate_metadata(i_log text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_dropped integer;
@@ -49,6 +50,7 @@ create or replace function pgque.maint_rotate_metadata()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_log   text;

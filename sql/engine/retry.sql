@@ -269,6 +269,7 @@ create or replace function pgque.maint_retry_events()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue;

@@ -146,6 +146,7 @@ create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -234,20 +235,26 @@ end;
 $$;
 
 -- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, which
--- allows the next one. A crash between the steps only delays the next rotation.
--- locks: rows of the queues it notes. writes: queue.
+-- allows the next one. A crash between the steps, or a transaction that has locked the queue's row,
+-- only delays the next rotation.
+-- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_noted integer;
 begin
     update pgque.queue
     set queue_switch_step2 = pg_current_xact_id()::text::bigint
-    where queue_switch_step2 is null
-      and queue_switch_step1 <> coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0);
+    where queue_id in (
+        select q.queue_id
+        from pgque.queue q
+        where q.queue_switch_step2 is null
+          and q.queue_switch_step1 <> coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0)
+        for no key update skip locked);
     get diagnostics v_noted = row_count;
     return v_noted;
 end;

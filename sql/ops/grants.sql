@@ -13,15 +13,15 @@ revoke all on
     pgque.event_template, pgque.idem
 from pgque_reader, pgque_writer, pgque_admin;
 
+-- Payloads that wait are for those who read payloads.
 grant select on
-    pgque.config, pgque.dead_letter, pgque.delayed_events,
+    pgque.config, pgque.dead_letter, pgque.delayed_events, pgque.retry_queue,
     pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,
     pgque.partition_held
 to pgque_reader, pgque_admin;
 
 grant select on
-    pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
-    pgque.event_template, pgque.addon
+    pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.event_template, pgque.addon
 to pgque_reader, pgque_writer, pgque_admin;
 
 -- It shows every producer's keys.

@@ -157,6 +157,7 @@ create or replace function pgque.maint_cron_log()
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     if date_part('minute', clock_timestamp()) <> 0 then

@@ -1,7 +1,5 @@
 -- Removes the schema unless events are unread, as pgque.uninstall() does. To remove unread events
 -- as well, run instead: select pgque.uninstall(true);
-set local search_path = pg_catalog, pg_temp;
-set local client_min_messages = warning;
 do $$
 begin
     if to_regprocedure('pgque.uninstall(boolean)') is not null then

@@ -14,11 +14,6 @@ create table if not exists pgque.event_template (
     ev_extra4  text
 );
 
--- In earlier versions the event tables had these defaults, and not the template.
-alter table pgque.event_template
-    alter column ev_time set default now(),
-    alter column ev_txid set default pg_current_xact_id();
-
 -- Producers insert into this table, by one statement with a cached plan for all queues, and its
 -- partitions keep the events. ev_table = 4 * queue_id + child names the event table of a row. There
 -- are three levels, so that no level has many partitions, which a session loads at its first insert:

@@ -5,11 +5,14 @@
 
 -- Which half of each log is the current one. Only a switch updates it: a REPEATABLE READ
 -- transaction that locks the row gets a serialization failure if a switch happened after its
--- snapshot. Every poll reads these two rows; an index would only make that slower.
+-- snapshot. Every poll reads these two rows; an index would only make that slower. Its rows are
+-- their own replica identity, without which no publication of all tables could let it be updated.
 create table if not exists pgque.log (
     log_name  text not null,
     half      smallint not null check (half in (0, 1))
 );
+
+alter table pgque.log replica identity full;
 
 insert into pgque.log (log_name, half)
 select log_name, 0
@@ -38,35 +41,3 @@ create table if not exists pgque.log_rotation (
 insert into pgque.log_rotation (log_name)
 values ('tick'), ('position'), ('counter'), ('history')
 on conflict do nothing;
-
--- Earlier versions had one table of ticks and one of positions. Their rows move to the first halves
--- (schema/tick.sql, schema/partition.sql); the tables are dropped when no view reads them any more
--- (ops/regenerate.sql). Functions that take or return their rows are dropped and created again.
-do $$
-declare
-    v_name        regprocedure;
-    v_constraint  name;
-begin
-    if (select c.relkind from pg_class c where c.oid = to_regclass('pgque.tick'))
-       is distinct from 'r' then
-        return;
-    end if;
-    drop view if exists pgque.tick_retention;
-    for v_name in
-        select p.oid::regprocedure
-        from pg_proc p
-        join pg_class c on c.oid in ('pgque.tick'::regclass, 'pgque.position_log'::regclass)
-        where p.prorettype = c.reltype or c.reltype = any (p.proargtypes::oid[])
-    loop
-        execute format('drop function %s', v_name);  -- quoted: by regprocedure
-    end loop;
-    alter table pgque.tick rename to tick_before;
-    alter table pgque.position_log rename to position_before;
-    for v_constraint in  -- the new table takes these names
-        select c.conname from pg_constraint c where c.conrelid = 'pgque.position_before'::regclass
-    loop
-        execute format('alter table pgque.position_before rename constraint %I to %I',
-                       v_constraint, format('%s_before', v_constraint));
-    end loop;
-end;
-$$;

@@ -18,22 +18,15 @@ $$;
 -- Shows whether this database came from pg_dump and pg_restore, with transaction ids of another
 -- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
 -- pg_upgrade and a template keep it, and keep the transaction ids. first_txid is newer than all
--- that the restore loaded. In earlier versions each REFRESH changed the row.
+-- that the restore loaded.
 do $$
 begin
     if to_regclass('pgque.origin') is null then
         create materialized view pgque.origin as
         select o.origin_id, o.first_txid from pgque.find_origin() o;
-    elsif pg_get_viewdef('pgque.origin'::regclass) not like '%find_origin%' then
-        create materialized view pgque.origin_kept as
-        select o.origin_id, o.first_txid from pgque.find_origin() o;
-        drop materialized view pgque.origin;
-        alter materialized view pgque.origin_kept rename to origin;
     end if;
 end;
 $$;
-
-alter table pgque.config add column if not exists origin_id uuid;
 
 update pgque.config
 set origin_id = (select o.origin_id from pgque.origin o)

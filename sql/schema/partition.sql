@@ -41,23 +41,6 @@ create table if not exists pgque.partition_held (
     primary key (sub_id, ev_id)
 );
 
--- The positions of an earlier version.
-do $$
-declare
-    v_columns text;
-begin
-    if to_regclass('pgque.position_before') is not null then
-        select string_agg(format('%I', a.attname), ', ' order by a.attnum) into v_columns
-        from pg_attribute a
-        where a.attrelid = 'pgque.position_before'::regclass and a.attnum > 0
-          and not a.attisdropped;
-        execute format(  -- quoted: above
-            'insert into pgque.position_log_0 (%s) select %s from pgque.position_before', v_columns,
-            v_columns);
-    end if;
-end;
-$$;
-
 -- Each slot with its newest position.
 create or replace view pgque.slot_state as
 select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id,

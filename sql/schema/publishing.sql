@@ -39,8 +39,6 @@ create table if not exists pgque.staging (
     staging_id  bigint generated always as identity primary key,
     queue_id    integer not null,
     used_at     timestamptz not null,
-    published   bigint
+    published   bigint,
+    opened_by   name
 );
-
--- The role that opened it; null for rows of an earlier version, which did not record it.
-alter table pgque.staging add column if not exists opened_by name;

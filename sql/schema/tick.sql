@@ -28,16 +28,6 @@ select t.*
 from pgque.tick_log t
 where t.half = (select l.half from pgque.log l where l.log_name = 'tick');
 
-do $$
-begin
-    if to_regclass('pgque.tick_before') is not null then
-        insert into pgque.tick_log
-        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 0
-        from pgque.tick_before t;
-    end if;
-end;
-$$;
-
 -- Queues that the next ticker run ticks whatever their thresholds are. One row per request: a tick
 -- deletes the requests that its own snapshot sees, and keeps those whose events came too late for
 -- it.
@@ -54,7 +44,3 @@ create table if not exists pgque.tick_state (
     queue_id   integer primary key references pgque.queue on delete cascade,
     left_some  boolean not null default false
 ) with (fillfactor = 50);
-
-insert into pgque.tick_state (queue_id)
-select q.queue_id from pgque.queue q
-on conflict do nothing;

@@ -5,12 +5,6 @@ create table if not exists pgque.version_history (
     primary key (installed_at, version)
 );
 
--- 0.1.0 recorded its version in pgque.config only.
-insert into pgque.version_history (version, installed_at)
-select c.schema_version, c.installed_at
-from pgque.config c
-where not exists (select from pgque.version_history);
-
 -- If a newer version is installed, its trigger refuses this statement.
 insert into pgque.config (schema_version) values ('@VERSION@')
 on conflict (singleton) do update set schema_version = excluded.schema_version;

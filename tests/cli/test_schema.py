@@ -21,8 +21,7 @@ from tests.cli.conftest import Pgque, Refused
 from tests.conftest import Server
 from tests.support.databases import empty_database
 from tests.support.events import claim, publish
-
-RELEASED = Path(__file__).parents[1] / "released"
+from tests.support.released import RELEASES
 
 
 def run(*arguments: str) -> Result:
@@ -156,12 +155,12 @@ class TestInstalling:
         assert "orders" in run("--url", empty, "queues").output
 
     def test_an_older_schema_is_upgraded_and_the_versions_are_named(self, empty: str) -> None:
-        (oldest, *_) = sorted(RELEASED.glob("*.sql"))
+        oldest = RELEASES[0]
         with psycopg.connect(empty, autocommit=True) as connection:
-            connection.execute(oldest.read_bytes())
+            connection.execute(oldest.sql())
         assert "pgque install" in run("--url", empty, "uninstall").stderr
         upgraded = run("--url", empty, "install").output
-        assert upgraded == f"upgraded pgque from {oldest.stem} to {__version__}\n"
+        assert upgraded == f"upgraded pgque from {oldest.version} to {__version__}\n"
         assert run("--url", empty, "uninstall").exit_code == 0
 
     def test_an_older_package_does_not_touch_a_newer_schema(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import INSTALL_SQL
 from tests.engine.test_event_tables import make_queues_up_to, received, tables
 from tests.support.databases import empty_database
 from tests.support.queues import (
@@ -26,7 +25,6 @@ from tests.support.queues import (
 
 Another = Callable[[], Connection]
 
-RELEASED = Path(__file__).parents[1] / "released" / "0.2.0.sql"
 MAINTAIN = "select pgque.maint_event_tables()"
 
 # Holds a session at DROP TABLE while another one has the lock 15. It polls: the session waits for
@@ -208,20 +206,6 @@ def test_a_dump_that_waits_for_a_drop_fails_instead_of_lacking_events(
         wait_until_blocked(db, dumping)
     with refused("42P01", "event_1"):
         locked.result()
-
-
-def test_an_upgrade_keeps_who_may_read_a_queues_table(empty: str) -> None:
-    with connect(empty) as db:
-        db.execute(RELEASED.read_bytes())
-        make_queue(db)
-        db.execute("create role analyst; grant select, insert on pgque.event_1 to analyst")
-        try:
-            db.execute(INSTALL_SQL.read_bytes())
-            for role in ("analyst", "pgque_reader"):
-                assert value(db, "select has_table_privilege(%s, 'pgque.event_1', 'select')", role)
-            assert not value(db, "select has_table_privilege('analyst', 'pgque.event_1', 'insert')")
-        finally:
-            db.execute("drop owned by analyst; drop role analyst")
 
 
 class TestUninstalling:

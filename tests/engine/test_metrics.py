@@ -23,11 +23,9 @@ from tests.support.queues import (
     compact_positions,
     compact_ticks,
     drain,
-    events,
     finish,
     last_tick,
     make_queue,
-    next_batch,
     open_batch,
     refused,
     rotate,
@@ -378,19 +376,3 @@ class TestCompaction:
         compact_counters(worked)
         with refused("40001", "roll back and try again"):
             old.execute(f"select * from pgque.{call}".encode())
-
-
-def test_an_upgrade_from_the_first_release_counts_from_there(
-    db: Connection, another: Another
-) -> None:
-    db.execute("drop schema pgque cascade")
-    db.execute((SQL.parent / "tests/released/0.1.0.sql").read_bytes())
-    make_queue(db)
-    work(db)
-    open_batch(db, "x", "y")
-    db.execute((SQL / "pgque.sql").read_bytes())
-    assert counters(db) == (7, 0, 0, 2)
-    finish(db, next_batch(db))
-    work(db)
-    assert counters(db) == (12, 7, 1, 4)
-    assert events(db, open_batch(db, "z")) != []

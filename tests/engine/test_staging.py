@@ -353,14 +353,3 @@ def test_an_admin_aborts_the_staging_of_another(db: Connection, owner: Connectio
     abort(db, staging)
     db.execute("reset role")
     assert rows(db, "select from pgque.staging") == []
-
-
-def test_a_staging_of_an_earlier_version_is_still_published(
-    db: Connection, owner: Connection
-) -> None:
-    make_queue(db)
-    staging = open_staging(db)
-    db.execute("update pgque.staging set opened_by = null")
-    txid = write(owner, staging, "a")
-    publish(owner, staging, [txid], 1)
-    assert sent(db) == ["a"]

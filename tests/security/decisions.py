@@ -56,7 +56,8 @@ is_snapshot_held maint_steps move_positions note_switch snapshot_holders write_p
 append_position append_slot apply_disable_insert
 batch_select
 attach_event_child attach_event_table create_event_parent event_bytes left_objects
-move_event_tables read_messages
+lock_queue_to_drop
+read_messages
 build_functions check_adopted check_batch_limits check_lease find_deployed
 check_lease_holder
 check_logs_visible check_may_settle check_not_leased check_only_batch

@@ -28,9 +28,7 @@ SEEN_BY_READERS = {
 }
 READING = ("pgque_reader", "pgque_admin")
 # As in PgQ, and the names of add-ons.
-SEEN_BY_WRITERS = {
-    *("queue", "consumer", "tick", "subscription", "retry_queue", "event_template", "addon")
-}
+SEEN_BY_WRITERS = {"queue", "consumer", "tick", "subscription", "event_template", "addon"}
 # Not into the one that rotation empties next, which is event_N_1 while event_N_0 is current.
 WRITTEN_BY_WRITERS = {
     f"event_N_{child}.{column}"

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tests.conftest import INSTALL_SQL
 from tests.support.queues import Connection, rows, value
 from tests.support.readings import Event
+from tests.support.released import RELEASES
 
 INSTALL = INSTALL_SQL.read_bytes()
-OLDEST = min((INSTALL_SQL.parents[1] / "tests" / "released").glob("*.sql")).read_bytes()
+OLDEST = RELEASES[0].sql()
 
 MAX_RETRIES = 2
 QUEUES = ("q", "r", "quiet")

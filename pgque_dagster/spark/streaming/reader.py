@@ -29,16 +29,13 @@ class CheckpointMismatch(PgqueError):
 
 @dataclass(frozen=True)
 class TickOffset:
-    """An offset of Spark's checkpoint: a tick, and whose it is.
-
-    Checkpoints of earlier versions have no fingerprint.
-    """
+    """An offset of Spark's checkpoint: a tick, and whose it is."""
 
     queue: str
     consumer: str
     registration: int
     tick: int
-    fingerprint: str | None = None
+    fingerprint: str | None
 
     @property
     def at(self) -> Tick:

@@ -50,10 +50,3 @@ begin
     delete from postgremq.topic_log l where l.topic_name = p_topic;
 end;
 $$;
-
--- Logs that were made before queues noted which add-on created them.
-update pgque.queue p
-set queue_addon = 'postgremq'
-from postgremq.topic_log l
-where l.queue_name = p.queue_name
-  and p.queue_addon = '';

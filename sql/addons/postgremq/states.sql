@@ -132,15 +132,4 @@ create table if not exists postgremq.rotation_part (
     holders  text[]
 );
 
--- An installation of an earlier state of this version has the table without these. Not "if not exists":
--- that would lock the table each time.
-do $$
-begin
-    if not exists (select from pg_attribute a
-                   where a.attrelid = 'postgremq.rotation_part'::regclass and a.attname = 'late') then
-        alter table postgremq.rotation_part add column turn bigint, add column late bigint;
-    end if;
-end;
-$$;
-
 insert into postgremq.rotation_part (part) values (0), (1) on conflict do nothing;

@@ -97,10 +97,3 @@ begin
     update qgres._queue q set log_queue = null where q.queue_id = v_queue.queue_id;
 end;
 $$;
-
--- Logs that were made before queues noted which add-on created them.
-update pgque.queue p
-set queue_addon = 'qgres'
-from qgres._queue q
-where q.log_queue = p.queue_name
-  and p.queue_addon = '';

@@ -1,0 +1,183 @@
+"""No maintenance, upgrade or drop waits without limit for somebody else (promise 7)."""
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tests.conftest import INSTALL_SQL
+from tests.support.queues import (
+    Connection,
+    finish,
+    make_queue,
+    next_batch,
+    refused,
+    rotate,
+    rows,
+    send,
+    tick,
+    value,
+)
+
+Another = Callable[[], Connection]
+# More than any of these steps may wait for one lock, and less than for ever.
+PATIENCE = "8s"
+MODES = (
+    "row exclusive",
+    "share row exclusive",
+    # Every step waits its second for every table.
+    pytest.param("access exclusive", marks=pytest.mark.slow),
+)
+
+
+@pytest.fixture
+def busy(db: Connection) -> Connection:
+    """A queue in which each step of maintenance has something to do."""
+    make_queue(db, rotation_period="1 microsecond", max_retries="3")
+    db.execute("select pgque.set_metadata_rotation_period('0')")
+    for _ in range(3):
+        ids = send(db, "a", "b")
+        tick(db)
+        batch = next_batch(db)
+        value(db, "select pgque.nack_batch(%s, %s, '0 seconds', 'torn')", batch, ids[:1])
+        finish(db, batch)
+        rotate(db)
+    value(db, "select pgque.send_at('q', 't', 'later'::text, now() - interval '1 s')")
+    value(db, "select pgque.send_idem('q', 't', 'once'::text, 'key', '1 microsecond')")
+    db.execute(f"set statement_timeout = '{PATIENCE}'")
+    return db
+
+
+def steps(db: Connection) -> list[str]:
+    """All calls of maintenance that a scheduler may make."""
+    found = rows(
+        db,
+        "select case when func_arg is null then format('select pgque.%I()', func_name)"
+        " else format('select pgque.%I(%L)', func_name, func_arg) end from pgque.maint_steps()",
+    )
+    return ["select pgque.maint()", *(call for (call,) in found)]
+
+
+def tables(db: Connection) -> list[str]:
+    return [
+        name
+        for (name,) in rows(
+            db,
+            "select oid::regclass::text from pg_class where relnamespace = 'pgque'::regnamespace"
+            " and relkind in ('r', 'p') order by 1",
+        )
+    ]
+
+
+@pytest.mark.parametrize("hold", ["rows", *MODES])
+def test_maintenance_waits_for_nobodys_lock_for_long(
+    busy: Connection, another: Another, hold: str
+) -> None:
+    """Each kind of lock on each table in turn. A step that is held up fails soon, with a reason."""
+    holder = another()
+    hung = []
+    calls = steps(busy)
+    for table in tables(busy):
+        with holder.transaction(force_rollback=True):
+            if hold == "rows":
+                holder.execute(f"select from {table} for update".encode())
+            else:
+                holder.execute(f"lock table only {table} in {hold} mode".encode())
+            for call in calls:
+                try:
+                    busy.execute(call.encode())
+                except psycopg.errors.QueryCanceled:
+                    hung.append((table, call))
+                except psycopg.errors.LockNotAvailable:
+                    pass
+    assert hung == []
+
+
+def test_a_queue_that_is_being_configured_holds_up_no_other(
+    db: Connection, another: Another
+) -> None:
+    for name in ("q", "other"):
+        make_queue(db, name, rotation_period="1 microsecond")
+        value(db, "select pgque.maint_rotate_tables_step1(%s)", name)
+    with another().transaction() as open_transaction:
+        open_transaction.connection.execute(
+            "select pgque.set_queue_config('q', 'max_retries', '9')"
+        )
+        assert value(db, "select pgque.maint_rotate_tables_step2()") == 1
+    assert value(db, "select pgque.maint_rotate_tables_step2()") == 1
+
+
+class TestPreparedTransactions:
+    @pytest.fixture
+    def prepared(self, db: Connection, another: Another) -> Iterator[None]:
+        """A scheduled event in a transaction that is prepared."""
+        make_queue(db)
+        producer = another()
+        producer.execute("begin")
+        value(producer, "select pgque.send_at('q', 't', 'x'::text, now() + interval '1 day')")
+        try:
+            producer.execute("prepare transaction 'scheduled'")
+        except psycopg.errors.ObjectNotInPrerequisiteState:
+            pytest.skip("the server has no prepared transactions")
+        yield
+        db.execute("rollback")
+        db.execute("rollback prepared 'scheduled'")
+
+    @pytest.mark.usefixtures("prepared")
+    def test_a_drop_gives_up_and_says_why(self, db: Connection) -> None:
+        db.execute("set lock_timeout = '100ms'")
+        with refused("55P03", '"q"', "prepared"):
+            value(db, "select pgque.drop_queue('q', true)")
+        assert value(db, "show lock_timeout") == "100ms"
+        assert value(db, "select count(*) from pgque.queue") == 1
+
+    @pytest.mark.usefixtures("prepared")
+    def test_the_queues_functions_are_made_anew_at_once(self, db: Connection) -> None:
+        db.execute(f"set statement_timeout = '{PATIENCE}'")
+        assert value(db, "select pgque.upgrade_schema()") == 1
+
+
+def test_a_drop_leaves_the_sessions_lock_timeout(db: Connection) -> None:
+    make_queue(db)
+    db.execute("set lock_timeout = 0")
+    with db.transaction():
+        value(db, "select pgque.drop_queue('q', true)")
+        assert value(db, "show lock_timeout") == "0"
+
+
+class TestLogicalReplication:
+    """A publication of all tables demands a replica identity of each that is changed in place."""
+
+    # Rows are only inserted, and tables truncated.
+    APPEND_ONLY = r"^(event(_template|_group_\d+|_\d+.*)?|(tick|position|counter)_log.*|history)$"
+
+    def test_each_table_that_is_changed_in_place_has_one(self, db: Connection) -> None:
+        make_queue(db)
+        assert (
+            rows(
+                db,
+                "select relname from pg_class c where relnamespace = 'pgque'::regnamespace"
+                " and relkind in ('r', 'p') and relname !~ %s and relreplident <> 'f'"
+                " and not exists (select from pg_index where indrelid = c.oid and indisprimary)",
+                self.APPEND_ONLY,
+            )
+            == []
+        )
+
+    def test_everything_works_beside_it(self, db: Connection) -> None:
+        db.execute("create publication everything for all tables")
+        make_queue(db, rotation_period="1 microsecond", max_retries="0")
+        db.execute("select pgque.set_metadata_rotation_period('0')")
+        for _ in range(3):
+            ids = send(db, "a", "b")
+            tick(db)
+            batch = next_batch(db)
+            value(db, "select pgque.nack_batch(%s, %s, '0 seconds', 'torn')", batch, ids[:1])
+            finish(db, batch)
+            rotate(db)
+            for call in steps(db):
+                db.execute(call.encode())
+        assert value(db, "select pgque.maint_rotate_metadata('tick')") >= 0
+        assert value(db, "select pgque.dlq_replay_all('q')")[0] == "3"
+        db.execute(INSTALL_SQL.read_bytes())
+        value(db, "select pgque.drop_queue('q', true)")
