@@ -3,13 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
+from pgque_dagster import (
+    DeltaBatchIOManager,
+    IcebergBatchIOManager,
+    ParquetBatchIOManager,
+    PgqueResource,
+    SparkBatch,
+    pgque_asset,
+)
 from pgque_dagster.client import Client
 from pgque_dagster.client.encoding import Payload
 from tests.dagster.support import SessionHolder, StoringIOManager, forgetful_instance
@@ -115,6 +123,16 @@ class Orders:
 @pytest.fixture
 def orders(client: Client, spark: SparkSession) -> Orders:
     return Orders(client, spark)
+
+
+@pytest.fixture(params=["parquet", "delta", "iceberg"])
+def manager(request: pytest.FixtureRequest, orders: Orders, tmp_path: Path) -> Any:
+    session = SessionHolder(orders.spark)
+    if request.param == "iceberg":
+        pgque = PgqueResource(url=orders.client.url)
+        return IcebergBatchIOManager(pgque=pgque, warehouse=str(tmp_path), pyspark=session)
+    kind = ParquetBatchIOManager if request.param == "parquet" else DeltaBatchIOManager
+    return kind(base_dir=str(tmp_path), pyspark=session)
 
 
 def error_of(result: Result) -> str:

@@ -1,5 +1,5 @@
-"""The fixture that the tests of this folder share."""
+"""The fixtures that the tests of this folder share."""
 
-from tests.dagster.orders import orders
+from tests.dagster.orders import manager, orders
 
-__all__ = ["orders"]
+__all__ = ["manager", "orders"]

@@ -11,7 +11,6 @@ from pyspark.sql import functions as f
 
 from pgque_dagster import (
     DeltaBatchIOManager,
-    IcebergBatchIOManager,
     ParquetBatchIOManager,
     PgqueResource,
     PostgresBatchIOManager,
@@ -47,16 +46,6 @@ def events(batch: SparkBatch) -> DataFrame:
 
 hourly = windows(events)
 listed = windows(texts)
-
-
-@pytest.fixture(params=["parquet", "delta", "iceberg"])
-def manager(request: pytest.FixtureRequest, orders: Orders, tmp_path: Path) -> Any:
-    session = SessionHolder(orders.spark)
-    if request.param == "iceberg":
-        pgque = PgqueResource(url=orders.client.url)
-        return IcebergBatchIOManager(pgque=pgque, warehouse=str(tmp_path), pyspark=session)
-    kind = ParquetBatchIOManager if request.param == "parquet" else DeltaBatchIOManager
-    return kind(base_dir=str(tmp_path), pyspark=session)
 
 
 def stored(manager: Any, upstream: dg.AssetsDefinition = hourly) -> list[tuple[int, str]]:
