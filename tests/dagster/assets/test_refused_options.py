@@ -63,7 +63,11 @@ def totals(batch: SparkBatch) -> list[str]:
         (one, {"io_manager_key": "a", "io_manager_def": StoringIOManager()}, "not both"),
         (one, {"owner": "x"}, "has no option owner: did you mean"),
         *(
-            (decorator, {**more, "consumr": "x"}, f"^@{name} has no option consumr: .* name,.* queue,")
+            (
+                decorator,
+                {**more, "consumr": "x"},
+                f"^@{name} has no option consumr: .* name,.* queue,",
+            )
             for decorator, more, name in (
                 (one, {}, "pgque_asset"),
                 (replay, {}, "pgque_replay_asset"),
