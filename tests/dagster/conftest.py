@@ -8,7 +8,6 @@ import pytest
 
 from pgque_dagster.client import Client
 from tests.support.events import make_queue
-from tests.support.table_io_managers import make_table
 
 
 @pytest.fixture
@@ -46,9 +45,3 @@ def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     from pgque_dagster.client import Limits
 
     monkeypatch.setattr(claims, "_AT_ONCE", Limits(max_count=1))
-
-
-@pytest.fixture
-def stored_table(client: Client) -> None:
-    """The table that the IO managers of `tests.support.table_io_managers` store in."""
-    make_table(client.url)

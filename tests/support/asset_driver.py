@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
 
 import dagster as dg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pgque_dagster import PgqueResource, PostgresBatchIOManager, SparkBatch, pgque_asset
+from tests.dagster.support import SessionHolder
 
 POINTS = (
     "before the write",
@@ -23,16 +22,7 @@ POINTS = (
     "inside the ack",
     "after the ack",
 )
-# Renewals get through on a loaded machine.
-LEASE = timedelta(seconds=3)
 BALANCE = "create table balance (account text primary key, amount bigint not null)"
-
-
-class Session:
-    """The resource pyspark."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark_session = spark
 
 
 class Reaching(PostgresBatchIOManager):
@@ -51,12 +41,7 @@ def run(spark: SparkSession, url: str, at: Callable[[str], None]) -> dg.ExecuteI
     global _reached
     _reached = at
 
-    @pgque_asset(
-        queue="orders",
-        consumer="revenue",
-        lease_ttl=LEASE,
-        io_manager_key="balances",
-    )
+    @pgque_asset(queue="orders", consumer="revenue", io_manager_key="balances")
     def balance(batch: SparkBatch) -> DataFrame:
         at("before the write")
         batch.before_ack(lambda connection: at("inside the ack"))
@@ -65,31 +50,27 @@ def run(spark: SparkSession, url: str, at: Callable[[str], None]) -> dg.ExecuteI
         return frame.withColumn("account", reach("account"))
 
     pgque = PgqueResource(url=url)
-    resources: dict[str, Any] = {
-        "pgque": pgque,
-        "pyspark": Session(spark),
-        "balances": Reaching(pgque=pgque, mode="add", key=["account"]),
-    }
-    result = dg.materialize([balance], resources=resources, raise_on_error=False)
+    balances = Reaching(pgque=pgque, mode="add", key=["account"])
+    result = dg.materialize(
+        [balance],
+        resources={"pgque": pgque, "pyspark": SessionHolder(spark), "balances": balances},
+        raise_on_error=False,
+    )
     at("after the ack")
     return result
 
 
-def killing(driver: int, point: str) -> Callable[[str], None]:
-    def at(reached: str) -> None:
+def main() -> None:
+    url, point = sys.argv[1:]
+    driver = os.getpid()
+
+    def kill(reached: str) -> None:
         if reached == point:
             os.kill(driver, signal.SIGKILL)
 
-    return at
-
-
-def main() -> None:
-    url, point = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    )
-    run(spark, url, killing(os.getpid(), point))
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    run(builder.getOrCreate(), url, kill)
 
 
 if __name__ == "__main__":

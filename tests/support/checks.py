@@ -18,9 +18,17 @@ def revenue(batch: SparkBatch) -> int:
     return batch.event_count
 
 
-def give_up(client: Client, *payloads: str, reason: str = "no good", queue: str = "orders") -> None:
-    publish(client, payloads, queue)
-    batch = claim(client, queue)
+def give_up(
+    client: Client,
+    *payloads: str,
+    reason: str = "no good",
+    queue: str = "orders",
+    consumer: str = "revenue",
+) -> None:
+    """Has a consumer give up all events of its next batch, after these are sent."""
+    if payloads:
+        publish(client, payloads, queue)
+    batch = claim(client, queue, consumer)
     batch.dead_letter([event.msg_id for event in batch.events()], reason=reason)
     batch.ack()
 

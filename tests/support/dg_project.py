@@ -1,12 +1,13 @@
 """A project as `dg` makes it, in a folder of its own."""
 
-import os
+import contextlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import dagster as dg
+import pytest
+from click.testing import CliRunner
+from dagster_dg_cli.cli import create_dg_cli
 
 _CONFIG = """\
 [tool.dg]
@@ -47,19 +48,13 @@ class DgProject:
         (folder / "pyproject.toml").write_text(_CONFIG.format(name=self._name))
 
     def run(self, *arguments: str, fails: bool = False) -> str:
-        """Runs `dg`; returns what it printed."""
-        done = subprocess.run(
-            [Path(sys.executable).with_name("dg"), *arguments],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-        printed = done.stdout + done.stderr
-        assert bool(done.returncode) == fails, printed
-        return printed
+        """Runs `dg` in this process, where a second start is quick; returns what it printed."""
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(self.folder):
+            patch.syspath_prepend(self.folder)
+            patch.setenv("PYTHONPATH", str(self.folder))
+            done = CliRunner(env={"COLUMNS": "200"}).invoke(create_dg_cli(), arguments)
+        assert bool(done.exit_code) == fails, f"{done.output}\n{done.exception}"
+        return done.output
 
     def write(self, name: str, text: str) -> None:
         """Declares a component."""

@@ -1,58 +1,204 @@
 """A batch is acked when its whole output is stored and checked, whatever shape its results have.
 
-Each shape runs over three batches of one run, so that the second is stored as later batches are. A
-table in Postgres shows what was stored, and the queue shows what it still delivers.
+Each shape is tried with the first batch of a run, whose results Dagster stores, and with a later
+one, whose results pgque stores.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset, pgque_replay_asset
-from pgque_dagster.client import Client
-from tests.dagster.assets.shapes import (
-    BLOCKING,
-    GOOD,
-    MANAGERS,
-    SENT,
-    Shape,
-    check,
-    fails,
-    function,
-    good_for,
-    passes,
-    run,
-    shapes,
-    still_delivered,
-    yields,
+from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, texts
+from tests.support.events import claim
+
+pytestmark = pytest.mark.usefixtures("one_event_a_batch")
+
+SENT = ["a", "b", "c"]
+BATCHES = [[text] for text in SENT]
+kept = partial(consuming, name="kept", max_batches=9)
+Made = Callable[[list[str]], Any]
+
+
+class Table(dg.IOManager):
+    """Keeps what it is given by asset; an attempt takes the place of an earlier one."""
+
+    batch_safe = True
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], list[str]] = {}
+
+    def store(self, asset: str, batch_id: int, payloads: list[str]) -> None:
+        self._rows[asset, batch_id] = payloads
+
+    def stored(self, asset: str) -> list[str]:
+        return sorted(each for key, rows in self._rows.items() if key[0] == asset for each in rows)
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> Any:
+        batch_id = (context.output_metadata or {})["pgque/batch_id"].value
+        self.store(context.asset_key.to_user_string(), int(str(batch_id)), list(obj))
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        raise NotImplementedError
+
+
+class YieldingTable(Table):
+    """Its `handle_output` is a generator, which does nothing until somebody iterates it."""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:
+        super().handle_output(context, obj)
+        context.log_event(dg.AssetObservation("table", metadata={"logged": len(obj)}))
+        yield dg.AssetMaterialization("table", metadata={"payloads": len(obj)})
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a function returns for a batch's payloads, and the asset options that belong to it."""
+
+    name: str
+    make: Made
+    options: dict[str, Any] = field(default_factory=dict)
+    assets: tuple[str, ...] = ("kept",)
+
+    def asset(self, make: Made) -> dg.AssetsDefinition:
+        """The assets of a function that returns what `make` returns for a batch's payloads."""
+
+        def body(batch):  # type: ignore[no-untyped-def]
+            return make(texts(batch))
+
+        if self.assets == ("kept",):
+            return kept(**self.options)(body)
+        outs = {name: dg.AssetOut(is_required=True) for name in self.assets}
+        return pgque_multi_asset(
+            queue="orders", consumer="revenue", outs=outs, max_batches=9, **self.options
+        )(body)
+
+    def replay(self, make: Made) -> dg.AssetsDefinition:
+        def body(batch):  # type: ignore[no-untyped-def]
+            return make(texts(batch))
+
+        return pgque_replay_asset(queue="orders", name="kept", **self.options)(body)
+
+    def wrong_at_b(self, v: list[str]) -> Any:
+        """Returns this shape for b; otherwise all that is asked for."""
+        if v == ["b"]:
+            return self.make(v)
+        specs = self.options.get("check_specs", ())
+        results = [passes(asset_key=each.asset_key, check_name=each.name) for each in specs]
+        return yields(*([v] if self.assets == ("kept",) else both(v)), *results)
+
+
+def two(name: str, make: Made, options: dict[str, Any] | None = None) -> Shape:
+    return Shape(name, make, options or {}, ("totals", "counts"))
+
+
+def shapes(*found: Shape) -> Any:
+    return pytest.mark.parametrize("shape", found, ids=lambda shape: shape.name)
+
+
+def yields(*results: Any) -> Iterator[Any]:
+    yield from results
+
+
+def passes(**names: Any) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=True, **names)
+
+
+def fails(**names: Any) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False, **names)
+
+
+def evaluated(name: str, **options: Any) -> dg.AssetCheckEvaluation:
+    key = dg.AssetKey("kept")
+    return dg.AssetCheckEvaluation(asset_key=key, check_name=name, metadata={}, **options)
+
+
+def check(name: str, asset: str = "kept", *, blocking: bool = True) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(name, asset=asset, blocking=blocking)
+
+
+BLOCKING = {"check_specs": [check("plausible")]}
+
+
+TWO = {
+    "check_specs": [
+        check("plausible", "totals"),
+        check("same", "totals"),
+        check("same", "counts", blocking=False),
+    ]
+}
+
+
+def both(v: list[str]) -> Iterator[Any]:
+    return yields(dg.Output(v, output_name="totals"), dg.Output(v, output_name="counts"))
+
+
+def with_checks(v: list[str], *others: Any) -> Iterator[Any]:
+    """Both outputs, with results of the checks that the other shapes leave out."""
+    given = {(each.asset_key and each.asset_key.path[-1], each.check_name) for each in others}
+    yield from both(v)
+    yield from others
+    for spec in TWO["check_specs"]:
+        if (spec.asset_key.path[-1], spec.name) not in given:
+            yield passes(asset_key=spec.asset_key, check_name=spec.name)
+
+
+@shapes(
+    Shape("a value", lambda v: v),
+    Shape("an Output", lambda v: dg.Output(v)),
+    Shape("a MaterializeResult with a value", lambda v: dg.MaterializeResult(value=v)),
+    Shape("a yielded value", lambda v: yields(v)),
+    Shape("a value and a check", lambda v: (v, passes()), BLOCKING),
+    Shape("an Output and then a check", lambda v: yields(dg.Output(v), passes()), BLOCKING),
+    Shape(
+        "a check in a MaterializeResult",
+        lambda v: dg.MaterializeResult(value=v, check_results=[passes(check_name="plausible")]),
+        BLOCKING,
+    ),
+    Shape(
+        "a check that fails as a warning",
+        lambda v: yields(v, fails(severity=dg.AssetCheckSeverity.WARN)),
+        BLOCKING,
+    ),
+    Shape(
+        "a check that does not block",
+        lambda v: yields(v, fails()),
+        {"check_specs": [check("plausible", blocking=False)]},
+    ),
+    Shape(
+        "records beside the value",
+        lambda v: yields(dg.AssetObservation("elsewhere"), v, dg.AssetMaterialization("beside")),
+    ),
+    Shape("the type that is declared", lambda v: v, {"dagster_type": dg.List[str]}),
+    two("a tuple", lambda v: (v, v)),
+    two("two Outputs", both),
+    two(
+        "two MaterializeResults",
+        lambda v: yields(
+            *(dg.MaterializeResult(value=v, asset_key=k) for k in ("totals", "counts"))
+        ),
+    ),
+    two("outputs and checks", with_checks, TWO),
+    two(
+        "a check that blocks on the other asset only",
+        lambda v: with_checks(v, fails(asset_key="counts", check_name="same")),
+        TWO,
+    ),
 )
-from tests.dagster.support import materialize
-from tests.support.table_io_managers import TableIOManager, store, stored
+def test_what_is_stored_and_checked_is_acked(orders: Orders, shape: Shape) -> None:
+    orders.publish(*BATCHES)
+    table = YieldingTable()
 
-pytestmark = pytest.mark.usefixtures("one_event_a_batch", "stored_table")
-
-
-def asset_of(shape: Shape, body: Callable[[SparkBatch], Any]) -> dg.AssetsDefinition:
-    options = {"queue": "orders", "consumer": "revenue", "name": "kept", "max_batches": 9}
-    return pgque_asset(**{**options, **shape.options})(body)  # type: ignore[arg-type]
+    assert orders.run(shape.asset(shape.make), manager=table).success
+    assert [table.stored(name) for name in shape.assets] == [SENT for _ in shape.assets]
+    assert orders.left() == []
 
 
-@GOOD
-@pytest.mark.parametrize("manager", MANAGERS)
-def test_what_is_stored_and_checked_is_acked(
-    client: Client, spark: SparkSession, shape: Shape, manager: type[TableIOManager]
-) -> None:
-    result = run(client, spark, asset_of(shape, function(shape.make)), manager)
-
-    assert result.success
-    assert stored(client.url, "kept") == SENT
-    assert still_delivered(client) == []
-
-
-BAD = shapes(
+@shapes(
     Shape("None", lambda v: None),
     Shape("nothing yielded", lambda v: yields()),
     Shape("None yielded", lambda v: yields(None)),
@@ -67,12 +213,15 @@ BAD = shapes(
     Shape("another asset", lambda v: dg.MaterializeResult(value=v, asset_key="other")),
     Shape("nothing but a check", lambda v: yields(passes()), BLOCKING),
     Shape("no check", lambda v: v, BLOCKING),
-    Shape(
-        "no check that does not block", lambda v: v, {"check_specs": [check("x", blocking=False)]}
-    ),
+    Shape("no check of a warning", lambda v: v, {"check_specs": [check("x", blocking=False)]}),
     Shape("a failed check without a name", lambda v: yields(v, fails()), BLOCKING),
     Shape("a failed check by its name", lambda v: (v, fails(check_name="plausible")), BLOCKING),
     Shape("a failed check by its asset", lambda v: yields(v, fails(asset_key="kept")), BLOCKING),
+    Shape(
+        "a failed check of what it stored",
+        lambda v: dg.MaterializeResult(value=v, check_results=[fails(check_name="plausible")]),
+        BLOCKING,
+    ),
     Shape("a check that there is not", lambda v: yields(v, passes(check_name="no")), BLOCKING),
     Shape(
         "a check without a name where there are two",
@@ -82,118 +231,134 @@ BAD = shapes(
     Shape("a check that fails and then passes", lambda v: yields(v, fails(), passes()), BLOCKING),
     Shape(
         "an evaluation that fails",
-        lambda v: yields(
-            v,
-            dg.AssetCheckEvaluation(
-                asset_key=dg.AssetKey("kept"),
-                check_name="of its own",
-                passed=False,
-                metadata={},
-                blocking=True,
-            ),
-        ),
+        lambda v: yields(v, evaluated("of its own", passed=False, blocking=True)),
     ),
     Shape(
         "an evaluation in the place of a result",
-        lambda v: yields(
-            v,
-            dg.AssetCheckEvaluation(
-                asset_key=dg.AssetKey("kept"), check_name="plausible", passed=True, metadata={}
-            ),
-        ),
+        lambda v: yields(v, evaluated("plausible", passed=True)),
         BLOCKING,
     ),
     Shape("another type", lambda v: "text", {"dagster_type": dg.List[str]}),
+    two("None", lambda v: None),
+    two("a tuple with None", lambda v: (v, None)),
+    two("nothing yielded", lambda v: yields()),
+    two("one of two", lambda v: yields(dg.Output(v, output_name="totals"))),
+    two("one of two twice", lambda v: yields(*both(v), dg.Output(v, output_name="counts"))),
+    two("too many", lambda v: (v, v, v)),
+    two("no checks", both, TWO),
+    two(
+        "a failed check by its name",
+        lambda v: with_checks(v, fails(asset_key="totals", check_name="same")),
+        TWO,
+    ),
+    two(
+        "a failed check without a name",
+        lambda v: with_checks(v, fails(asset_key="counts")),
+        {"check_specs": [check("only", "totals"), check("other", "counts")]},
+    ),
+    two("a failed check of no asset", lambda v: with_checks(v, fails(check_name="plausible")), TWO),
 )
+def test_what_is_not_stored_or_not_checked_is_not_acked(orders: Orders, shape: Shape) -> None:
+    orders.publish(*BATCHES)
+    asset, table = shape.asset(shape.wrong_at_b), Table()
+
+    later, first = (orders.run(asset, manager=table) for _ in range(2))
+
+    assert (later.success, first.success) == (False, False)
+    assert all("a" in table.stored(name) for name in shape.assets)
+    assert orders.left() == ["b", "c"]
 
 
-@BAD
-@pytest.mark.parametrize("wrong", ["a", "b"], ids=["first batch", "later batch"])
-def test_what_is_not_stored_or_not_checked_is_not_acked(
-    client: Client, spark: SparkSession, shape: Shape, wrong: str
-) -> None:
-    body = function(good_for(shape), shape.make, wrong)
-    result = run(client, spark, asset_of(shape, body))
-    acked = SENT[: SENT.index(wrong)]
+# Replays
+
+
+def run_replay(orders: Orders, asset: dg.AssetsDefinition, table: Table) -> Result:
+    first, *_, last = orders.consume(*BATCHES)
+    config = {"from_tick": first, "to_tick": last, "max_events": 1}
+    return orders.run(asset, manager=table, config=config)
+
+
+@shapes(
+    Shape("a value and a check", lambda v: (v, passes()), BLOCKING),
+    Shape("the type that is declared", lambda v: v, {"dagster_type": dg.List[str]}),
+)
+def test_a_replay_stores_all_of_its_range(orders: Orders, shape: Shape) -> None:
+    table = YieldingTable()
+
+    assert run_replay(orders, shape.replay(shape.make), table).success
+    assert table.stored("kept") == SENT
+    assert orders.consumers() == ["revenue"]
+
+
+@shapes(
+    Shape("None", lambda v: None),
+    Shape("a MaterializeResult without a value", lambda v: dg.MaterializeResult()),
+    Shape("a failed check", lambda v: yields(v, fails()), BLOCKING),
+)
+def test_a_replay_stops_at_what_is_not_stored_or_not_checked(orders: Orders, shape: Shape) -> None:
+    table = Table()
+    result = run_replay(orders, shape.replay(shape.wrong_at_b), table)
+    (consumer,) = set(orders.consumers()) - {"revenue"}
+    waiting = [event.payload for event in claim(orders.client, consumer=consumer).events()]
 
     assert not result.success
-    assert set(acked) <= set(stored(client.url, "kept"))
-    assert still_delivered(client) == SENT[len(acked) :]
+    assert "a" in table.stored("kept")
+    assert waiting == ["b"]
+    if isinstance(shape.make([]), dg.MaterializeResult):
+        assert "but got no value" in error_of(result)
 
 
 # Functions that store their results themselves
 
 
-def storing(client: Client, *results: Any, yielding: bool = False) -> Callable[[SparkBatch], Any]:
-    def body(batch):  # type: ignore[no-untyped-def]
-        payloads = [row.ev_data for row in batch.events(["ev_data"]).collect()]
-        store(client.url, "kept", batch.batch_id, payloads)
-        return yields(*results) if yielding else results[0]
-
-    return body
-
-
 @pytest.mark.parametrize("shape", ["annotated", "option", "yields nothing", "yields a check"])
-def test_a_function_that_says_so_returns_nothing(
-    client: Client, spark: SparkSession, shape: str
-) -> None:
-    options: dict[str, Any] = {"returns_nothing": True}
-    body = storing(client, None)
-    if shape == "annotated":
-        options = {}
-        body.__annotations__ = {"return": None}
-    elif shape == "yields nothing":
-        body = storing(client, yielding=True)
-    elif shape == "yields a check":
-        options |= BLOCKING
-        body = storing(client, passes(), yielding=True)
+def test_a_function_that_says_so_returns_nothing(orders: Orders, shape: str) -> None:
+    table = Table()
+    results = [passes()] if shape == "yields a check" else []
 
-    result = run(client, spark, asset_of(Shape("", list, options), body))
+    def body(batch):  # type: ignore[no-untyped-def]
+        table.store("kept", batch.batch_id, texts(batch))
+        return yields(*results) if shape.startswith("yields") else None
+
+    options: dict[str, Any] = {} if shape == "annotated" else {"returns_nothing": True}
+    body.__annotations__ = {"return": None} if shape == "annotated" else {}
+    orders.publish(*BATCHES)
+
+    result = orders.run(kept(**options, **(BLOCKING if results else {}))(body))
 
     assert result.success
-    assert len(result.asset_materializations_for_node("kept")) == len(SENT)
-    assert stored(client.url, "kept") == SENT
-    assert still_delivered(client) == []
+    assert len(materialized(result, "kept")) == len(SENT)
+    assert table.stored("kept") == SENT
+    assert orders.left() == []
 
 
-def test_an_asset_with_checks_is_skipped_where_there_is_no_batch(
-    client: Client, spark: SparkSession
-) -> None:
-    asset = asset_of(Shape("", list, BLOCKING), function(lambda v: yields(v, passes())))
-
-    result = materialize(asset, client.url, spark, io_manager=TableIOManager(client.url))
+def test_an_asset_with_checks_is_skipped_where_there_is_no_batch(orders: Orders) -> None:
+    result = orders.run(Shape("", list, BLOCKING).asset(lambda v: (v, passes())))
 
     assert result.success
-    assert result.asset_materializations_for_node("kept") == []
+    assert materialized(result) == []
 
 
 def test_a_function_that_says_that_it_returns_nothing_may_not_return_a_value(
-    client: Client, spark: SparkSession
+    orders: Orders,
 ) -> None:
     def body(batch: SparkBatch) -> None:
         return ["lost"]  # type: ignore[return-value]
 
-    result = run(client, spark, asset_of(Shape("", list), body))
+    orders.publish(*BATCHES)
 
-    assert not result.success
-    assert still_delivered(client) == SENT
+    assert not orders.run(kept()(body)).success
+    assert orders.left() == SENT
 
 
 def test_a_function_cannot_return_nothing_where_an_io_manager_is_named() -> None:
     def body(batch: SparkBatch) -> None: ...
 
     outs = {"totals": dg.AssetOut(), "counts": dg.AssetOut()}
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
-        pgque_asset(queue="orders", io_manager_key="table")(body)
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
-        pgque_multi_asset(queue="orders", outs=outs)(body)
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
-        pgque_replay_asset(queue="orders")(body)
-
-
-def test_an_async_function_is_refused_when_it_is_defined() -> None:
-    async def body(batch: SparkBatch) -> list[str]:
-        return []
-
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="body is async"):
-        pgque_asset(queue="orders")(body)
+    for decorator in (
+        pgque_asset(queue="orders", io_manager_key="table"),
+        pgque_multi_asset(queue="orders", outs=outs),
+        pgque_replay_asset(queue="orders"),
+    ):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
+            decorator(body)

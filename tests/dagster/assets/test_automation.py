@@ -3,12 +3,9 @@
 from datetime import timedelta
 
 import dagster as dg
-from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, pgque_asset, pgque_window_asset
-from pgque_dagster.client import Client
-from tests.dagster.support import SessionHolder, StoringIOManager
-from tests.support.events import publish
+from tests.dagster.orders import Orders
 from tests.support.windows import send_at_hours
 
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-01-03:00")
@@ -39,72 +36,38 @@ def hourly_report(hourly: int) -> int:
     return hourly
 
 
-def run(
-    asset: dg.AssetsDefinition,
-    client: Client,
-    spark: SparkSession,
-    instance: dg.DagsterInstance,
-    partition: str | None = None,
-) -> None:
-    assert dg.materialize(
-        [asset],
-        resources={
-            "pgque": PgqueResource(url=client.url),
-            "pyspark": SessionHolder(spark),
-            "io_manager": StoringIOManager(),
-        },
-        partition_key=partition,
-        instance=instance,
-    ).success
-
-
 def definitions(*assets: dg.AssetsDefinition) -> dg.Definitions:
     return dg.Definitions(assets, resources={"pgque": PgqueResource(), "pyspark": None})
 
 
-def data_version(instance: dg.DagsterInstance) -> str:
-    made = instance.get_latest_materialization_event(revenue.key)
-    assert made is not None and made.asset_materialization is not None
-    return str((made.asset_materialization.tags or {})["dagster/data_version"])
-
-
-def test_each_batch_requests_an_eager_downstream_asset_once(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+def test_each_batch_has_a_data_version_and_requests_an_eager_downstream_asset_once(
+    orders: Orders, instance: dg.DagsterInstance
 ) -> None:
     defs = definitions(revenue, report)
     found = dg.evaluate_automation_conditions(defs, instance)
     requested = [found.total_requested]
-    for texts in (["a"], ["b"]):
-        publish(client, texts)
-        run(revenue, client, spark, instance)
+    versions = set()
+    for _ in range(2):
+        orders.publish(["a"])
+        (made,) = orders.run(revenue, instance=instance).asset_materializations_for_node("revenue")
+        versions.add((made.tags or {})["dagster/data_version"])
         for _ in range(2):
             found = dg.evaluate_automation_conditions(defs, instance, cursor=found.cursor)
             requested.append(found.total_requested)
 
     assert requested == [0, 1, 0, 1, 0]
-
-
-def test_each_batch_has_a_data_version_of_its_own(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
-) -> None:
-    versions = []
-    for texts in (["a"], ["a"]):
-        publish(client, texts)
-        run(revenue, client, spark, instance)
-        versions.append(data_version(instance))
-
-    assert len(set(versions)) == 2
-    assert all(version.startswith(f"{client.lineage()}:") for version in versions)
+    assert len(versions) == 2
+    assert all(version.startswith(f"{orders.client.lineage()}:") for version in versions)
 
 
 def test_a_window_requests_the_same_partition_of_an_eager_downstream_asset(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+    orders: Orders, instance: dg.DagsterInstance
 ) -> None:
     defs = definitions(hourly, hourly_report)
-    send_at_hours(client, [["a"], ["b"], ["c"]])
+    send_at_hours(orders.client, [["a"], ["b"], ["c"]])
     first = dg.evaluate_automation_conditions(defs, instance)
 
-    run(hourly, client, spark, instance, partition="2026-01-01-01:00")
+    assert orders.run(hourly, instance=instance, partition_key="2026-01-01-01:00").success
     found = dg.evaluate_automation_conditions(defs, instance, cursor=first.cursor)
 
     assert first.total_requested == 0

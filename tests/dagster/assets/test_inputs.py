@@ -1,159 +1,131 @@
-"""What a downstream asset gets of an asset that is computed from batches."""
+"""What a downstream asset gets of an asset that is computed from batches, in each format."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from pgque_dagster import ParquetBatchIOManager, SparkBatch, pgque_asset
-from pgque_dagster.client import Client, InvalidArgument
-from tests.dagster.support import SessionHolder, materialize
-from tests.support.events import make_queue, publish
+from pgque_dagster import ParquetBatchIOManager, SparkBatch, pgque_replay_asset
+from pgque_dagster.client import InvalidArgument
+from tests.dagster.orders import Orders, consuming, materialized, values
+from tests.dagster.support import SessionHolder
 
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        yield client
+Read = list[list[Any]]
 
 
-@pgque_asset(queue="orders", consumer="revenue", max_batches=2)
+@consuming(max_batches=2)
 def numbers(batch: SparkBatch) -> DataFrame:
     return batch.payload("number bigint not null")
 
 
-def reader(read: list[Any], metadata: dict[str, Any] | None = None) -> dg.AssetsDefinition:
-    """An asset downstream that notes what it gets."""
+def reader(read: Read, name: str = "downstream", **metadata: Any) -> dg.AssetsDefinition:
+    """An asset downstream that notes the numbers and batches that it gets."""
 
-    @dg.asset(ins={"numbers": dg.AssetIn(metadata=metadata or {})})
+    @dg.asset(name=name, ins={"numbers": dg.AssetIn(metadata=metadata)})
     def downstream(numbers: DataFrame) -> None:
-        read.append(numbers)
+        read.append(sorted((row.number, row.batch_id) for row in numbers.collect()))
 
     return downstream
 
 
-def publish_batches(client: Client, *numbers: int) -> None:
-    for number in numbers:
-        publish(client, [{"number": number}])
-
-
-def values(frame: DataFrame) -> list[int]:
-    return sorted(row.number for row in frame.collect())
-
-
-def test_an_input_is_read_by_the_session_of_the_resource(
-    client: Client, spark: SparkSession, tmp_path: Path
+@pytest.mark.usefixtures("one_event_a_batch")
+def test_an_input_is_all_batches_or_those_of_the_upstream_run_or_those_from_one_on(
+    orders: Orders, manager: Any, instance: dg.DagsterInstance
 ) -> None:
-    publish_batches(client, 1)
-    own = spark.newSession()
+    every: Read = []
+    of_run: Read = []
+    since: Read = []
+    of_last_run = reader(of_run, "of_last_run", **{"pgque/batches": "run"})
+    ids = []
+    for sent in ([1], [2, 3]):
+        orders.publish(*([{"number": number}] for number in sent))
+        result = orders.run(numbers, reader(every), of_last_run, manager=manager, instance=instance)
+        for made in map(values, materialized(result, "numbers")):
+            assert made["pgque/rows"] == 1
+            assert "path" in made or made["pgque/table_version"]
+            ids.append(made["pgque/batch_id"])
+    selection = [of_last_run, reader(since, "since", **{"pgque/since": ids[2]})]
+    alone = orders.run(
+        *selection,
+        numbers.to_source_asset(),
+        manager=manager,
+        instance=instance,
+        selection=selection,
+    )
+
+    one, two, three = zip((1, 2, 3), ids, strict=True)
+    assert alone.success
+    assert every == [[one], [one, two, three]]
+    assert of_run == [[one], [two, three], [two, three]]
+    assert since == [[three]]
+
+
+def test_each_replay_has_its_rows_in_a_table_with_the_column_replay(
+    orders: Orders, manager: Any
+) -> None:
+    found: list[tuple[str, str]] = []
+
+    @pgque_replay_asset(queue="orders", name="replayed")
+    def replayed(batch: SparkBatch) -> DataFrame:
+        return batch.events(["ev_data"]).toDF("name")
+
+    @dg.asset
+    def report(replayed: DataFrame) -> None:
+        assert replayed.columns == ["name", "replay", "batch_id"]
+        found[:] = [(row.name, row.replay) for row in replayed.collect()]
+
+    first, last = orders.consume(["a", "b"])
+    config = {"from_tick": first, "to_tick": last}
+    runs = [orders.run(replayed, report, config=config, manager=manager) for _ in range(2)]
+
+    replays = [f"replay-{run.run_id[:8]}" for run in runs]
+    assert sorted(found) == sorted((name, replay) for name in "ab" for replay in replays)
+
+
+def test_an_input_is_read_by_the_session_of_the_resource(orders: Orders, tmp_path: Path) -> None:
+    own = orders.spark.newSession()
     read: list[DataFrame] = []
+
+    @dg.asset
+    def downstream(numbers: DataFrame) -> None:
+        read.append(numbers)
+
+    orders.publish([{"number": 1}])
     manager = ParquetBatchIOManager(base_dir=str(tmp_path), pyspark=SessionHolder(own))
 
-    result = materialize(numbers, client.url, spark, io_manager=manager, others=(reader(read),))
-
-    assert result.success
+    assert orders.run(numbers, downstream, manager=manager).success
     assert read[0].sparkSession is own
-    assert values(read[0]) == [1]
 
 
-def test_an_input_without_a_session_says_what_to_pass(tmp_path: Path) -> None:
+def test_an_input_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     manager = ParquetBatchIOManager(base_dir=str(tmp_path))
-    context = dg.build_input_context(asset_key=dg.AssetKey("numbers"))
+    key = dg.AssetKey("numbers")
 
     with (
         ThreadPoolExecutor(1) as thread_without_session,
         pytest.raises(InvalidArgument, match=r"no Spark session to read numbers.*pyspark="),
     ):
+        context = dg.build_input_context(asset_key=key)
         thread_without_session.submit(manager.load_input, context).result()
-
-
-@pytest.mark.usefixtures("one_event_a_batch")
-def test_an_input_gets_the_batches_that_the_upstream_run_stored(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    manager = ParquetBatchIOManager(base_dir=str(tmp_path), pyspark=SessionHolder(spark))
-    read: list[DataFrame] = []
-    downstream = reader(read, {"pgque/batches": "run"})
-    with dg.DagsterInstance.ephemeral() as instance:
-        publish_batches(client, 1)
-        materialize(numbers, client.url, spark, io_manager=manager, instance=instance)
-        publish_batches(client, 2, 3)
-        materialize(
-            numbers,
-            client.url,
-            spark,
-            io_manager=manager,
-            instance=instance,
-            others=(downstream,),
-        )
-        alone = dg.materialize(
-            [downstream, numbers.to_source_asset()],
-            selection=[downstream],
-            resources={"io_manager": manager},
-            instance=instance,
-        )
-
-    assert alone.success
-    assert [values(frame) for frame in read] == [[2, 3], [2, 3]]
-
-
-@pytest.mark.usefixtures("one_event_a_batch")
-def test_an_input_gets_the_batches_from_one_on(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    manager = ParquetBatchIOManager(base_dir=str(tmp_path), pyspark=SessionHolder(spark))
-    publish_batches(client, 1, 2)
-    made = materialize(numbers, client.url, spark, io_manager=manager)
-    events = made.asset_materializations_for_node("numbers")
-    second = max(event.metadata["pgque/batch_id"].value for event in events)
-    publish_batches(client, 3)
-    read: list[DataFrame] = []
-
-    materialize(
-        numbers,
-        client.url,
-        spark,
-        io_manager=manager,
-        others=(reader(read, {"pgque/since": second}),),
-    )
-
-    assert values(read[0]) == [2, 3]
-
-
-def test_batches_that_an_input_cannot_want_are_refused(tmp_path: Path) -> None:
-    manager = ParquetBatchIOManager(base_dir=str(tmp_path))
     for metadata in ({"pgque/batches": "yesterday"}, {"pgque/since": "yesterday"}):
-        context = dg.build_input_context(
-            asset_key=dg.AssetKey("numbers"), definition_metadata=metadata
-        )
-
+        context = dg.build_input_context(asset_key=key, definition_metadata=metadata)
         with pytest.raises(InvalidArgument, match="numbers wants the batches 'yesterday'"):
             manager.load_input(context)
 
 
 @pytest.mark.usefixtures("one_event_a_batch")
 def test_the_data_version_is_that_of_the_batch_and_the_attempt(
-    client: Client, spark: SparkSession, tmp_path: Path
+    orders: Orders, tmp_path: Path
 ) -> None:
-    manager = ParquetBatchIOManager(base_dir=str(tmp_path))
-    publish_batches(client, 1, 2)
+    orders.publish([{"number": 1}], [{"number": 2}])
 
-    made = materialize(numbers, client.url, spark, io_manager=manager)
+    result = orders.run(numbers, manager=ParquetBatchIOManager(base_dir=str(tmp_path)))
 
-    events = made.asset_materializations_for_node("numbers")
-    assert [(event.tags or {})["dagster/data_version"] for event in events] == [
-        ":".join(
-            str(part)
-            for part in (
-                client.lineage(),
-                event.metadata["pgque/batch_id"].value,
-                event.metadata["pgque/epoch"].value,
-            )
-        )
-        for event in events
-    ]
+    found = [(values(each), each.tags or {}) for each in materialized(result, "numbers")]
+    assert len(found) == 2
+    for made, tags in found:
+        parts = (orders.client.lineage(), made["pgque/batch_id"], made["pgque/epoch"])
+        assert tags["dagster/data_version"] == ":".join(map(str, parts))

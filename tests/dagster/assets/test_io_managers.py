@@ -1,67 +1,51 @@
 """The IO managers: storing a batch again changes nothing, whatever attempt died before."""
 
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
 from pgque_dagster import (
+    DeltaBatchIOManager,
     ParquetBatchIOManager,
     PgqueResource,
     PostgresBatchIOManager,
     SparkBatch,
-    pgque_asset,
 )
-from pgque_dagster.client import Client
-from tests.dagster.support import materialize
+from pgque_dagster.client import InvalidArgument
+from tests.dagster.orders import Orders, consuming, error_of, materialized, values
 from tests.support.asset_driver import BALANCE, POINTS, run
-from tests.support.events import make_queue, publish
 from tests.support.queues import connect, rows
+from tests.support.stored_tables import iceberg_catalog
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_SECONDS = 240
 
 
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as client:
-        make_queue(client)
-        with connect(database_url) as db:
-            db.execute(BALANCE.encode())
-        yield client
-
-
-def publish_amounts(client: Client) -> Counter[str]:
+def publish_amounts(orders: Orders) -> Counter[str]:
     oracle: Counter[str] = Counter()
     for number in range(20):
         oracle[f"account {number % 3}"] += number
-    publish(client, [{"account": f"account {n % 3}", "amount": n} for n in range(20)])
+    orders.publish([{"account": f"account {n % 3}", "amount": n} for n in range(20)])
+    with connect(orders.client.url) as db:
+        db.execute(BALANCE.encode())
     return oracle
 
 
-def balances(client: Client) -> Counter[str]:
-    with connect(client.url) as db:
+def balances(orders: Orders) -> Counter[str]:
+    with connect(orders.client.url) as db:
         return Counter(dict(rows(db, "select account, amount::int from balance")))
 
 
-def stages(client: Client) -> list[Any]:
-    with connect(client.url) as db:
-        return rows(db, "select relname::text from pg_class where relname ~ '^pgque_stage_'")
-
-
-def silent(point: str) -> None:
-    """Does nothing at each point."""
-
-
-def dying_at(point: str) -> Callable[[str], None]:
+def dying_at(point: str | None) -> Callable[[str], None]:
     def at(reached: str) -> None:
         if reached == point:
             raise OSError(f"died {point}")
@@ -69,21 +53,18 @@ def dying_at(point: str) -> Callable[[str], None]:
     return at
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "after the ack"])
-def test_each_event_counts_once_in_postgres_when_a_run_fails_at_any_point(
-    client: Client, spark: SparkSession, point: str
-) -> None:
-    oracle = publish_amounts(client)
+def test_each_event_counts_once_in_postgres_when_a_run_fails_at_any_point(orders: Orders) -> None:
+    oracle = publish_amounts(orders)
 
-    failed = run(spark, client.url, dying_at(point))
-    before = balances(client)
-    again = run(spark, client.url, silent)
-
-    assert not failed.success
-    assert before == Counter()
-    assert again.success
-    assert balances(client) == oracle
-    assert client.next_batch("orders", "revenue") is None
+    for point in POINTS:
+        if point != "after the ack":
+            assert f"died {point}" in error_of(
+                run(orders.spark, orders.client.url, dying_at(point))
+            )
+            assert balances(orders) == Counter()
+    assert run(orders.spark, orders.client.url, dying_at(None)).success
+    assert balances(orders) == oracle
+    assert orders.is_consumed()
 
 
 @pytest.mark.parametrize(
@@ -95,39 +76,27 @@ def test_each_event_counts_once_in_postgres_when_a_run_fails_at_any_point(
     ],
 )
 def test_each_event_counts_once_in_postgres_when_the_run_is_killed(
-    client: Client, spark: SparkSession, point: str
+    orders: Orders, sql: Callable[[str], None], point: str
 ) -> None:
-    oracle = publish_amounts(client)
+    oracle = publish_amounts(orders)
 
-    died = subprocess.run(
-        [sys.executable, "-m", "tests.support.asset_driver", client.url, point],
-        cwd=ROOT,
-        timeout=PATIENCE_SECONDS,
-    )
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (lease := client.lease_info("orders", "revenue")) and lease.is_live:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    run(spark, client.url, silent)
+    driver = [sys.executable, "-m", "tests.support.asset_driver", orders.client.url, point]
+    died = subprocess.run(driver, cwd=ROOT, timeout=240)
+    sql("update pgque.position_log set lease_until = now() where lease_until is not null")
+    run(orders.spark, orders.client.url, dying_at(None))
 
     assert died.returncode == -signal.SIGKILL
-    assert balances(client) == oracle
-    assert client.next_batch("orders", "revenue") is None
-    assert stages(client) == []
+    assert balances(orders) == oracle
+    assert orders.is_consumed()
+    with connect(orders.client.url) as db:
+        assert rows(db, "select relname from pg_class where relname ~ '^pgque_stage_'") == []
 
 
-def test_a_table_has_the_name_that_the_asset_gives_and_is_read_downstream(
-    client: Client, spark: SparkSession
-) -> None:
-    oracle = publish_amounts(client)
+def test_a_table_has_the_name_that_the_asset_gives_and_is_read_downstream(orders: Orders) -> None:
+    oracle = publish_amounts(orders)
     read: list[Any] = []
 
-    @pgque_asset(
-        queue="orders",
-        consumer="revenue",
-        metadata={"dagster/table_name": "public.balance"},
-        io_manager_key="balances",
-    )
+    @consuming(metadata={"dagster/table_name": "public.balance"}, io_manager_key="balances")
     def sums(batch: SparkBatch) -> DataFrame:
         totals = batch.payload("account string, amount bigint").groupBy("account").sum("amount")
         return totals.toDF("account", "amount")
@@ -136,93 +105,75 @@ def test_a_table_has_the_name_that_the_asset_gives_and_is_read_downstream(
     def downstream(sums: DataFrame) -> None:
         read.extend(sums.collect())
 
-    pgque = PgqueResource(url=client.url)
-    result = materialize(
-        sums,
-        client.url,
-        spark,
-        others=(downstream,),
-        resources={"balances": PostgresBatchIOManager(pgque=pgque, mode="upsert", key=["account"])},
-    )
-    (event,) = result.asset_materializations_for_node("sums")
+    pgque = PgqueResource(url=orders.client.url)
+    table = PostgresBatchIOManager(pgque=pgque, mode="upsert", key=["account"])
+    result = orders.run(sums, downstream, resources={"balances": table})
+    (made,) = map(values, materialized(result, "sums"))
 
-    assert result.success
     assert Counter({row.account: row.amount for row in read}) == oracle
-    assert event.metadata["pgque/rows"].value == 3
-    assert "dagster/row_count" not in event.metadata
-    assert event.metadata["dagster/table_name"].value == "public.balance"
+    assert made["pgque/rows"] == 3
+    assert "dagster/row_count" not in made
+    assert made["dagster/table_name"] == "public.balance"
 
 
 @pytest.mark.parametrize("payloads", [["a", "b"], []])
 def test_parquet_tells_its_rows_and_where_they_are(
-    client: Client, spark: SparkSession, tmp_path: Path, payloads: list[str]
+    orders: Orders, tmp_path: Path, payloads: list[str]
 ) -> None:
-    publish(client, payloads or ["left out"])
-
-    @pgque_asset(queue="orders", consumer="revenue")
+    @consuming(name="events")
     def events(batch: SparkBatch) -> DataFrame:
         found = batch.events(["ev_data"])
         return found if payloads else found.where("false")
 
-    manager = ParquetBatchIOManager(base_dir=str(tmp_path))
-    result = materialize(events, client.url, spark, io_manager=manager)
-    (event,) = result.asset_materializations_for_node("events")
-    batch_id = event.metadata["pgque/batch_id"].value
+    orders.publish(payloads or ["left out"])
+    result = orders.run(events, manager=ParquetBatchIOManager(base_dir=str(tmp_path)))
+    (made,) = map(values, materialized(result, "events"))
 
-    assert result.success
-    assert event.metadata["pgque/rows"].value == len(payloads)
-    assert "dagster/row_count" not in event.metadata
-    batch_folder = tmp_path / "events" / f"batch_id={batch_id}"
-    assert str(event.metadata["path"].value).startswith(f"{batch_folder}/publication-1/epoch-1.")
+    assert made["pgque/rows"] == len(payloads)
+    assert "dagster/row_count" not in made
+    batch_folder = tmp_path / "events" / f"batch_id={made['pgque/batch_id']}"
+    assert str(made["path"]).startswith(f"{batch_folder}/publication-1/epoch-1.")
 
 
-@pytest.mark.parametrize("kind", ["parquet", "postgres"])
-def test_what_is_no_dataframe_of_a_batch_is_refused(
-    client: Client, spark: SparkSession, tmp_path: Path, kind: str
+def test_what_is_no_dataframe_of_a_batch_is_refused_and_the_batch_stays(
+    orders: Orders, manager: Any
 ) -> None:
-    publish(client, ["a"])
-    manager: dg.IOManager = (
-        ParquetBatchIOManager(base_dir=str(tmp_path))
-        if kind == "parquet"
-        else PostgresBatchIOManager(pgque=PgqueResource(url=client.url))
-    )
-
-    @pgque_asset(queue="orders", consumer="revenue")
-    def number(batch: SparkBatch) -> int:
-        return 1
-
     @dg.asset
     def stranger() -> int:
         return 1
 
-    wrong = materialize(number, client.url, spark, io_manager=manager)
-    foreign = materialize(stranger, client.url, spark, io_manager=manager)
-    lease = client.lease_info("orders", "revenue")
+    orders.publish(["a"])
+    number = consuming(name="number")(lambda batch: 1)
+    postgres = PostgresBatchIOManager(pgque=PgqueResource(url=orders.client.url))
 
-    assert "number returned int" in failure_of(wrong)
-    assert "stranger is not computed from a batch" in failure_of(foreign)
-    assert lease is not None and not lease.is_live
-
-
-def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    (failure,) = [event for event in result.all_events if event.is_step_failure]
-    return str(failure.step_failure_data.error)
+    for each in (manager, postgres):
+        assert "number returned int" in error_of(orders.run(number, manager=each))
+        error = error_of(orders.run(stranger, manager=each))
+        assert "stranger is not computed from a batch" in error
+    assert orders.is_free()
 
 
-def test_a_directory_of_another_database_is_refused_and_the_batch_stays(
-    client: Client, spark: SparkSession, tmp_path: Path
+def test_the_assets_of_the_docs_store_in_the_formats_that_they_choose(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(client, ["a"])
-    mark = tmp_path / "events" / "_pgque" / "lineages" / "5e0b40d3-0000-4000-8000-000000000000"
-    mark.mkdir(parents=True)
+    page = (ROOT / "docs" / "lake.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (text,) = (block for block in blocks if "Definitions(" in block)
+    monkeypatch.setenv("PGQUE_URL", orders.client.url)
+    made: dict[str, dg.Definitions] = {}
+    exec(text.replace("s3://bucket", str(tmp_path)), made)
+    orders.client.register_consumer("orders", "lines")
+    orders.publish([{"product": "tea", "total": 4.5}, {"product": "tea", "total": 1.5}])
 
-    @pgque_asset(queue="orders", consumer="revenue")
-    def events(batch: SparkBatch) -> DataFrame:
-        return batch.events(["ev_data"])
+    assert made["defs"].resolve_implicit_global_asset_job_def().execute_in_process().success
+    lines = DeltaTable(f"{tmp_path}/tables/lines").to_pyarrow_table()
+    assert sorted(lines["total"].to_pylist()) == [1.5, 4.5]
+    catalog = iceberg_catalog(orders.client.url)
+    revenue = catalog.load_table("sales.revenue").scan().to_arrow()
+    assert (revenue["product"].to_pylist(), revenue["total"].to_pylist()) == (["tea"], [6.0])
 
-    manager = ParquetBatchIOManager(base_dir=str(tmp_path))
-    result = materialize(events, client.url, spark, io_manager=manager)
 
-    assert f"lineage {mark.name}" in failure_of(result)
-    assert "Write to another directory" in failure_of(result)
-    assert client.next_batch("orders", "revenue") is not None
+@pytest.mark.parametrize(("mode", "key"), [("upsert", []), ("append", ["product"])])
+def test_a_key_that_does_not_go_with_the_mode_is_refused_at_once(mode: str, key: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match=f"mode {mode}"):
+        DeltaBatchIOManager(base_dir="output", mode=mode, key=key)

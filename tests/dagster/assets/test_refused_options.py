@@ -1,12 +1,12 @@
-"""Options of Dagster that can mean nothing for batches are refused when the asset is defined."""
+"""Options that can mean nothing for batches are refused when the asset is defined."""
 
 from collections.abc import AsyncIterator, Callable
-from functools import wraps
+from datetime import timedelta
+from functools import partial, wraps
 from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import SparkSession
 
 from pgque_dagster import (
     SparkBatch,
@@ -15,142 +15,107 @@ from pgque_dagster import (
     pgque_replay_asset,
     pgque_window_asset,
 )
-from pgque_dagster.client import Client
-from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import claim, publish
+from tests.dagster.orders import Orders, consuming
+from tests.dagster.support import StoringIOManager
 
 DAILY = dg.DailyPartitionsDefinition(start_date="2026-01-01")
-MEANINGLESS = [
-    ("partitions_def", DAILY),
-    ("backfill_policy", dg.BackfillPolicy.single_run()),
-]
+POLICY = dg.BackfillPolicy.single_run()
+TOO_LONG = timedelta(days=366)
+ONE = {"outs": {"a": dg.AssetOut()}}
+one = partial(pgque_asset, queue="orders")
+several = partial(pgque_multi_asset, queue="orders")
+replay = partial(pgque_replay_asset, queue="orders")
+window = partial(pgque_window_asset, queue="orders", partitions_def=DAILY)
 Decorator = Callable[..., Any]
 
 
-def decorated(decorator: Decorator, **options: Any) -> None:
-    def totals(batch: SparkBatch) -> list[str]:
+def totals(batch: SparkBatch) -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("decorator", "options", "message"),
+    [
+        *(
+            (decorator, {**more, option: value}, f"totals: leave out {option}.*@pgque_window_asset")
+            for option, value in (("partitions_def", DAILY), ("backfill_policy", POLICY))
+            for decorator, more in ((one, {}), (replay, {}), (several, ONE))
+        ),
+        (several, {"specs": [dg.AssetSpec("a", partitions_def=DAILY)]}, "@pgque_window_asset"),
+        (several, {"outs": {"a": dg.AssetOut(backfill_policy=POLICY)}}, "@pgque_window_asset"),
+        (replay, {"partitions": 8}, "leave out partitions: .* no slots"),
+        (window, {"partitions": 8}, "leave out partitions: .* no slots"),
+        (one, {"output_required": True}, "leave out output_required"),
+        (one, {"output_required": False}, "leave out output_required"),
+        (several, {}, "pass either specs or outs"),
+        (several, {"specs": [dg.AssetSpec("b")], **ONE}, "pass either specs or outs"),
+        (several, {"specs": [dg.AssetSpec("a")], "can_subset": True}, "materialized together"),
+        (one, {"max_batches": 0}, "max_batches is 0"),
+        (one, {"slices": 0}, "slices is 0"),
+        (one, {"slices": True}, "slices"),
+        (one, {"lease_ttl": timedelta()}, "lease_ttl is 0:00:00"),
+        (one, {"lease_ttl": TOO_LONG}, "lease_ttl"),
+        (one, {"timeout": timedelta(seconds=-1)}, "timeout is -1 day"),
+        (one, {"timeout": TOO_LONG}, "timeout"),
+        (one, {"max_seconds": 5.0}, "needs max_batches of 2 or more"),
+        (one, {"max_batches": 2, "max_seconds": 0.0}, "max_seconds must be more than 0"),
+        (one, {"key": "a", "name": "b"}, "pass either key, or name and key_prefix"),
+        (one, {"io_manager_key": "a", "io_manager_def": StoringIOManager()}, "not both"),
+        (one, {"owner": "x"}, "has no option owner: did you mean"),
+        *(
+            (
+                decorator,
+                {**more, "consumr": "x"},
+                f"^@{name} has no option consumr: .* name,.* queue,",
+            )
+            for decorator, more, name in (
+                (one, {}, "pgque_asset"),
+                (replay, {}, "pgque_replay_asset"),
+                (window, {}, "pgque_window_asset"),
+                (several, ONE, "pgque_multi_asset"),
+            )
+        ),
+    ],
+)
+def test_an_option_that_can_mean_nothing_is_refused_with_the_alternative(
+    decorator: Decorator, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=message):
+        decorator(**options)(totals)
+
+
+@pytest.mark.parametrize("decorator", [one, replay, window])
+def test_a_function_that_cannot_compute_a_batch_is_refused(decorator: Decorator) -> None:
+    async def coroutine(batch: SparkBatch) -> list[str]:
         return []
 
-    decorator(queue="orders", **options)(totals)
-
-
-@pytest.mark.parametrize(("option", "value"), MEANINGLESS)
-@pytest.mark.parametrize(
-    "decorator",
-    [
-        pgque_asset,
-        pgque_replay_asset,
-        lambda **options: pgque_multi_asset(outs={"a": dg.AssetOut()}, **options),
-    ],
-    ids=["one", "replay", "several"],
-)
-def test_partitions_are_refused_with_the_alternative(
-    decorator: Decorator, option: str, value: Any
-) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=f"leave out {option}") as caught:
-        decorated(decorator, **{option: value})
-    assert "@pgque_window_asset" in str(caught.value)
-    assert "totals" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("decorator", "options"),
-    [
-        (pgque_replay_asset, {}),
-        (pgque_window_asset, {"partitions_def": dg.HourlyPartitionsDefinition("2026-01-01-00:00")}),
-    ],
-)
-def test_slots_are_refused_where_no_consumer_is(
-    decorator: Decorator, options: dict[str, Any]
-) -> None:
-    with pytest.raises(
-        dg.DagsterInvalidDefinitionError, match=r"leave out partitions: .* no slots"
-    ):
-        decorated(decorator, partitions=8, **options)
-
-
-def test_partitions_of_one_of_several_assets_are_refused() -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="@pgque_window_asset"):
-        decorated(pgque_multi_asset, specs=[dg.AssetSpec("a", partitions_def=DAILY)])
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="@pgque_window_asset"):
-        policy = dg.BackfillPolicy.single_run()
-        decorated(pgque_multi_asset, outs={"a": dg.AssetOut(backfill_policy=policy)})
-
-
-@pytest.mark.parametrize("required", [True, False])
-def test_a_required_output_is_refused(required: bool) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="leave out output_required"):
-        decorated(pgque_asset, output_required=required)
-
-
-@pytest.mark.parametrize(
-    "decorator",
-    [
-        pgque_asset,
-        pgque_replay_asset,
-        lambda queue: pgque_window_asset(queue=queue, partitions_def=DAILY),
-    ],
-    ids=["one", "replay", "window"],
-)
-def test_an_async_function_is_refused_with_the_alternative(decorator: Decorator) -> None:
-    async def totals(batch: SparkBatch) -> list[str]:
-        return []
-
-    async def each(batch: SparkBatch) -> AsyncIterator[str]:
+    async def generator(batch: SparkBatch) -> AsyncIterator[str]:
         yield ""
 
-    for function in (totals, each):
+    def nothing() -> list[str]:
+        return []
+
+    for function in (coroutine, generator):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"is async.*asyncio\.run"):
-            decorator(queue="orders")(function)
+            decorator()(function)
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="no parameter 'batch'"):
+        decorator()(nothing)
 
 
-def test_the_coroutine_of_a_hidden_async_function_acks_nothing(
-    client: Client, spark: SparkSession
-) -> None:
+def test_the_coroutine_of_a_hidden_async_function_acks_nothing(orders: Orders) -> None:
     async def hidden(batch: SparkBatch) -> list[str]:
         return []
 
-    def plain(function: Any) -> Any:
-        @wraps(function)
-        def call(batch: SparkBatch) -> Any:
-            found = function(batch)
-            found.close()
-            return found
+    @wraps(hidden)
+    def call(batch: SparkBatch) -> Any:
+        found = hidden(batch)
+        found.close()
+        return found
 
-        del call.__wrapped__  # type: ignore[attr-defined]
-        return call
-
-    asset = pgque_asset(queue="orders", consumer="revenue")(plain(hidden))
-    publish(client, ["a"])
+    del call.__wrapped__  # type: ignore[attr-defined]
+    orders.publish(["a"])
     manager = StoringIOManager()
 
-    assert not materialize(asset, client.url, spark, io_manager=manager).success
+    assert not orders.run(consuming()(call), manager=manager).success
     assert manager.stored == []
-    assert [event.payload for event in claim(client).events()] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("decorator", "options"),
-    [
-        (pgque_asset, {}),
-        (pgque_replay_asset, {}),
-        (pgque_window_asset, {"partitions_def": dg.HourlyPartitionsDefinition("2026-01-01-00:00")}),
-        (pgque_multi_asset, {"outs": {"a": dg.AssetOut()}}),
-    ],
-)
-def test_an_unknown_option_is_refused_with_the_known_ones(
-    decorator: Decorator, options: dict[str, Any]
-) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
-        decorated(decorator, consumr="x", **options)
-    told = str(caught.value)
-    assert told.startswith(f"@{decorator.__name__} has no option consumr: ")
-    assert " queue," in told
-    assert " name," in told
-
-
-def test_an_unknown_option_is_compared_with_the_known_ones() -> None:
-    with pytest.raises(
-        dg.DagsterInvalidDefinitionError, match=r"has no option owner: did you mean"
-    ):
-        decorated(pgque_asset, owner="x")
+    assert orders.left() == ["a"]

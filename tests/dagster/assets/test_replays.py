@@ -1,7 +1,6 @@
 """Replays compute past events again, and store the output apart from the original."""
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,14 @@ from pgque_dagster import (
     pgque_asset,
     pgque_replay_asset,
 )
-from pgque_dagster.client import Client
+from tests.dagster.orders import Orders, Result, error_of, materialized, values
 from tests.dagster.support import SessionHolder
-from tests.support.events import claim, publish
+from tests.support.events import claim, tick
 from tests.support.queues import connect, rows
 from tests.support.windows import send_at_hours
 
 FAILS_AT = "REPLAY_TEST_FAILS_AT"
+HOUR_1 = {"from_time": "2026-01-01T01:00+00:00"}
 
 
 def payloads(batch: SparkBatch) -> DataFrame:
@@ -40,197 +40,122 @@ kept = pgque_asset(queue="orders", consumer="revenue", name="kept")(payloads)
 replayed = pgque_replay_asset(queue="orders", name="kept_replay")(payloads)
 
 
-def consume(client: Client, *batches: list[str]) -> list[int]:
-    """Publishes batches and acks each; returns the ticks around them."""
-    ticks = []
-    for texts in batches:
-        publish(client, texts)
-        batch = claim(client)
-        ticks += [batch.lease.prev_tick_id, batch.lease.tick_id]
-        batch.ack()
-    return sorted(set(ticks))
+def ticks(first: int, last: int, **more: Any) -> dict[str, Any]:
+    return {"from_tick": first, "to_tick": last, **more}
 
 
-def config(from_tick: int | None, to_tick: int | None, **more: Any) -> dict[str, Any]:
-    ticks = {} if from_tick is None else {"from_tick": from_tick, "to_tick": to_tick}
-    return {
-        "ops": {
-            "kept_replay": {"config": {**ticks, **more}},
-        }
-    }
+def replay(orders: Orders, folder: Path, config: dict[str, Any], asset: Any = replayed) -> Result:
+    return orders.run(asset, config=config, manager=ParquetBatchIOManager(base_dir=str(folder)))
 
 
-def resources(url: str, spark: SparkSession, folder: Path) -> dict[str, Any]:
-    return {
-        "pgque": PgqueResource(url=url),
-        "pyspark": SessionHolder(spark),
-        "io_manager": ParquetBatchIOManager(base_dir=str(folder)),
-    }
-
-
-@pytest.fixture
-def replay(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> Callable[..., dg.ExecuteInProcessResult]:
-    """Replays a range of ticks into Parquet."""
-
-    def run(
-        from_tick: int | None,
-        to_tick: int | None,
-        asset: dg.AssetsDefinition = replayed,
-        **more: Any,
-    ) -> dg.ExecuteInProcessResult:
-        return dg.materialize(
-            [asset],
-            resources=resources(client.url, spark, tmp_path),
-            run_config=config(from_tick, to_tick, **more),
-            raise_on_error=False,
-        )
-
-    return run
-
-
-def stored(spark: SparkSession, folder: Path, asset: str = "kept_replay") -> list[str]:
-    return sorted(row.ev_data for row in spark.read.parquet(str(folder / asset)).collect())
-
-
-def names(client: Client) -> list[str]:
-    return [consumer.name for consumer in client.consumers("orders")]
-
-
-def error_of(result: dg.ExecuteInProcessResult) -> str:
-    (failure,) = [event for event in result.all_events if event.is_step_failure]
-    return str(failure.step_failure_data.error)
+def stored(orders: Orders, folder: Path, asset: str = "kept_replay") -> list[str]:
+    table = orders.spark.read.parquet(str(folder / asset))
+    return sorted(row.ev_data for row in table.collect())
 
 
 def test_a_range_of_ticks_comes_once_more_and_what_was_consumed_stays(
-    client: Client, spark: SparkSession, tmp_path: Path, replay: Any
+    orders: Orders, tmp_path: Path
 ) -> None:
-    publish(client, ["a"])
-    dg.materialize([kept], resources=resources(client.url, spark, tmp_path))
-    _, first, second, _ = consume(client, ["b"], ["c"], ["d"])
-    publish(client, ["waiting"])
+    orders.publish(["a"])
+    orders.run(kept, manager=ParquetBatchIOManager(base_dir=str(tmp_path)))
+    _, first, second, _ = orders.consume(["b"], ["c"], ["d"])
+    orders.publish(["waiting"])
 
-    result = replay(first, second)
-
-    assert result.success
-    assert stored(spark, tmp_path) == ["c"]
-    assert stored(spark, tmp_path, "kept") == ["a"]
-    assert [event.payload for event in claim(client).events()] == ["waiting"]
-    assert names(client) == ["revenue"]
+    assert replay(orders, tmp_path, ticks(first, second)).success
+    assert stored(orders, tmp_path) == ["c"]
+    assert stored(orders, tmp_path, "kept") == ["a"]
+    assert orders.left() == ["waiting"]
+    assert orders.consumers() == ["revenue"]
 
 
-def test_each_replay_has_a_directory_of_its_own(
-    client: Client, spark: SparkSession, tmp_path: Path, replay: Any
+def test_each_replay_has_a_directory_of_its_own_and_batches_of_so_many_events(
+    orders: Orders, tmp_path: Path
 ) -> None:
-    ticks = consume(client, ["a"], ["b"])
+    first, *_, last = orders.consume(["a"], ["b"], ["c"])
 
-    runs = [replay(ticks[0], ticks[-1]) for _ in range(2)]
+    runs = [replay(orders, tmp_path, ticks(first, last, max_events=2)) for _ in range(2)]
 
-    table = spark.read.parquet(str(tmp_path / "kept_replay"))
+    assert [values(each)["pgque/events"] for each in materialized(runs[0])] == [2, 1]
+    table = orders.spark.read.parquet(str(tmp_path / "kept_replay"))
     assert {row.replay for row in table.collect()} == {f"replay-{run.run_id[:8]}" for run in runs}
-    assert stored(spark, tmp_path) == ["a", "a", "b", "b"]
-
-
-def test_a_long_range_comes_in_batches_of_so_many_events_each_recorded(
-    client: Client, spark: SparkSession, tmp_path: Path, replay: Any
-) -> None:
-    ticks = consume(client, ["a"], ["b"], ["c"])
-
-    result = replay(ticks[0], ticks[-1], max_events=2)
-
-    events = [
-        event.metadata["pgque/events"].value
-        for event in result.asset_materializations_for_node("kept_replay")
-    ]
-    assert events == [2, 1]
-    assert stored(spark, tmp_path) == ["a", "b", "c"]
+    assert stored(orders, tmp_path) == sorted("abcabc")
 
 
 def test_a_range_of_times_has_the_events_that_a_window_of_that_time_has(
-    client: Client, spark: SparkSession, tmp_path: Path, replay: Any
+    orders: Orders, tmp_path: Path
 ) -> None:
-    send_at_hours(client, [["a"], ["b"], ["c"], ["d"]])
+    send_at_hours(orders.client, [["a"], ["b"], ["c"], ["d"]])
 
-    times = {"from_time": "2026-01-01T01:00+00:00", "to_time": "2026-01-01T03:00+00:00"}
-
-    assert replay(None, None, **times).success
-    assert stored(spark, tmp_path) == ["b", "c"]
-    assert names(client) == ["revenue"]
+    assert replay(orders, tmp_path, {**HOUR_1, "to_time": "2026-01-01T03:00+00:00"}).success
+    assert stored(orders, tmp_path) == ["b", "c"]
+    assert orders.consumers() == ["revenue"]
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("config", "words"),
     [
         ({}, "the replay has no range"),
-        ({"from_time": "2026-01-01T01:00+00:00"}, "the replay has no range"),
+        (HOUR_1, "the replay has no range"),
         ({"from_time": "yesterday", "to_time": "now"}, "'yesterday' is no time with a zone"),
         ({"from_time": "2026-01-01T01:00", "to_time": "2026-01-02"}, "no time with a zone"),
-        (
-            {"from_time": "2026-01-01T01:00+00:00", "to_time": "2030-01-01T01:00+00:00"},
-            "is not over",
-        ),
+        ({**HOUR_1, "to_time": "2030-01-01T01:00+00:00"}, "is not over"),
+        (ticks(2, 2), "no events lie between"),
+        (ticks(2, 1), "no events lie between"),
+        (ticks(1, 99), "has no tick"),
+        (ticks(-99, 2), "has no tick"),
     ],
 )
-def test_a_range_that_is_none_is_red_and_registers_nothing(
-    client: Client, replay: Any, options: dict[str, str], words: str
+def test_a_range_that_is_none_is_red_and_leaves_no_consumer(
+    orders: Orders, tmp_path: Path, config: dict[str, Any], words: str
 ) -> None:
-    send_at_hours(client, [["a"], ["b"]])
+    send_at_hours(orders.client, [["a"], ["b"]])
 
-    assert words in error_of(replay(None, None, **options))
-    assert names(client) == ["revenue"]
+    # The config of a run may not be empty.
+    result = replay(orders, tmp_path, config or {"max_events": 1})
+
+    assert words in error_of(result)
+    assert orders.consumers() == ["revenue"]
 
 
-def test_an_event_that_was_delivered_again_is_replayed_once(
-    client: Client, spark: SparkSession, tmp_path: Path, replay: Any
-) -> None:
-    ids = publish(client, ["a"])
-    batch = claim(client)
+def test_an_event_that_was_delivered_again_is_replayed_once(orders: Orders, tmp_path: Path) -> None:
+    ids = orders.publish(["a"])
+    batch = claim(orders.client)
     batch.nack(ids, retry_after=timedelta(0))
     batch.ack()
-    client.maint()
-    client.force_next_tick("orders")
-    client.ticker()
-    again = claim(client)
+    orders.client.maint()
+    tick(orders.client)
+    again = claim(orders.client)
     assert [event.payload for event in again.events()] == ["a"]
     again.ack()
 
-    assert replay(batch.lease.prev_tick_id, again.lease.tick_id).success
-    assert stored(spark, tmp_path) == ["a"]
+    range_of_both = ticks(batch.lease.prev_tick_id, again.lease.tick_id)
+    assert replay(orders, tmp_path, range_of_both).success
+    assert stored(orders, tmp_path) == ["a"]
 
 
 def test_a_replay_that_failed_goes_on_with_its_batch_when_it_is_executed_again(
-    client: Client,
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks = consume(client, ["a"], ["b"], ["c"])
-    monkeypatch.setenv("REPLAY_TEST_URL", client.url)
+    first, *_, last = orders.consume(["a"], ["b"], ["c"])
+    monkeypatch.setenv("REPLAY_TEST_URL", orders.client.url)
     monkeypatch.setenv("REPLAY_TEST_FOLDER", str(tmp_path / "out"))
     monkeypatch.setenv(FAILS_AT, "b")
     (tmp_path / "home").mkdir()
     job = dg.reconstructable(replay_job)
+    config = {"ops": {"kept_replay": {"config": ticks(first, last, max_events=1)}}}
     with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
-
-        def execute(**options: Any) -> dg.JobExecutionResult:
-            wanted = config(ticks[0], ticks[-1], max_events=1)
-            return dg.execute_job(job, instance, run_config=wanted, **options)
-
-        failed = execute()
-        (consumer,) = (name for name in names(client) if name != "revenue")
+        failed = dg.execute_job(job, instance, run_config=config)
+        (consumer,) = set(orders.consumers()) - {"revenue"}
         monkeypatch.delenv(FAILS_AT)
-        again = execute(reexecution_options=dg.ReexecutionOptions(failed.run_id))
+        options = dg.ReexecutionOptions(failed.run_id)
+        again = dg.execute_job(job, instance, run_config=config, reexecution_options=options)
 
     assert consumer == f"replay-{failed.run_id[:8]}"
     assert (failed.success, again.success) == (False, True)
-    table = spark.read.parquet(str(tmp_path / "out" / "kept_replay"))
-    assert sorted((row.ev_data, row.replay) for row in table.collect()) == [
-        ("a", consumer),
-        ("b", consumer),
-        ("c", consumer),
-    ]
-    assert names(client) == ["revenue"]
+    table = orders.spark.read.parquet(str(tmp_path / "out" / "kept_replay"))
+    found = sorted((row.ev_data, row.replay) for row in table.collect())
+    assert found == [(text, consumer) for text in "abc"]
+    assert orders.consumers() == ["revenue"]
 
 
 def replay_job() -> dg.JobDefinition:
@@ -240,61 +165,12 @@ def replay_job() -> dg.JobDefinition:
     return dg.Definitions(
         assets=[replayed],
         jobs=[dg.define_asset_job("replay", [replayed], executor_def=dg.in_process_executor)],
-        resources=resources(
-            os.environ["REPLAY_TEST_URL"], spark, Path(os.environ["REPLAY_TEST_FOLDER"])
-        ),
+        resources={
+            "pgque": PgqueResource(url=os.environ["REPLAY_TEST_URL"]),
+            "pyspark": SessionHolder(spark),
+            "io_manager": ParquetBatchIOManager(base_dir=os.environ["REPLAY_TEST_FOLDER"]),
+        },
     ).resolve_job_def("replay")
-
-
-@pytest.mark.parametrize(
-    ("offsets", "message"),
-    [
-        ((1, 1), "no events lie between"),
-        ((1, 0), "no events lie between"),
-        ((0, 99), "has no tick"),
-        ((-99, 1), "has no tick"),
-    ],
-)
-def test_a_range_that_cannot_be_replayed_is_refused_and_leaves_no_consumer(
-    client: Client, replay: Any, offsets: tuple[int, int], message: str
-) -> None:
-    first, *_ = consume(client, ["a"])
-
-    result = replay(first + offsets[0], first + offsets[1])
-
-    assert message in error_of(result)
-    assert names(client) == ["revenue"]
-
-
-def test_a_function_that_stores_by_itself_cannot_be_replayed(
-    client: Client, spark: SparkSession, replay: Any
-) -> None:
-    @pgque_replay_asset(queue="orders", name="kept_replay")
-    def storing(batch: SparkBatch) -> dg.MaterializeResult[Any]:
-        return dg.MaterializeResult()
-
-    ticks = consume(client, ["a"])
-
-    assert "but got no value" in error_of(replay(ticks[0], ticks[-1], storing))
-
-
-def test_a_replay_into_postgres_is_merged_into_the_table_named_after_it(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    ticks = consume(client, ["a"], ["b"])
-    pgque = PgqueResource(url=client.url)
-    with connect(client.url) as db:
-        db.execute("create table kept_replay (ev_data text)")
-        dg.materialize(
-            [replayed],
-            resources={
-                **resources(client.url, spark, tmp_path),
-                "io_manager": PostgresBatchIOManager(pgque=pgque),
-            },
-            run_config=config(ticks[0], ticks[-1], max_events=1),
-        )
-
-        assert sorted(rows(db, "table kept_replay")) == [("a",), ("b",)]
 
 
 def asset_in(table: str) -> dg.AssetsDefinition:
@@ -302,26 +178,22 @@ def asset_in(table: str) -> dg.AssetsDefinition:
     return pgque_asset(queue="orders", name="kept", metadata=metadata)(payloads)
 
 
-def test_a_replay_of_an_asset_is_kept_in_the_schema_of_its_table(
-    client: Client, spark: SparkSession, tmp_path: Path
+def test_a_replay_is_kept_in_a_table_beside_that_of_its_asset_or_named_after_it(
+    orders: Orders,
 ) -> None:
-    ticks = consume(client, ["a"])
-    replay = pgque_replay_asset(queue="orders", of=asset_in("sales.kept"), name="kept_replay")
-    with connect(client.url) as db:
+    first, *_, last = orders.consume(["a"], ["b"])
+    beside = pgque_replay_asset(queue="orders", of=asset_in("sales.kept"), name="kept_replay")
+    manager = PostgresBatchIOManager(pgque=PgqueResource(url=orders.client.url))
+    with connect(orders.client.url) as db:
         db.execute("create schema sales")
         for table in ("sales.kept", "sales.kept_replay", "kept_replay"):
             db.execute(f"create table {table} (ev_data text)".encode())
-        dg.materialize(
-            [replay(payloads)],
-            resources={
-                **resources(client.url, spark, tmp_path),
-                "io_manager": PostgresBatchIOManager(pgque=PgqueResource(url=client.url)),
-            },
-            run_config=config(ticks[0], ticks[-1]),
-        )
+        orders.run(beside(payloads), config=ticks(first, last, max_events=1), manager=manager)
 
-        assert rows(db, "table sales.kept_replay") == [("a",)]
+        assert sorted(rows(db, "table sales.kept_replay")) == [("a",), ("b",)]
         assert rows(db, "table kept_replay") == rows(db, "table sales.kept") == []
+        orders.run(replayed, config=ticks(first, last, max_events=1), manager=manager)
+        assert sorted(rows(db, "table kept_replay")) == [("a",), ("b",)]
 
 
 @pytest.mark.parametrize(
@@ -340,17 +212,14 @@ def test_the_table_of_a_replay_is_named_after_that_of_the_asset_unless_it_has_it
     assert replay.get_asset_spec().metadata["dagster/table_name"] == expected
 
 
-def test_a_name_that_postgres_would_cut_off_is_refused_when_it_is_defined() -> None:
+def test_what_a_replay_cannot_be_is_refused_when_it_is_defined() -> None:
+    def configured(batch: SparkBatch, config: str) -> list[str]:
+        return []
+
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="more than 63 bytes"):
         pgque_replay_asset(queue="orders", of=asset_in(f"sales.{'x' * 57}"))
-
-
-def test_a_body_with_a_config_of_its_own_is_refused_when_it_is_defined() -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="already has a config"):
-
-        @pgque_replay_asset(queue="orders")
-        def configured(batch: SparkBatch, config: str) -> list[str]:
-            return []
+        pgque_replay_asset(queue="orders")(configured)
 
 
 def test_the_config_of_a_replay_is_explained_in_the_launchpad() -> None:

@@ -2,7 +2,7 @@
 
 import dagster as dg
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from pgque_dagster import (
     ParquetBatchIOManager,
@@ -11,9 +11,7 @@ from pgque_dagster import (
     build_pgque_jobs,
     pgque_asset,
 )
-from pgque_dagster.client import Client
-from tests.dagster.support import materialize
-from tests.support.events import publish
+from tests.dagster.orders import Orders, consuming
 
 
 @pgque_asset(queue="odrers")
@@ -21,19 +19,25 @@ def misspelt(batch: SparkBatch) -> None:
     return None
 
 
-@pgque_asset(queue="orders", consumer="revenue")
+@consuming()
 def wrong_schema(batch: SparkBatch) -> DataFrame:
     return batch.payload("total doubel")
 
 
-@pgque_asset(queue="orders", consumer="revenue", io_manager_key="parquet")
+@consuming(io_manager_key="parquet")
 def no_frame(batch: SparkBatch) -> int:
     return batch.event_count
 
 
-def logged_errors(printed: str) -> list[str]:
+@consuming(io_manager_key="parquet")
+def forgetful(batch):  # type: ignore[no-untyped-def]
+    batch.events()
+
+
+def logged_errors(capfd: pytest.CaptureFixture[str]) -> list[str]:
     """The first line of each error that Dagster printed, without time and run."""
-    return [line.split(" - ")[-1] for line in printed.splitlines() if " - ERROR - " in line]
+    lines = capfd.readouterr().err.splitlines()
+    return [line.split(" - ")[-1] for line in lines if " - ERROR - " in line]
 
 
 @pytest.mark.parametrize(
@@ -41,51 +45,45 @@ def logged_errors(printed: str) -> list[str]:
     [
         (
             misspelt,
-            'queue not found: queue "odrers" does not exist. The resource pgque declares none: '
-            "add the queue to its `queues`, or correct queue= of misspelt.",
+            'queue not found: queue "odrers" does not exist. The resource pgque declares orders, '
+            "payments: add the queue to its `queues`, or correct queue= of misspelt.",
         ),
         (no_frame, "no_frame returned int. Return a Spark DataFrame."),
+        (
+            forgetful,
+            "forgetful: the function returned nothing, so nothing of the batch was stored. Return "
+            "the value to store. If the function stores its results itself, annotate it with "
+            "-> None or pass returns_nothing=True.",
+        ),
+        (wrong_schema, "doubel"),
     ],
 )
 def test_an_error_of_an_asset_is_told_in_one_line_before_the_traceback(
-    client: Client,
-    spark: SparkSession,
-    capfd: pytest.CaptureFixture[str],
-    asset: dg.AssetsDefinition,
-    line: str,
+    orders: Orders, capfd: pytest.CaptureFixture[str], asset: dg.AssetsDefinition, line: str
 ) -> None:
-    publish(client, ["a"])
+    orders.publish(["a"])
+    resources = {
+        "parquet": ParquetBatchIOManager(base_dir="unused"),
+        "pgque": PgqueResource(url=orders.client.url, queues=["orders", "payments"]),
+    }
 
-    result = materialize(
-        asset, client.url, spark, resources={"parquet": ParquetBatchIOManager(base_dir="unused")}
-    )
-
-    assert not result.success
-    logged = logged_errors(capfd.readouterr().err)
-    assert logged[0] == line
-    assert logged.count(line) == 1
-    assert logged[1].startswith("Execution of step")
-
-
-def test_a_schema_that_is_wrong_is_told_in_one_line(
-    client: Client, spark: SparkSession, capfd: pytest.CaptureFixture[str]
-) -> None:
-    publish(client, ["a"])
-
-    assert not materialize(wrong_schema, client.url, spark).success
-
-    assert "doubel" in logged_errors(capfd.readouterr().err)[0]
+    assert not orders.run(asset, resources=resources).success
+    first, *others = logged_errors(capfd)
+    assert line in first
+    assert not [each for each in others if line in each]
+    assert others[0].startswith("Execution of step")
+    assert orders.is_free()
 
 
 def test_an_error_of_a_job_is_told_in_one_line_before_the_traceback(
-    client: Client, capfd: pytest.CaptureFixture[str]
+    orders: Orders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = next(each for each in build_pgque_jobs() if each.name == "pgque_pause_queue")
 
     job.execute_in_process(
         run_config=dg.RunConfig(ops={"pause_queue": {"config": {"queue": "odrers"}}}),
-        resources={"pgque": PgqueResource(url=client.url)},
+        resources={"pgque": orders.resources["pgque"]},
         raise_on_error=False,
     )
 
-    assert logged_errors(capfd.readouterr().err)[0].startswith('queue not found: queue "odrers"')
+    assert logged_errors(capfd)[0].startswith('queue not found: queue "odrers"')

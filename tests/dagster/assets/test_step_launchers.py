@@ -1,6 +1,5 @@
 """A step launcher reports a step's events when the step is over, so its steps may not ack."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -11,13 +10,6 @@ from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
 from tests.support.events import publish
 from tests.support.remote_steps import local_external_step_launcher
-
-
-@pytest.fixture
-def lasting(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance that another process finds; the step launcher needs one."""
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as made:
-        yield made
 
 
 def revenue_of(batch: SparkBatch) -> dg.MaterializeResult[None]:
@@ -42,20 +34,17 @@ def shop() -> dg.JobDefinition:
 
 
 def test_a_step_whose_events_are_reported_afterwards_claims_nothing(
-    client: Client,
-    lasting: dg.DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PGQUE_URL", client.url)
     publish(client, ["a"])
+    config = {"resources": {"launcher": {"config": {"scratch_dir": str(tmp_path)}}}}
 
-    with dg.execute_job(
-        dg.reconstructable(shop),
-        instance=lasting,
-        run_config={"resources": {"launcher": {"config": {"scratch_dir": str(tmp_path)}}}},
-    ) as run:
-        (failure,) = [event for event in run.all_events if event.is_step_failure]
+    # The step's process finds the instance by its folder.
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        job = dg.reconstructable(shop)
+        with dg.execute_job(job, instance=instance, run_config=config) as run:
+            (failure,) = [event for event in run.all_events if event.is_step_failure]
 
     assert "does not know run" in str(failure.step_failure_data.error)
     assert "step launcher" in str(failure.step_failure_data.error)

@@ -1,8 +1,5 @@
 """The check warns of a consumer whose asset was renamed, and of no other consumer."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +8,11 @@ import dagster as dg
 import pytest
 
 from pgque_dagster.checks.orphans import consumers_without_asset
-from pgque_dagster.client import Client, ConsumerInfo, HealthCheck, Limits
+from pgque_dagster.client import Client, HealthCheck, Limits
 from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
 from pgque_dagster.consumers import Consumer
-from tests.support.events import make_queue, publish, tick
+from tests.dagster.location import execute
+from tests.support.events import claim, make_queue, publish, tick
 
 LOCATION = """
 import dagster as dg
@@ -29,13 +27,15 @@ defs = dg.Definitions(
     assets=[*build_queue_assets("orders"), sales],
     asset_checks=checks,
     jobs=[dg.define_asset_job("checks", dg.AssetSelection.checks(*checks))],
+    executor=dg.in_process_executor,
     resources={{"pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL")), "pyspark": None}},
 )
 """
+Pass = Callable[[str], None]
 
 
 @pytest.fixture
-def let_time_pass(sql: Callable[[str], None]) -> Callable[[str], None]:
+def let_time_pass(sql: Callable[[str], None]) -> Pass:
     """Moves the last tick and the last call of every consumer into the past by an interval."""
 
     def let_time_pass(time: str) -> None:
@@ -45,26 +45,6 @@ def let_time_pass(sql: Callable[[str], None]) -> Callable[[str], None]:
     return let_time_pass
 
 
-def evaluate(folder: Path, url: str, options: str) -> dg.AssetCheckEvaluation:
-    """Has Dagster load a code location with the asset `sales` and run its checks; returns one."""
-    (folder / "shop.py").write_text(LOCATION.format(options=options))
-    (folder / "home").mkdir(exist_ok=True)
-    dagster = Path(sys.executable).with_name("dagster")
-    subprocess.run(
-        [dagster, "job", "execute", "-f", "shop.py", "-j", "checks"],
-        cwd=folder,
-        env={**os.environ, "PGQUE_URL": url, "DAGSTER_HOME": str(folder / "home")},
-        check=True,
-        capture_output=True,
-        timeout=180,
-    )
-    with dg.DagsterInstance.from_config(str(folder / "home")) as instance:
-        (run, *_) = instance.get_runs(limit=1)
-        events = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
-    found = [event.dagster_event.asset_check_evaluation_data for event in events]  # type: ignore[union-attr]
-    return next(each for each in found if each.check_name == "consumer_assets")
-
-
 def found(client: Client, *of_assets: str) -> list[HealthCheck]:
     """Returns the findings if the code location's assets have these consumers of queue orders."""
     consumers = [Consumer("orders", name, (dg.AssetKey(name),)) for name in of_assets]
@@ -72,13 +52,24 @@ def found(client: Client, *of_assets: str) -> list[HealthCheck]:
 
 
 def test_the_consumer_of_an_asset_that_was_renamed_is_a_warning_until_it_is_named(
-    client: Client, let_time_pass: Callable[[str], None], tmp_path: Path
+    client: Client,
+    let_time_pass: Pass,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("PGQUE_URL", client.url)
     let_time_pass("2 hours")
     publish(client, ["a", "b"])
 
-    renamed = evaluate(tmp_path, client.url, "")
-    named = evaluate(tmp_path, client.url, 'consumer="revenue"')
+    def evaluate(name: str, options: str) -> dg.AssetCheckEvaluation:
+        run = execute(instance, tmp_path / name, LOCATION.format(options=options), "checks")
+        kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        checks = [event for event in run.all_events if event.event_type == kind]
+        found = [event.asset_check_evaluation_data for event in checks]
+        return next(each for each in found if each.check_name == "consumer_assets")
+
+    renamed = evaluate("renamed.py", "")
 
     assert (renamed.passed, renamed.severity) == (False, dg.AssetCheckSeverity.WARN)
     for words in (
@@ -88,33 +79,28 @@ def test_the_consumer_of_an_asset_that_was_renamed_is_a_warning_until_it_is_name
         "`pgque unregister orders revenue`",
     ):
         assert words in str(renamed.metadata["what_to_do"].value)
-    assert named.passed
+    assert evaluate("named.py", 'consumer="revenue"').passed
 
 
 def test_a_consumer_outside_dagster_is_in_order_while_it_consumes(
-    client: Client, let_time_pass: Callable[[str], None]
+    client: Client, let_time_pass: Pass
 ) -> None:
     let_time_pass("2 hours")
     publish(client, ["a"])
+    assert [each.check for each in found(client)] == ["consumer_assets:revenue"]
+    # A run outside of a code location knows no assets.
+    assert consumers_without_asset(client.health(), client.consumers(), None) == []
+
     client.next_batch("orders", "revenue")
-
     assert found(client) == []
-
-
-def test_a_consumer_for_which_nothing_waits_is_in_order(
-    client: Client, let_time_pass: Callable[[str], None]
-) -> None:
-    publish(client, ["a"])
-    batch = client.claim("orders", "revenue", owner="a test")
-    assert batch is not None
-    batch.ack()
+    # Nor is one for which nothing waits.
+    claim(client).ack()
     let_time_pass("2 days")
-
     assert found(client) == []
 
 
 def test_a_consumer_that_holds_up_no_rotation_is_in_order(
-    client: Client, sql: Callable[[str], None], let_time_pass: Callable[[str], None]
+    client: Client, sql: Callable[[str], None], let_time_pass: Pass
 ) -> None:
     sql("update pgque.queue set queue_rotation_period = '7 days'")
     let_time_pass("1 day")
@@ -124,19 +110,13 @@ def test_a_consumer_that_holds_up_no_rotation_is_in_order(
 
 
 def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
-    client: Client, let_time_pass: Callable[[str], None]
+    client: Client, let_time_pass: Pass
 ) -> None:
     client.run(register_subconsumer("orders", "revenue", "1"))
     publish(client, ["a"])
-    claim_shared(
-        client,
-        "orders",
-        "revenue",
-        "1",
-        owner="a run that died",
-        ttl=timedelta(seconds=1),
-        limits=Limits(),
-    )
+    second = timedelta(seconds=1)
+    died = {"owner": "a run that died", "ttl": second, "limits": Limits()}
+    claim_shared(client, "orders", "revenue", "1", **died)  # type: ignore[arg-type]
     publish(client, ["b"])
     let_time_pass("2 hours")
     tick(client)
@@ -149,7 +129,7 @@ def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
 
 
 def test_replays_and_consumers_of_other_queues_are_told_apart(
-    client: Client, let_time_pass: Callable[[str], None]
+    client: Client, let_time_pass: Pass
 ) -> None:
     client.register_consumer("orders", "replay-1a2b3c4d")
     make_queue(client, "returns")
@@ -159,14 +139,3 @@ def test_replays_and_consumers_of_other_queues_are_told_apart(
 
     assert found(client, "revenue") == [each for each in found(client) if each.queue == "returns"]
     assert [each.queue for each in found(client, "revenue")] == ["returns"]
-
-
-def test_a_run_outside_of_a_code_location_finds_nothing(
-    client: Client, let_time_pass: Callable[[str], None]
-) -> None:
-    let_time_pass("2 hours")
-    publish(client, ["a"])
-    registered: list[ConsumerInfo] = client.consumers()
-
-    assert registered[0].last_seen > timedelta(hours=1)
-    assert consumers_without_asset(client.health(), registered, None) == []

@@ -1,60 +1,153 @@
-"""The components of the resource and of a queue."""
+"""Components of the resource and of a queue, and that YAML has what the Python API has."""
 
+import inspect
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 import pytest
 
-import pgque_dagster
 from pgque_dagster import (
     Alert,
+    DeltaBatchIOManager,
+    IcebergBatchIOManager,
+    ParquetBatchIOManager,
     PgqueComponent,
     PgqueResource,
+    PostgresBatchIOManager,
     QueueComponent,
+    SparkBatch,
     build_consumer_lag_checks,
+    build_dead_letter_checks,
+    build_pgque_alerts,
+    build_pgque_schedule,
+    build_pgque_sensor,
+    build_queue_assets,
+    build_queue_health_checks,
+    dead_letters_key,
+    pgque_asset,
+    pgque_window_asset,
+    queue_key,
 )
 from pgque_dagster.client import Client
+from pgque_dagster.components.batch_consumer import AssetOptions, ConsumerLagChecks, SensorOptions
+from pgque_dagster.components.options import Options, read_duration
+from pgque_dagster.components.payload import Payload
+from pgque_dagster.components.pgque import AlertOptions, TickerSensorOptions
+from pgque_dagster.components.queue import DeadLetterChecks, ObservationOptions, QueueHealthChecks
+from pgque_dagster.components.schedules import ScheduleOptions
+from pgque_dagster.components.sinks import ParquetSinkOptions, PostgresSinkOptions
+from pgque_dagster.components.table_sinks import DeltaSinkOptions, IcebergSinkOptions
+from pgque_dagster.components.window import WindowAssetOptions
+from pgque_dagster.sensors.observation import build_pgque_observation_sensor
+from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
 from tests.support.checks import revenue
+
+
+def defaults(api: Any) -> dict[str, Any]:
+    """The parameters of a function, or the fields of a class, with their defaults."""
+    if not isinstance(api, type):
+        parameters = inspect.signature(api).parameters.values()
+        return {each.name: each.default for each in parameters}
+    fields: Any = api.model_fields  # type: ignore[attr-defined]
+    return {
+        field.alias or name: inspect.Parameter.empty
+        if field.is_required()
+        else field.get_default(call_default_factory=True)
+        for name, field in fields.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "api", "left_out"),
+    [
+        # What YAML leaves out is of the component itself, or derived from it.
+        (AssetOptions, pgque_asset, {"asset_options"}),
+        (WindowAssetOptions, pgque_window_asset, {"asset_options"}),
+        (ScheduleOptions, build_pgque_schedule, {"assets", "name"}),
+        (Payload, SparkBatch.payload, {"self"}),
+        (SensorOptions, build_pgque_sensor, {"assets", "name"}),
+        (DeadLetterChecks, build_dead_letter_checks, {"queues"}),
+        (QueueHealthChecks, build_queue_health_checks, {"queues"}),
+        (ConsumerLagChecks, build_consumer_lag_checks, {"assets"}),
+        (QueueComponent, build_queue_assets, {"consumers"}),
+        (ObservationOptions, build_pgque_observation_sensor, {"queues", "name"}),
+        (TickerSensorOptions, build_pgque_ticker_sensor, set()),
+        (AlertOptions, build_pgque_alerts, {"queues"}),
+        (PgqueComponent, PgqueResource, set()),
+        (ParquetSinkOptions, ParquetBatchIOManager, {"pyspark"}),
+        (DeltaSinkOptions, DeltaBatchIOManager, {"pyspark"}),
+        (IcebergSinkOptions, IcebergBatchIOManager, {"pyspark", "pgque"}),
+        (PostgresSinkOptions, PostgresBatchIOManager, {"pyspark", "pgque"}),
+    ],
+)
+def test_yaml_has_every_parameter_of_python_with_its_default(
+    options: type[Options], api: Callable[..., Any], left_out: set[str]
+) -> None:
+    in_yaml = defaults(options)
+
+    for name, default in defaults(api).items():
+        if name not in left_out:
+            assert name in in_yaml
+            assert (in_yaml[name] or None) == (default or None), name
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("12h", 43_200), ("30d", 2_592_000), (1.5, 1.5)],
+)
+def test_a_duration_is_seconds_or_a_number_with_a_unit(text: str | float, seconds: float) -> None:
+    assert read_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["20seconds", "7 moons", "-5s", "5 m", ""])
+def test_what_is_no_duration_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match="write 90s, 15m, 12h or 30d; or seconds"):
+        read_duration(text)
+
+
+def build(kind: type[Any], **attributes: Any) -> dg.Definitions:
+    return dg.build_defs_for_component(kind.from_attributes_dict(attributes=attributes))
+
+
+def loaded(definitions: dg.Definitions, url: str | None = None, **more: Any) -> dg.Definitions:
+    given = dg.Definitions(resources={"pgque": PgqueResource(url=url)}, **more)
+    return dg.Definitions.merge(definitions, given)
 
 
 def test_the_url_of_the_environment_is_read_when_it_is_needed_and_not_shown(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    component = PgqueComponent.from_attributes_dict(attributes={"url": "{{ env.SHOP_URL }}"})
-    definitions = dg.build_defs_for_component(component)
+    definitions = build(
+        PgqueComponent,
+        url="{{ env.SHOP_URL }}",
+        executors_url_env="SHOP_SECRET_URL",
+        executors_url_file="/run/url",
+    )
     monkeypatch.setenv("SHOP_URL", database_url)
     seen = []
 
     @dg.asset
     def looks(pgque: PgqueResource) -> None:
-        seen.append(pgque.url)
+        seen.append((pgque.url, pgque.executors_url_env, pgque.executors_url_file))
 
-    result = dg.materialize([looks], resources={"pgque": definitions.resources["pgque"]})  # type: ignore[index]
-
-    assert result.success
-    assert seen == [database_url]
-    assert database_url not in str(definitions.resources)
-
-
-def test_a_url_put_together_from_the_environment_is_refused() -> None:
+    resources = definitions.resources or {}
+    assert dg.materialize([looks], resources={"pgque": resources["pgque"]}).success
+    assert seen == [(database_url, "SHOP_SECRET_URL", "/run/url")]
+    assert database_url not in str(resources)
     with pytest.raises(Exception, match="would be shown with their values"):
-        PgqueComponent.from_attributes_dict(
-            attributes={"url": "postgresql://app:{{ env.PASSWORD }}@db/shop"}
-        )
+        build(PgqueComponent, url="postgresql://app:{{ env.PASSWORD }}@db/shop")
 
 
-def test_a_spark_session_of_ones_own_is_left_alone() -> None:
-    definitions = dg.build_defs_for_component(PgqueComponent(spark_config=None))
-
-    assert set(definitions.resources or {}) == {"pgque"}
-
-
-def test_ticking_by_sensor_brings_the_sensor() -> None:
-    by_sensor = dg.build_defs_for_component(PgqueComponent(ticking="sensor"))
-    by_others = dg.build_defs_for_component(PgqueComponent())
+def test_the_component_of_the_database_brings_a_session_and_a_ticker_only_if_told_to() -> None:
+    by_sensor = build(PgqueComponent, ticking="sensor")
+    neither = build(PgqueComponent, spark_config=None)
 
     assert [sensor.name for sensor in by_sensor.sensors or []] == ["pgque_ticker_sensor"]
-    assert not by_others.sensors
+    assert set(by_sensor.resources or {}) == {"pgque", "pyspark"}
+    assert not neither.sensors
+    assert set(neither.resources or {}) == {"pgque"}
 
 
 def to_pager(alert: Alert) -> None:
@@ -65,88 +158,51 @@ ALERTS: list[Alert] = []
 
 
 def test_alerts_are_told_to_the_function_that_yaml_names(database_url: str) -> None:
-    component = PgqueComponent.from_attributes_dict(
-        attributes={
-            "queues": ["nosuch"],
-            "alerts": {"notify": f"{__name__}.to_pager", "max_lag": "5m"},
-        }
-    )
-    (sensor,) = dg.build_defs_for_component(component).sensors or []
+    alerts = {"notify": f"{__name__}.to_pager", "max_lag": "5m"}
+    (sensor,) = build(PgqueComponent, queues=["nosuch"], alerts=alerts).sensors or []
     assert isinstance(sensor, dg.SensorDefinition)
     assert (sensor.name, sensor.minimum_interval_seconds) == ("pgque_alerts", 60)
 
     sensor(dg.build_sensor_context(), pgque=PgqueResource(url=database_url))
 
     assert [(alert.queue, alert.problem) for alert in ALERTS] == [("nosuch", "queue")]
-
-
-def test_alerts_without_a_queue_to_watch_are_refused() -> None:
-    component = PgqueComponent.from_attributes_dict(
-        attributes={"alerts": {"notify": f"{__name__}.to_pager"}}
-    )
-
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="has no queue to watch"):
-        dg.build_defs_for_component(component)
+        build(PgqueComponent, alerts=alerts)
 
 
 def test_a_queue_brings_its_assets_its_check_and_the_job_that_runs_it(client: Client) -> None:
-    component = QueueComponent(queue="orders")
-    definitions = dg.Definitions.merge(
-        dg.build_defs_for_component(component),
-        dg.Definitions(
-            asset_checks=build_consumer_lag_checks([revenue], max_lag=timedelta(hours=1)),
-            resources={"pgque": PgqueResource(url=client.url)},
-        ),
-    )
+    lag = build_consumer_lag_checks([revenue], max_lag=timedelta(hours=1))
+    queue = build(QueueComponent, queue="orders", producers=["orders_table"])
+    definitions = loaded(queue, client.url, asset_checks=lag)
 
     result = definitions.resolve_job_def("orders_checks").execute_in_process()
     (schedule,) = definitions.schedules or []
+    (sensor,) = definitions.sensors or []
+    graph = definitions.resolve_asset_graph()
 
     checks = {each.check_name for each in result.get_asset_check_evaluations()}
     assert {"dead_letters", "held_batch", "consumer_lag_revenue"} <= checks
-    assert definitions.resolve_asset_graph().get_all_asset_keys() == {
-        pgque_dagster.queue_key("orders"),
-        pgque_dagster.dead_letters_key("orders"),
-    }
+    assert {queue_key("orders"), dead_letters_key("orders")} <= graph.get_all_asset_keys()
+    assert graph.get(queue_key("orders")).parent_keys == {dg.AssetKey("orders_table")}
+    assert sensor.name == "orders_observation"
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert schedule.cron_schedule == "*/5 * * * *"
     assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
 
 
-def test_the_checks_of_a_queue_may_have_no_schedule() -> None:
-    definitions = dg.build_defs_for_component(QueueComponent(queue="orders", check_schedule=None))
-
-    assert len(definitions.jobs or []) == 1
-    assert not definitions.schedules
-
-
-def test_a_queue_is_observed_and_shows_its_producers() -> None:
-    component = QueueComponent(queue="orders", producers=[dg.AssetKey("orders_table")])
-    definitions = dg.Definitions.merge(
-        dg.build_defs_for_component(component),
-        dg.Definitions(resources={"pgque": PgqueResource()}),
+def test_a_queue_has_what_its_attributes_leave() -> None:
+    running = build(QueueComponent, queue="orders", check_schedule={"default_status": "RUNNING"})
+    by_hand = build(QueueComponent, queue="orders", check_schedule=None, observation=None)
+    unchecked = build(
+        QueueComponent, queue="orders", dead_letter_checks=None, queue_health_checks=None
     )
-    (sensor,) = definitions.sensors or []
-    unobserved = dg.build_defs_for_component(QueueComponent(queue="orders", observation=None))
 
-    assert sensor.name == "orders_observation"
-    assert definitions.resolve_asset_graph().get(pgque_dagster.queue_key("orders")).parent_keys == {
-        dg.AssetKey("orders_table")
-    }
-    assert not unobserved.sensors
-
-
-def test_a_queue_without_checks_has_no_job() -> None:
-    component = QueueComponent(
-        queue="orders",
-        dead_letter_checks=None,
-        queue_health_checks=None,
-    )
-    definitions = dg.build_defs_for_component(component)
-
-    assert not definitions.asset_checks
-    assert not definitions.jobs
-    assert not definitions.schedules
+    (schedule,) = running.schedules or []
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
+    assert len(by_hand.jobs or []) == 1
+    assert not by_hand.schedules and not by_hand.sensors
+    assert not unchecked.asset_checks and not unchecked.jobs and not unchecked.schedules
 
 
 def test_a_subclass_of_a_queue_changes_its_assets() -> None:
@@ -154,10 +210,6 @@ def test_a_subclass_of_a_queue_changes_its_assets() -> None:
         def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
             return spec.replace_attributes(owners=["team:orders"])
 
-    definitions = dg.Definitions.merge(
-        dg.build_defs_for_component(Owned(queue="orders")),
-        dg.Definitions(resources={"pgque": PgqueResource()}),
-    )
+    graph = loaded(build(Owned, queue="orders")).resolve_asset_graph()
 
-    graph = definitions.resolve_asset_graph()
     assert [graph.get(key).owners for key in graph.get_all_asset_keys()] == [["team:orders"]] * 2

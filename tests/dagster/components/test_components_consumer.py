@@ -1,16 +1,21 @@
-"""The component of a consumer: what reaches its transform, its asset and its sensor."""
+"""The components that compute: what reaches their transform, assets, sensor and sink."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from pydantic import ValidationError
-from pyspark.sql import DataFrame, SparkSession
+from jsonschema import Draft202012Validator
+from pyspark.sql import DataFrame
 
-from pgque_dagster import BatchConsumerComponent, PgqueResource, SparkBatch, queue_key
-from pgque_dagster.client import Client
+from pgque_dagster import BatchConsumerComponent, SparkBatch, WindowComponent, queue_key
+from tests.dagster.orders import Orders, Result
 from tests.dagster.support import SessionHolder, StoringIOManager
-from tests.support.events import publish
+from tests.support.s3 import S3, s3_server
+from tests.support.windows import send_at_hours
+
+HOURLY = "{{ dg.HourlyPartitionsDefinition(start_date='2026-01-01-00:00') }}"
 
 
 def keep(events: DataFrame) -> list[str]:
@@ -18,100 +23,91 @@ def keep(events: DataFrame) -> list[str]:
     return sorted(row.ev_data for row in events.collect())
 
 
-def consumer(**attributes: Any) -> BatchConsumerComponent:
-    return BatchConsumerComponent(**{"queue": "orders", "transform": keep, **attributes})
+def frame(events: DataFrame) -> DataFrame:
+    return events.select("ev_data")
 
 
-def consume(
-    component: BatchConsumerComponent, url: str, spark: SparkSession, *others: Any
-) -> tuple[dg.ExecuteInProcessResult, list[Any]]:
-    """Runs a component's asset on the next batch; returns the result and what was stored."""
-    store = StoringIOManager()
-    definitions = dg.Definitions.merge(
-        dg.build_defs_for_component(component),
-        dg.Definitions(
-            assets=others,
-            resources={
-                "pgque": PgqueResource(url=url),
-                "pyspark": SessionHolder(spark),
-                "io_manager": store,
-            },
-        ),
-    )
-    job = definitions.resolve_implicit_global_asset_job_def()
-    return job.execute_in_process(raise_on_error=False), store.stored
+def totals(payloads: DataFrame) -> list[float]:
+    return [row.total for row in payloads.collect()]
 
 
-def test_a_transform_gets_the_events_of_a_batch_which_is_acked(
-    client: Client, spark: SparkSession
+def takes_batch(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+def takes_more(
+    events: DataFrame, context: dg.AssetExecutionContext, batch: SparkBatch, tax: float
+) -> tuple[int, str, int, float]:
+    return events.count(), context.asset_key.to_user_string(), batch.event_count, tax
+
+
+def no_parameter() -> None:
+    return None
+
+
+async def hidden(events: DataFrame) -> DataFrame:
+    return events
+
+
+def consumer(
+    transform: str = "keep", kind: type[Any] = BatchConsumerComponent, **attributes: Any
+) -> dg.Definitions:
+    own = {"queue": "orders", "transform": f"{__name__}.{transform}", **attributes}
+    return dg.build_defs_for_component(kind.from_attributes_dict(attributes=own))
+
+
+def window(**attributes: Any) -> dg.Definitions:
+    return consumer("frame", WindowComponent, **{"partitions_def": HOURLY, **attributes})
+
+
+def assets_of(definitions: dg.Definitions) -> list[dg.AssetsDefinition]:
+    return [each for each in definitions.assets or () if isinstance(each, dg.AssetsDefinition)]
+
+
+def run(orders: Orders, definitions: dg.Definitions, *others: Any, **options: Any) -> Result:
+    resources = definitions.resources
+    return orders.run(*assets_of(definitions), *others, resources=resources, **options)
+
+
+def test_a_transform_gets_the_events_of_a_batch_or_its_payloads_or_the_batch(
+    orders: Orders,
 ) -> None:
-    publish(client, ["b", "a"])
-
-    result, stored = consume(consumer(consumer="revenue"), client.url, spark)
-
-    assert result.success
-    assert stored == [["a", "b"]]
-    assert client.next_batch("orders", "revenue") is None
-
-
-def test_with_a_schema_a_transform_gets_payloads_and_malformed_events_are_treated_as_said(
-    client: Client, spark: SparkSession
-) -> None:
-    publish(client, [{"total": 2}, "{broken"])
-
-    def totals(payloads: DataFrame) -> list[float]:
-        return [row.total for row in payloads.collect()]
-
-    attributes: dict[str, Any] = {"consumer": "revenue", "transform": totals}
-    refused, _ = consume(
-        consumer(**attributes, payload={"schema": "total double", "on_malformed": "fail"}),
-        client.url,
-        spark,
-    )
-    result, stored = consume(
-        consumer(**attributes, payload={"schema": "total double"}), client.url, spark
-    )
-
-    assert not refused.success
-    assert result.success
-    assert stored == [[2.0]]
-    assert [count.count for count in client.dead_letter_counts("orders")] == [1]
-
-
-def test_a_transform_gets_what_it_names_beside_the_data(
-    client: Client, spark: SparkSession
-) -> None:
-    publish(client, ["a"])
-
     @dg.asset
     def tax() -> float:
         return 0.5
 
-    def named(
-        events: DataFrame, context: dg.AssetExecutionContext, batch: SparkBatch, tax: float
-    ) -> tuple[int, str, int, float]:
-        return events.count(), context.asset_key.to_user_string(), batch.event_count, tax
+    store = StoringIOManager()
+    of_revenue = {"consumer": "revenue"}
+    for definitions in (
+        consumer(**of_revenue),
+        consumer("takes_batch", **of_revenue),
+        consumer("totals", **of_revenue, payload={"schema": "total double"}),
+    ):
+        orders.publish([{"total": 2}, {"total": 1}])
+        assert run(orders, definitions, manager=store).success
+    orders.publish(["a"])
+    assert run(orders, consumer("takes_more", **of_revenue), tax, manager=store).success
 
-    result, stored = consume(consumer(transform=named, consumer="revenue"), client.url, spark, tax)
-
-    assert result.success
-    assert stored[-1] == (1, "named", 1, 0.5)
-
-
-def test_a_transform_may_take_the_batch_itself(client: Client, spark: SparkSession) -> None:
-    publish(client, ["a", "b"])
-
-    def counted(batch: SparkBatch) -> int:
-        return batch.event_count
-
-    _, stored = consume(consumer(transform=counted, consumer="revenue"), client.url, spark)
-
-    assert stored == [2]
+    assert store.stored[:2] == [['{"total":1}', '{"total":2}'], 2]
+    assert sorted(store.stored[2]) == [1.0, 2.0]
+    assert store.stored[-1] == (1, "takes_more", 1, 0.5)
+    assert orders.is_consumed()
 
 
-def test_a_subclass_changes_the_asset_and_what_is_done_with_a_batch(
-    client: Client, spark: SparkSession
-) -> None:
+def test_malformed_events_are_treated_as_the_payload_says(orders: Orders) -> None:
+    def totals_of(**payload: Any) -> dg.Definitions:
+        return consumer("totals", consumer="revenue", payload={"schema": "total int", **payload})
+
+    orders.publish([{"total": 0.5}] * 8)
+
+    assert not run(orders, totals_of()).success
+    assert not run(orders, totals_of(on_malformed="fail", max_malformed=1.0)).success
+    assert orders.dead_letters() == 0
+    assert run(orders, totals_of(max_malformed="{{ 1.0 }}")).success
+    assert orders.dead_letters() == 8
+
+
+def test_a_subclass_changes_the_asset_and_what_is_done_with_a_batch(orders: Orders) -> None:
     class Loud(BatchConsumerComponent):
         def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
             return spec.merge_attributes(tags={"team": "sales"})
@@ -121,40 +117,34 @@ def test_a_subclass_changes_the_asset_and_what_is_done_with_a_batch(
         ) -> Any:
             return [text.upper() for text in super().execute(context, batch, **inputs)]
 
-    publish(client, ["a"])
-    component = Loud(queue="orders", transform=keep, name="loud", consumer="revenue")
-    (asset,) = dg.build_defs_for_component(component).assets or []
+    orders.publish(["a"])
+    loud = consumer(kind=Loud, name="loud", consumer="revenue")
+    store = StoringIOManager()
 
-    _, stored = consume(component, client.url, spark)
-
-    assert isinstance(asset, dg.AssetsDefinition)
+    assert run(orders, loud, manager=store).success
+    assert store.stored == [["A"]]
+    (asset,) = assets_of(loud)
     assert asset.tags_by_key[asset.key]["team"] == "sales"
-    assert stored == [["A"]]
 
 
-def test_options_reach_the_asset_and_the_sensor() -> None:
-    component = BatchConsumerComponent.from_attributes_dict(
-        attributes={
-            "queue": "orders",
-            "transform": f"{__name__}.keep",
-            "name": "kept",
-            "key_prefix": ["shop"],
-            "deps": ["rates/daily"],
-            "kinds": ["table"],
-            "group_name": "sales",
-            "owners": ["team:sales"],
-            "automation_condition": "{{ dg.AutomationCondition.eager() }}",
-            "sink": {"base_dir": "output"},
-            "consumer_lag_checks": {"max_lag": "5m"},
-            "sensor": {"minimum_interval_seconds": 7, "default_status": "RUNNING"},
-        }
+def test_options_reach_the_assets_the_sensor_and_the_check() -> None:
+    definitions = consumer(
+        name="kept",
+        key_prefix=["shop"],
+        deps=["rates/daily"],
+        kinds=["table"],
+        group_name="sales",
+        owners=["team:sales"],
+        metadata={"dagster/table_name": "sales.kept"},
+        automation_condition="{{ dg.AutomationCondition.eager() }}",
+        sink={"base_dir": "output"},
+        consumer_lag_checks={"max_lag": "5m"},
+        sensor={"minimum_interval_seconds": 7, "default_status": "RUNNING"},
+        replay={"group_name": "replays"},
     )
-
-    definitions = dg.build_defs_for_component(component)
-    (asset,) = definitions.assets or []
+    asset, replay = assets_of(definitions)
     (sensor,) = definitions.sensors or []
     (check,) = definitions.asset_checks or []
-    assert isinstance(asset, dg.AssetsDefinition)
     assert isinstance(sensor, dg.SensorDefinition)
     (spec,) = asset.specs
 
@@ -166,36 +156,83 @@ def test_options_reach_the_asset_and_the_sensor() -> None:
     assert asset.get_io_manager_key_for_asset_key(spec.key) == "kept_io_manager"
     assert set(definitions.resources or {}) == {"kept_io_manager"}
     assert check.check_keys == {dg.AssetCheckKey(queue_key("orders"), "consumer_lag_kept")}
-    assert sensor.name == "kept_sensor"
-    assert sensor.minimum_interval_seconds == 7
+    assert (sensor.name, sensor.minimum_interval_seconds) == ("kept_sensor", 7)
     assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
+    assert replay.key == dg.AssetKey(["shop", "kept_replay"])
+    assert replay.get_asset_spec().group_name == "replays"
+    assert replay.get_asset_spec().metadata["dagster/table_name"] == "sales.kept_replay"
 
 
-def test_a_consumer_without_a_sensor_has_none() -> None:
-    assert not dg.build_defs_for_component(consumer(sensor=None)).sensors
+def test_a_schedule_takes_the_place_of_the_sensor_and_either_may_be_left_out() -> None:
+    definitions = consumer(schedule={"cron_schedule": "0 * * * *"})
+
+    (schedule,) = definitions.schedules or ()
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert (schedule.name, schedule.cron_schedule) == ("keep_schedule", "0 * * * *")
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+    assert not definitions.sensors
+    bare = consumer(sensor=None, sink=None, io_manager_key="mine")
+    assert not bare.sensors and not bare.schedules and not bare.resources
+    assert [asset.key for asset in assets_of(bare)] == [dg.AssetKey("keep")]
 
 
-def no_parameter() -> None:
-    return None
+def test_a_replay_is_stored_beside_the_output_of_its_consumer(
+    orders: Orders, tmp_path: Path
+) -> None:
+    definitions = consumer("frame", name="revenue", sink={"base_dir": str(tmp_path)}, replay={})
+    _, replay = assets_of(definitions)
+    first, last = orders.consume(["a", "b"])
+    config = {"from_tick": first, "to_tick": last}
+
+    assert orders.run(replay, config=config, resources=definitions.resources).success
+    table = orders.spark.read.parquet(str(tmp_path / "revenue_replay"))
+    assert sorted(row.ev_data for row in table.collect()) == ["a", "b"]
+    assert not (tmp_path / "revenue").exists()
 
 
-def takes_batch(batch: SparkBatch) -> None:
-    return None
+def test_a_window_is_stored_by_the_sink_as_its_partition(orders: Orders, tmp_path: Path) -> None:
+    hourly = window(name="hourly", sink={"base_dir": str(tmp_path)}, group_name="sales")
+    send_at_hours(orders.client, [["a"], ["b"]])
+
+    assert run(orders, hourly, partition_key="2026-01-01-01:00").success
+    rows = orders.spark.read.parquet(str(tmp_path / "hourly")).collect()
+    assert [(row.ev_data, row.batch_id) for row in rows] == [("b", 202601010100)]
+    assert assets_of(hourly)[0].get_asset_spec().group_name == "sales"
+
+
+def test_the_policies_of_a_window_are_numbers_or_words() -> None:
+    for written, partitions in (("single_run", None), (24, 24)):
+        (asset,) = assets_of(window(backfill_policy=written))
+        assert asset.backfill_policy is not None
+        assert asset.backfill_policy.max_partitions_per_run == partitions
+    (asset,) = assets_of(window(retry_policy={"max_retries": 3, "delay": "1m"}))
+    assert asset.backfill_policy is None
+    assert asset.op.retry_policy == dg.RetryPolicy(max_retries=3, delay=60)
 
 
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"transform": no_parameter}, "the transform has no parameter"),
-        ({"transform": takes_batch, "payload": {"schema": "id int"}}, "leave out `payload`"),
+        ({"transform": "no_parameter"}, "the transform has no parameter"),
+        ({"transform": "hidden"}, "the transform is async"),
+        ({"transform": "takes_batch", "payload": {"schema": "id int"}}, "leave out `payload`"),
         ({"sink": {"base_dir": "x"}, "io_manager_key": "y"}, "leave one out"),
+        (
+            {"schedule": {"cron_schedule": "0 * * * *"}, "sensor": {"max_age": "5s"}},
+            "`schedule` takes the place of `sensor`",
+        ),
         ({"payload": {"schema": "id int", "on_malformed": "ignore"}}, "'dead_letter', 'retry'"),
+        *(
+            ({"payload": {"schema": "id int", "max_malformed": share}}, "max_malformed")
+            for share in (-0.1, 1.1, float("nan"), True, "{{ 3 }}", "a tenth")
+        ),
+        ({"kind": WindowComponent, "partitions_def": "hourly"}, "write a template, such as"),
     ],
 )
-def test_attributes_that_contradict_each_other_are_refused(
+def test_attributes_that_make_no_sense_are_refused(
     attributes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(Exception, match=message):
         consumer(**attributes)
 
 
@@ -209,7 +246,100 @@ def test_attributes_that_contradict_each_other_are_refused(
     ],
 )
 def test_a_transform_that_is_not_there_is_named(reference: str, message: str) -> None:
+    attributes = {"queue": "orders", "transform": reference}
     with pytest.raises(Exception, match=message):
-        BatchConsumerComponent.from_attributes_dict(
-            attributes={"queue": "orders", "transform": reference}
-        )
+        BatchConsumerComponent.from_attributes_dict(attributes=attributes)
+
+
+# Sinks
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {"base_dir": "output", "storage_options": {"a": "b"}},
+        {"type": "postgres", "mode": "add", "key": ["product"], "stage_schema": "stages"},
+        {
+            "type": "delta",
+            "base_dir": "output",
+            "mode": "replace",
+            "key": ["product"],
+            "schema_evolution": "add_columns",
+            "storage_options": {"a": "b"},
+        },
+        {
+            "type": "iceberg",
+            "warehouse": "output",
+            "namespace": "sales",
+            "catalog": {"type": "rest"},
+            "catalog_schema": "lake",
+            "schema_evolution": "add_columns",
+            "storage_options": {"a": "b"},
+        },
+    ],
+    ids=lambda sink: str(sink.get("type", "parquet")),
+)
+def test_the_options_of_a_sink_reach_its_io_manager(orders: Orders, sink: dict[str, Any]) -> None:
+    definition = (consumer(name="kept", sink=sink).resources or {})["kept_io_manager"]
+
+    with dg.build_resources({**orders.resources, "manager": definition}) as resources:
+        manager = resources.manager
+
+    assert type(manager).__name__.lower().startswith(str(sink.pop("type", "parquet")))
+    assert {name: getattr(manager, name) for name in sink} == sink
+    assert isinstance(manager.pyspark, SessionHolder)
+
+
+@pytest.mark.parametrize(
+    ("sink", "wrong"),
+    [
+        ({"base_dir": "d"}, []),
+        ({"basedir": "d"}, ["'basedir' was unexpected", "'base_dir' is a required"]),
+        ({"type": "postgers", "base_dir": "d"}, ["'postgers'"]),
+        ({"type": "postgres", "mode": "upsert", "key": ["product"]}, []),
+        ({"type": "postgres", "mode": "merge", "key": "product"}, ["'merge'", "'product'"]),
+        ({"type": "postgres", "base_dir": "d"}, ["'base_dir' was unexpected"]),
+        ({"type": "delta", "base_dir": "d", "schema_evolution": "add_columns"}, []),
+        ({"type": "delta", "base_dir": "d", "schema_evolution": "guess"}, ["'guess'"]),
+        ({"type": "iceberg", "warehouse": "s3://bucket", "catalog": {"type": "rest"}}, []),
+    ],
+)
+def test_the_schema_of_yaml_knows_each_sink(sink: dict[str, Any], wrong: list[str]) -> None:
+    """Which `dg check yaml` asks."""
+    attributes = {"queue": "orders", "transform": "math.sqrt", "sink": sink}
+    schema = Draft202012Validator(BatchConsumerComponent.get_model_cls().model_json_schema())
+
+    errors = list(schema.iter_errors(attributes))
+
+    assert [error.absolute_path[0] for error in errors] == ["sink" for _ in wrong]
+    assert all(each in error.message for each, error in zip(wrong, errors, strict=True))
+
+
+@pytest.fixture
+def s3() -> Iterator[S3]:
+    with s3_server() as server:
+        yield server
+
+
+def test_credentials_in_yaml_are_names_of_environment_variables(
+    orders: Orders, s3: S3, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in s3.options.items():
+        monkeypatch.setenv(f"OF_THE_LAKE_{name.upper()}", value)
+    options = {name: f"{{{{ env.OF_THE_LAKE_{name.upper()} }}}}" for name in s3.options}
+    for kind in ("parquet", "delta", "iceberg"):
+        folder = {"warehouse" if kind == "iceberg" else "base_dir": s3.url(kind)}
+        attributes = {
+            "queue": "orders",
+            "transform": f"{__name__}.frame",
+            "consumer": "revenue",
+            "sink": {"type": kind, **folder, "storage_options": options},
+        }
+        component = BatchConsumerComponent.from_attributes_dict(attributes=attributes)
+        orders.publish([kind])
+        assert run(orders, dg.build_defs_for_component(component)).success
+
+        (stored,) = [name for name in s3.names(f"{kind}/") if name.endswith(".parquet")]
+        assert s3.read_parquet(stored)["ev_data"].to_pylist() == [kind]
+        assert s3.secret not in repr(component)
+    assert s3.secret not in "".join(capfd.readouterr())

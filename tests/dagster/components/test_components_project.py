@@ -1,15 +1,32 @@
 """Components in a project: scaffolded, checked by `dg`, and loaded together."""
 
+import textwrap
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import dagster as dg
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 import pgque_dagster
+from pgque_dagster import build_pgque_sensor
 from pgque_dagster.client import Client
+from pgque_dagster.sensors import build_pgque_ticker_sensor
+from pgque_dagster.spark.payload.ddl import check_ddl
+from pgque_dagster.spark.payload.schema import parse_schema
+from tests.support.checks import revenue
 from tests.support.dg_project import DgProject
 from tests.support.events import publish
+
+HEAD = {
+    "pgque": "type: pgque_dagster.PgqueComponent\nattributes:\n",
+    "orders": "type: pgque_dagster.QueueComponent\nattributes:\n  queue: orders\n",
+    "revenue": "type: pgque_dagster.BatchConsumerComponent\nattributes:\n"
+    "  queue: orders\n  transform: math.sqrt\n",
+}
 
 
 @pytest.fixture
@@ -21,53 +38,35 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
 
 
 def test_what_is_scaffolded_passes_the_checks_and_works(
-    project: DgProject,
-    database_url: str,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    project: DgProject, database_url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGQUE_URL", database_url)
-    for arguments in (
+    for kind, *arguments in (
         ["PgqueComponent", "pgque"],
         ["QueueComponent", "orders"],
         ["BatchConsumerComponent", "revenue", "--queue", "orders"],
+        ["WindowComponent", "days", "--queue", "orders"],
     ):
-        project.run("scaffold", "defs", f"pgque_dagster.{arguments[0]}", *arguments[1:])
+        project.run("scaffold", "defs", f"pgque_dagster.{kind}", *arguments)
     project.replace("pgque", "# url:", "url:")
     checked = project.run("check", "defs")
+    assert "All component YAML validated successfully." in checked
+    assert "All definitions loaded successfully." in checked
 
-    job = project.load().resolve_implicit_global_asset_job_def()
-    registered = job.execute_in_process()
+    definitions = project.load()
+    assert definitions.resolve_assets_def("days").partitions_def is not None
+    jobs = [dg.define_asset_job("revenue_job", "revenue")]
+    job = dg.Definitions.merge(definitions, dg.Definitions(jobs=jobs)).resolve_job_def(
+        "revenue_job"
+    )
+    assert job.execute_in_process().success, "registers the queue and the consumer"
     with Client(database_url) as client:
         client.configure_queue("orders", ticker_max_lag="0")
         publish(client, ["a", "b"], queue="orders")
-        consumed = job.execute_in_process()
-        left = client.next_batch("orders", "revenue")
-
-    assert "All component YAML validated successfully." in checked
-    assert "All definitions loaded successfully." in checked
-    assert registered.success and consumed.success
-    assert [
-        row["count"] for row in spark.read.parquet(f"{project.folder}/output/revenue").collect()
-    ] == [2]
-    assert left is None
-
-
-def test_a_scaffolded_asset_of_windows_passes_the_checks(
-    project: DgProject, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGQUE_URL", database_url)
-    for arguments in (
-        ["PgqueComponent", "pgque"],
-        ["QueueComponent", "orders"],
-        ["WindowComponent", "days", "--queue", "orders"],
-    ):
-        project.run("scaffold", "defs", f"pgque_dagster.{arguments[0]}", *arguments[1:])
-
-    checked = project.run("check", "defs")
-
-    assert "All definitions loaded successfully." in checked
-    assert project.load().resolve_assets_def("days").partitions_def is not None
+        assert job.execute_in_process().success
+        assert client.next_batch("orders", "revenue") is None
+    stored = spark.read.parquet(f"{project.folder}/output/revenue").collect()
+    assert [row["count"] for row in stored] == [2]
 
 
 # The wrong lines are marked; the others are correct.
@@ -121,79 +120,164 @@ def test_each_typo_is_reported_with_its_line(project: DgProject) -> None:
         lines = enumerate(text.splitlines(), start=1)
         wrong = {number for number, line in lines if line.endswith("# wrong")}
         # Line 2 is also reported, for the attributes that are missing.
-        assert project.lines_reported(found, name) - {2} == wrong - {2}
+        assert project.lines_reported(found, name) - {2} == wrong - {2}, name
 
 
-def test_two_components_of_one_consumer_are_refused_when_they_are_loaded(
-    project: DgProject,
-) -> None:
-    both = "type: pgque_dagster.BatchConsumerComponent\nattributes: {{queue: orders, {}}}\n"
-    project.write("pgque", "type: pgque_dagster.PgqueComponent\nattributes: {queues: [orders]}\n")
-    project.write("one", both.format("transform: math.sqrt, name: one, consumer: revenue"))
-    project.write("two", both.format("transform: math.sqrt, name: revenue"))
-
-    with pytest.raises(Exception, match="pgque") as raised:
+def refused(project: DgProject, **components: str) -> str:
+    """Returns the messages of the error, and of all its causes, that refuses a project."""
+    for name, attributes in components.items():
+        kind = name if name in HEAD else "revenue"
+        head = HEAD[kind] if "queue:" not in attributes else HEAD[kind].partition("  queue")[0]
+        project.write(name, head + textwrap.indent(attributes, "  ") + "\n")
+    with pytest.raises(Exception, match="defs") as raised:
         project.load()
-    assert "2 components share the consumer orders/revenue" in str(raised.value.__cause__)
-
-
-def test_a_queue_names_the_components_that_consume_it(project: DgProject) -> None:
-    consumer = (
-        "type: pgque_dagster.BatchConsumerComponent\nattributes: {{transform: math.sqrt, {}}}\n"
-    )
-    project.write("pgque", "type: pgque_dagster.PgqueComponent\nattributes: {queues: [returns]}\n")
-    project.write("orders", "type: pgque_dagster.QueueComponent\nattributes: {queue: orders}\n")
-    project.write("revenue", consumer.format("queue: orders, name: revenue, consumer: sales"))
-    project.write("refunds", consumer.format("queue: returns, name: refunds"))
-
-    queue = project.load().resolve_asset_graph().get(pgque_dagster.queue_key("orders"))
-
-    assert "`sales`" in str(queue.description)
-    assert "refunds" not in str(queue.description)
-
-
-def test_a_consumer_of_a_queue_that_nothing_declares_is_refused_when_it_is_loaded(
-    project: DgProject,
-) -> None:
-    project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
-    project.write("orders", "type: pgque_dagster.QueueComponent\nattributes: {queue: orders}\n")
-    project.write(
-        "revenue",
-        "type: pgque_dagster.BatchConsumerComponent\n"
-        "attributes: {queue: odrers, transform: math.sqrt, name: revenue}\n",
-    )
-
-    with pytest.raises(Exception, match="pgque") as raised:
-        project.load()
-    assert "revenue is on queue 'odrers', which is not declared" in str(raised.value.__cause__)
+    told, error = "", raised.value
+    while error is not None:
+        told, error = f"{told}\n{error}", error.__cause__ or error.__context__
+    return told
 
 
 @pytest.mark.parametrize(
-    ("queue", "way"),
+    ("component", "attributes", "line", "problem"),
     [
-        ("orders", "add a QueueComponent for it, or add orders to `queues`"),
-        ("postgremq.orders", "declared: add orders to `topics`"),
-        ("qgres.orders", "declared: add orders to `serial_queues`"),
+        ("revenue", "sensor:\n  max_events: 0", 6, "it must be 1 or more"),
+        ("revenue", "sensor:\n  max_events: 2147483648", 6, "it must be at most 2147483647"),
+        ("revenue", "sensor:\n  min_events: 11\n  max_events: 10", 5, "min_events is 11"),
+        ("revenue", "sensor:\n  backoff: -1", 6, "it must not be negative"),
+        ("revenue", "sensor:\n  max_age: 999999999d", 6, "at most 365 days"),
+        ("revenue", "sensor:\n  minimum_interval_seconds: -1", 6, "it must be 1 or more"),
+        ("revenue", "lease_ttl: 999999999d", 5, "at most 1 day"),
+        ("revenue", "lease_ttl: 0s", 5, "more than 0"),
+        ("revenue", "payload:\n  schema: total dubble", 6, "no type dubble (did you mean double?)"),
+        ("revenue", "payload:\n  schema: ''", 6, "has no field"),
+        ("revenue", "payload:\n  schema: a int\n  keep: [ev_tme]", 7, "no column 'ev_tme'"),
+        ("revenue", "sink:\n  type: postgres\n  mode: upsert", 5, "the columns of a unique index"),
+        ("revenue", "sink:\n  type: postgres\n  key: [id]", 5, "append, which has no key"),
+        ("revenue", "sink:\n  type: delta\n  base_dir: d\n  mode: upsert", 5, "name the columns"),
+        ("revenue", "sink:\n  type: delta\n  base_dir: d\n  key: [id]", 5, "which has no key"),
+        ("revenue", "partitions: 0", 5, "it must be 1 or more"),
+        ("revenue", "partitions: 257", 5, "it must be at most 256"),
+        ("revenue", "partitions: 8\nsensor:\n  parallel_runs: 2", 2, "parallel_runs of the sensor"),
+        ("revenue", "start_at: soon", 5, "'soon' is no position"),
+        ("revenue", "start_at: 2026-01-01T00:00", 5, "has no time zone"),
+        ("revenue", "start_at: -1", 5, "-1 is no position"),
+        ("revenue", "consumer_lag_checks:\n  max_lag: 0", 6, "it must be more than 0"),
+        ("orders", "retention: 0", 4, "it must be more than 0"),
+        ("orders", "retention: 7 moons", 4, "30d"),
+        ("orders", "retention: 999999999d", 4, "at most 365 days"),
+        ("orders", "observation:\n  interval: 0", 5, "it must be more than 0"),
+        (
+            "pgque",
+            "spark_config: {spark.master: local, spark.remote: 'sc://127.0.0.1'}",
+            2,
+            "leave out spark.master",
+        ),
     ],
 )
-def test_the_error_names_the_option_that_declares_the_queue(
-    project: DgProject, queue: str, way: str
+def test_an_attribute_out_of_range_is_an_error_with_its_line(
+    project: DgProject, component: str, attributes: str, line: int, problem: str
 ) -> None:
-    project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
-    project.write(
-        "revenue",
-        "type: pgque_dagster.BatchConsumerComponent\n"
-        f"attributes: {{queue: {queue}, transform: math.sqrt, name: revenue}}\n",
-    )
-    with pytest.raises(Exception, match="pgque") as raised:
-        project.load()
-    assert way in str(raised.value.__cause__)
+    others = {} if component == "pgque" else {"pgque": "queues: [orders]"}
+
+    told = refused(project, **others, **{component: attributes})
+
+    assert problem in told
+    assert f"{component}/defs.yaml:{line}" in told
 
 
-def test_the_demo_is_right_in_every_component(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("components", "problem"),
+    [
+        (
+            {
+                "pgque": "queues: [orders]",
+                "one": "name: one\nconsumer: revenue",
+                "two": "name: revenue",
+            },
+            "2 components share the consumer orders/revenue",
+        ),
+        (
+            {"pgque": "queue_options: {orders: {retention: 3 days}}", "orders": "retention: 7d"},
+            "leave one out",
+        ),
+        *(
+            (
+                {
+                    "pgque": "queues: [others]",
+                    "revenue": f"queue: {queue}\ntransform: math.sqrt\nname: revenue",
+                },
+                f"consumer revenue is on queue '{queue}', which is not declared: {way}",
+            )
+            for queue, way in (
+                ("orders", "add a QueueComponent for it, or add orders to `queues`"),
+                ("postgremq.orders", "add orders to `topics`"),
+                ("qgres.orders", "add orders to `serial_queues`"),
+            )
+        ),
+    ],
+)
+def test_components_that_do_not_fit_together_are_refused_when_they_are_loaded(
+    project: DgProject, components: dict[str, str], problem: str
+) -> None:
+    assert problem in refused(project, **components)
+
+
+def test_components_know_of_each_other(project: DgProject, database_url: str) -> None:
+    project.write("pgque", f"{HEAD['pgque']}  url: '{database_url}'\n  queues: [returns]\n")
+    project.write("orders", f"{HEAD['orders']}  retention: 7 days\n")
+    project.write("revenue", f"{HEAD['revenue']}  name: revenue\n  consumer: sales\n")
+    of_returns = HEAD["revenue"].replace("orders", "returns")
+    project.write("refunds", f"{of_returns}  name: refunds\n")
+
+    definitions = project.load()
+
+    # A queue names the components that consume it.
+    queue = definitions.resolve_asset_graph().get(pgque_dagster.queue_key("orders"))
+    assert "`sales`" in str(queue.description)
+    assert "refunds" not in str(queue.description)
+    resource = (definitions.resources or {})["pgque"]
+    with resource.client() as client, client.transaction() as connection:
+        found = connection.execute("select queue_name, queue_retention::text from pgque.queue")
+        assert dict(found.fetchall()) == {"orders": "7 days", "returns": None}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_events": 2**31},
+        {"max_age": timedelta(days=366)},
+        {"backoff": timedelta(days=366)},
+        {"minimum_interval_seconds": 0},
+        {"parallel_runs": 0},
+        {"max_events": 1.5},
+    ],
+    ids=str,
+)
+def test_the_same_ranges_hold_for_sensors_in_python(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=name):
+        build_pgque_sensor([revenue], **options)
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="minimum_interval_seconds is 0"):
+        build_pgque_ticker_sensor(minimum_interval_seconds=0)
+
+
+def test_ddl_is_checked_without_spark_for_types_that_it_knows(spark: SparkSession) -> None:
+    for ddl in (
+        "id bigint not null, total DOUBLE comment 'in euros, (net)'",
+        "`a b` decimal(10, 2), c map<string, array<struct<x: int, y: date>>>",
+        "struct<a: int, b: array<timestamp_ntz>>",
+        "a: tinyint, b: struct<`c d` binary not null, e interval day to second>",
+    ):
+        check_ddl(ddl)
+        parse_schema(spark, ddl)
+    check_ddl("a varchar(10), b char(3)")
+    for ddl in ("a dubble", "a array<sting>", "a int, b struct<c: intt>", "a map<string, x>"):
+        with pytest.raises(ValueError, match="Spark has no type"):
+            check_ddl(ddl)
+
+
+def test_the_demo_is_right_in_every_component() -> None:
     """`dg check yaml` looks only at the last of several components of a type."""
-    import yaml
-
     folder = Path(pgque_dagster.__file__).parent.parent / "defs"
     components = [
         component

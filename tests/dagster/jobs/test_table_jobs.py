@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -20,49 +21,29 @@ from pgque_dagster.spark import IcebergSink
 from tests.support.attempts import next_batch
 
 
-@pytest.fixture
-def location(tmp_path: Path) -> str:
-    """A table of five small files."""
+def run(job: dg.JobDefinition, **config: Any) -> bool:
+    ops = {"ops": {f"{job.name}_op": {"config": config}}}
+    return job.execute_in_process(run_config=ops, raise_on_error=False).success
+
+
+def test_small_files_of_a_delta_table_are_united(tmp_path: Path) -> None:
     location = str(tmp_path / "table")
     for number in range(5):
         write_deltalake(location, pa.table({"number": [number]}), mode="append")
-    return location
-
-
-def test_small_files_are_united(location: str) -> None:
     job = build_delta_maintenance_job([location])
 
-    assert job.execute_in_process().success
-
+    # Half a day may delete files of running attempts.
+    assert not run(job, retention_days=0.5)
+    assert run(job, dry_run=True)
+    assert len(DeltaTable(location).file_uris()) == 5
+    assert run(job)
     assert len(DeltaTable(location).file_uris()) == 1
     numbers = DeltaTable(location).to_pyarrow_table()["number"].to_pylist()
     assert sorted(numbers) == list(range(5))
 
 
-def test_a_dry_run_changes_nothing(location: str) -> None:
-    job = build_delta_maintenance_job([location])
-    config = {"ops": {"pgque_maintain_delta_tables_op": {"config": {"dry_run": True}}}}
-
-    assert job.execute_in_process(run_config=config).success
-
-    assert len(DeltaTable(location).file_uris()) == 5
-
-
-def test_a_retention_that_may_delete_files_of_running_attempts_is_refused(location: str) -> None:
-    job = build_delta_maintenance_job([location])
-    config = {"ops": {"pgque_maintain_delta_tables_op": {"config": {"retention_days": 0.5}}}}
-
-    assert not job.execute_in_process(run_config=config, raise_on_error=False).success
-
-    assert len(DeltaTable(location).file_uris()) == 5
-
-
-@pytest.mark.parametrize(
-    ("config", "is_left"),
-    [({}, False), ({"dry_run": True}, True), ({"retention_days": 100_000}, True)],
-)
 def test_files_of_dead_attempts_at_an_iceberg_table_are_removed(
-    client: Client, spark: SparkSession, tmp_path: Path, config: dict[str, Any], is_left: bool
+    client: Client, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = IcebergSink("sales.revenue", warehouse=tmp_path)
     batch = next_batch(client, spark, [{"number": 1}])
@@ -74,15 +55,15 @@ def test_files_of_dead_attempts_at_an_iceberg_table_are_removed(
     left.parent.mkdir()
     left.touch()
     os.utime(left, (0, 0))
-    job = build_iceberg_maintenance_job([sink])
-
-    result = job.execute_in_process(
-        run_config={"ops": {"pgque_maintain_iceberg_tables_op": {"config": config}}},
+    job = dg.Definitions(
+        jobs=[build_iceberg_maintenance_job([sink])],
         resources={"pgque": PgqueResource(url=client.url)},
-    )
+    ).resolve_job_def("pgque_maintain_iceberg_tables")
 
-    assert result.success
-    assert left.exists() == is_left
+    assert run(job, dry_run=True) and run(job, retention_days=100_000)
+    assert left.exists()
+    assert run(job)
+    assert not left.exists()
     assert [row.number for row in sink.read(spark, client.url).collect()] == [1]
 
 
