@@ -23,7 +23,7 @@ from tests.spark.payload.payload_values import (
     MONEY,
     STRING,
     fields,
-)
+)  # fmt: skip
 from tests.support.queues import Connection, connect, make_queue, rows
 from tests.support.triggers import attach, take_events
 
