@@ -11,7 +11,6 @@ from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch
 from tests.support.events import claim, publish
 
-
 BatchOf = Callable[..., SparkBatch]
 
 

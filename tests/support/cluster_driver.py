@@ -34,6 +34,7 @@ from pgque_dagster.spark import (
     register,
     ship,
 )
+from pgque_dagster.spark import batch as batch_module
 
 PATIENCE_SECONDS = 900
 SCHEMA = "account string not null, amount bigint not null"
@@ -72,19 +73,12 @@ def lose_executors(spark: SparkSession, url: str, folder: Path) -> dict[str, Any
     return {"ids": read, "streamed": streamed}
 
 
-def lose_executors_of_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Keeps a batch in each sink, and each time an executor is killed in the middle."""
-    return _fill_sinks(spark, url, folder, _kill_executor)
+def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
+    """Keeps a batch in each sink, and each time an executor is killed in the middle.
 
-
-def speculate_in_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Keeps a batch in each sink, and each time Spark starts a task that hangs on another host."""
-    return _fill_sinks(spark, url, folder, _hang)
-
-
-def _fill_sinks(
-    spark: SparkSession, url: str, folder: Path, disturb: Callable[[], None]
-) -> dict[str, Any]:
+    Where Spark speculates, a task hangs instead, which Spark starts once more on another host.
+    """
+    disturb = _hang if spark.conf.get("spark.speculation", "false") == "true" else _kill_executor
     places = json.loads((folder / "places.json").read_text())
     s3, options = places["s3"], places["s3_options"]
     directory = ParquetSink(folder / "table")
@@ -120,13 +114,7 @@ def speculate(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     return {"ids": read}
 
 
-def hang_reading(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Hangs in the middle of a read, to be killed."""
-    with _claimed(spark, url) as batch:
-        return {"ids": _ids(_disturbed(batch.events(["ev_id"]), folder / "hangs", _hang))}
-
-
-def hang_writing(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
+def hang(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     """Hangs in the middle of a write, to be killed."""
     with _claimed(spark, url) as batch:
         rows = _disturbed(batch.events(["ev_id"]), folder / "hangs", _hang)
@@ -247,13 +235,14 @@ def open_session(master: str, conf: dict[str, str]) -> SparkSession:
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         # Many record batches, so that there is a middle.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
     }
     return builder.config(map={**defaults, **conf}).getOrCreate()
 
 
 def main(master: str, conf: str, story: str, url: str, folder: str) -> None:
     spark = open_session(master, json.loads(conf))
+    batch_module.DRIVER_SIDE_EVENTS = -1
     print(json.dumps(globals()[story](spark, url, Path(folder))), flush=True)
     spark.stop()
 
