@@ -80,14 +80,13 @@ def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     """
     disturb = _hang if spark.conf.get("spark.speculation", "false") == "true" else _kill_executor
     places = json.loads((folder / "places.json").read_text())
-    s3, options = places["s3"], places["s3_options"]
     directory = ParquetSink(folder / "table")
-    objects = ParquetSink(s3, storage_options=options)
-    tables = {
+    objects = ParquetSink(places["s3"], storage_options=places["s3_options"])
+    tables: dict[str, Any] = {
+        "files": directory,
+        "objects": objects,
         "delta": DeltaSink(folder / "delta"),
-        "delta_s3": DeltaSink(f"{s3}-delta", storage_options=options),
-        "iceberg": IcebergSink("a.disk", warehouse=folder / "iceberg"),
-        "iceberg_s3": IcebergSink("a.s3", warehouse=f"{s3}-iceberg", storage_options=options),
+        "iceberg": IcebergSink("a.table", warehouse=folder / "iceberg"),
     }
     with _claimed(spark, url) as batch:
         ids = batch.events(["ev_id"]).repartition(2)
@@ -97,8 +96,6 @@ def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
 
         PostgresSink("taken").write(batch, disturbed("here"))
         PostgresSink("taken", url=places["elsewhere"]).write(batch, disturbed("elsewhere"))
-        directory.write(batch, disturbed("files"))
-        objects.write(batch, disturbed("objects"))
         for name, table in tables.items():
             table.write(batch, disturbed(name))
     return {"files": _ids(directory.read(spark)), "objects": _ids(objects.read(spark))}

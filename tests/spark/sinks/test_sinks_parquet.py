@@ -131,11 +131,24 @@ def overtaken_when_it_has_files(
     monkeypatch.setattr(late, "renew", renewing)
 
 
-def test_all_batches_are_one_table_with_the_column_batch_id(client: Client, place: Place) -> None:
-    first, second = (place.store(client, rows).batch_id for rows in (2, 1))
+def test_all_batches_are_one_table_which_is_read_from_one_on_or_by_their_ids(
+    client: Client, place: Place
+) -> None:
+    ids = [place.store(client, rows).batch_id for rows in (1, 2, 0, 3)]
 
-    assert place.rows() == [(first, 0), (first, 1), (second, 0)]
+    def read(**wanted: Any) -> list[int]:
+        table = place.sink.read(place.spark, **wanted)
+        return sorted({row.batch_id for row in table.collect()})
+
+    first, second, empty, last = ids
     assert place.sink.read(place.spark).columns == ["id", "batch_id"]
+    assert place.rows() == [
+        *((first, 0), (second, 0), (second, 1)), *((last, n) for n in range(3))
+    ]  # fmt: skip
+    assert read(since=second) == [second, last]
+    assert read(batches=[first, last]) == [first, last]
+    assert read(batches=[]) == read(batches=[empty]) == []
+    assert len(place.sink.files(batches=ids[:2])) < len(place.sink.files())
 
 
 def test_spark_and_arrow_read_a_directory_as_one_table(client: Client, directory: Place) -> None:
@@ -217,12 +230,6 @@ def test_what_killed_attempts_left_is_not_read_and_goes_with_the_next(
     assert list((folder / "publication-1").rglob("*.parquet")) == []
 
 
-def test_an_empty_batch_is_a_batch(client: Client, place: Place) -> None:
-    place.store(client, 0)
-
-    assert place.rows() == []
-
-
 def test_a_claim_writes_its_batch_to_a_location_once(client: Client, place: Place) -> None:
     publish(client, ["a"])
     claimed = claim(client)
@@ -234,19 +241,6 @@ def test_a_claim_writes_its_batch_to_a_location_once(client: Client, place: Plac
             place.sink.write(again, place.spark.range(2))
 
     assert len(place.rows()) == 2
-
-
-def test_batches_are_read_from_one_on_or_by_their_ids(client: Client, place: Place) -> None:
-    ids = [place.store(client, rows).batch_id for rows in (1, 2, 3)]
-
-    def read(**wanted: Any) -> list[int]:
-        table = place.sink.read(place.spark, **wanted)
-        return sorted({row.batch_id for row in table.collect()})
-
-    assert read(since=ids[1]) == ids[1:]
-    assert read(batches=[ids[0], ids[2]]) == [ids[0], ids[2]]
-    assert read(batches=[]) == []
-    assert len(place.sink.files(batches=ids[:2])) < len(place.sink.files())
 
 
 def test_tables_of_replays_in_a_location_are_read_with_the_column_replay(
@@ -382,6 +376,14 @@ def test_batches_of_an_unknown_database_are_refused(client: Client, directory: P
     (mark / "note").write_text("ours")
     directory.attempt(client, 2)
 
+    # A location says to people whose it is.
+    other = directory.at("../sales")
+    other.store(client, 2)
+    (mark,) = Path(other.location, "_pgque", "lineages").iterdir()
+    note = json.loads((mark / "lineage.json").read_text())
+    assert note["lineage"] == mark.name == str(client.lineage())
+    assert note["database"] == client.database
+
 
 @pytest.mark.slow
 def test_objects_of_an_unknown_database_are_refused(client: Client, bucket: Place, s3: S3) -> None:
@@ -390,15 +392,6 @@ def test_objects_of_an_unknown_database_are_refused(client: Client, bucket: Plac
 
     with pytest.raises(InvalidArgument, match="unknown database"):
         bucket.attempt(client, 2)
-
-
-def test_a_location_says_to_people_whose_it_is(client: Client, directory: Place) -> None:
-    directory.store(client, 2)
-
-    (mark,) = Path(directory.location, "_pgque", "lineages").iterdir()
-    note = json.loads((mark / "lineage.json").read_text())
-    assert note["lineage"] == mark.name == str(client.lineage())
-    assert note["database"] == client.database
 
 
 def test_of_two_databases_that_mark_a_directory_at_once_one_is_refused(tmp_path: Path) -> None:

@@ -63,14 +63,9 @@ def run(url: str, *statements: str) -> None:
             db.execute(statement.encode())
 
 
-def balances(url: str) -> list[tuple[Any, ...]]:
+def balances(url: str, more: str = "") -> list[tuple[Any, ...]]:
     with connect(url) as db:
-        return rows(db, "select account, amount::float from balance order by 1")
-
-
-def notes(url: str) -> list[tuple[Any, ...]]:
-    with connect(url) as db:
-        return rows(db, "select account, amount::float, note from balance order by 1")
+        return rows(db, f"select account, amount::float{more} from balance order by 1")
 
 
 def stages(url: str) -> list[tuple[Any, ...]]:
@@ -86,7 +81,7 @@ def test_rows_count_with_the_ack_and_not_before(work: Work) -> None:
     batch.claim.ack()
 
     assert before == []
-    assert notes(work.url) == [("x", 1.0, "new")]
+    assert balances(work.url, ", note") == [("x", 1.0, "new")]
     assert stages(work.url) == []
 
 
@@ -99,7 +94,11 @@ def test_upsert_replaces_the_values_given_and_keeps_the_others(work: Work) -> No
     PostgresSink("public.balance", key=["account"], mode="upsert").write(batch, frame)
     batch.claim.ack()
 
-    assert notes(work.url) == [("x", 1.5, "kept"), ("y", 2.0, "new"), ("z", 9.0, "kept")]
+    assert balances(work.url, ", note") == [
+        ("x", 1.5, "kept"),
+        ("y", 2.0, "new"),
+        ("z", 9.0, "kept"),
+    ]
 
 
 def test_add_sums_the_batch_and_what_is_there(work: Work) -> None:

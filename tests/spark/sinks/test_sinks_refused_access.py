@@ -94,23 +94,25 @@ def test_a_disk_that_is_full_or_read_only_is_an_error_and_the_next_attempt_succe
     large = spark.range(400_000).selectExpr("id as number", "uuid() as name").coalesce(1)
     with small_disk(tmp_path) as disk:
         location = str(disk / "table")
-        batch = next_batch(client, spark, [{"number": 0}])
-        with pytest.raises(StorageFailed, match="No space left") as told:
-            kind(location)(batch, large)
-        check_told(told.value, batch, location)
-        assert list(disk.rglob("*.parquet")) == []
-        remount(disk, "size=64m")
-        store(again(client, spark, batch), kind(location))
+        store(next_batch(client, spark, [{"number": 0}]), kind(location))
 
         batch = next_batch(client, spark, [{"number": 1}])
         remount(disk, "ro")
         with pytest.raises(StorageFailed, match=r"[Rr]ead-only file system") as told:
             kind(location)(batch, batch.payload(SCHEMA))
-        check_told(told.value, batch, location)
         remount(disk, "rw")
+        check_told(told.value, batch, location)
         store(again(client, spark, batch), kind(location))
 
-        assert numbers(client, spark, kind, location) == [0, 1]
+        batch, before = next_batch(client, spark, [{"number": 2}]), set(disk.rglob("*.parquet"))
+        with pytest.raises(StorageFailed, match="No space left") as told:
+            kind(location)(batch, large)
+        check_told(told.value, batch, location)
+        assert set(disk.rglob("*.parquet")) == before
+        remount(disk, "size=64m")
+        store(again(client, spark, batch), kind(location))
+
+        assert numbers(client, spark, kind, location) == [0, 1, 2]
 
 
 def store(batch: SparkBatch, write: Write) -> None:
