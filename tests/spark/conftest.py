@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batch_module
+from tests.support.attempts import BatchOf, next_batch
 from tests.support.events import make_queue
 
 
@@ -15,6 +17,12 @@ def client(database_url: str) -> Iterator[Client]:
     with Client(database_url) as connected:
         make_queue(connected)
         yield connected
+
+
+@pytest.fixture
+def batch_of(client: Client, spark: SparkSession) -> BatchOf:
+    """Publishes events with these payloads; returns them as a claimed batch."""
+    return lambda *payloads: next_batch(client, spark, payloads)
 
 
 @pytest.fixture(params=["driver", "executors"])

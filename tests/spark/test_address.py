@@ -16,21 +16,12 @@ def everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatabaseAddre
     return DatabaseAddress("as told", "THE_URL", str(tmp_path / "url"))
 
 
-def test_the_environment_comes_first(everywhere: DatabaseAddress) -> None:
-    assert everywhere.resolve() == "of the environment"
-
-
-def test_without_the_variable_the_file_counts(
-    everywhere: DatabaseAddress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("THE_URL")
-    assert everywhere.resolve() == "of the file"
-
-
-def test_without_both_the_url_counts(
+def test_the_environment_comes_first_then_the_file_and_then_the_url(
     everywhere: DatabaseAddress, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    assert everywhere.resolve() == "of the environment"
     monkeypatch.delenv("THE_URL")
+    assert everywhere.resolve() == "of the file"
     (tmp_path / "url").unlink()
     assert everywhere.resolve() == "as told"
 

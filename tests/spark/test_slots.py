@@ -35,15 +35,8 @@ def publish(client: Client, *numbers: int) -> None:
 
 
 def claim(client: Client, slot: str) -> Batch | None:
-    return claim_slot(
-        client,
-        "orders",
-        "parted",
-        slot,
-        owner="a test",
-        ttl=timedelta(minutes=1),
-        limits=Limits(),
-    )
+    limits, ttl = Limits(), timedelta(minutes=1)
+    return claim_slot(client, "orders", "parted", slot, owner="a test", ttl=ttl, limits=limits)
 
 
 def claimed(client: Client, slot: str) -> Batch:
@@ -74,12 +67,12 @@ def uneven(client: Client) -> None:
 def test_the_slots_together_have_each_event_once(
     parted: Client, spark: SparkSession, way: str
 ) -> None:
-    publish(parted, *range(200))
+    publish(parted, *range(60))
 
     found = [read(spark, claimed(parted, slot), parted.url) for slot in ("0/2", "1/2")]
 
     assert not {key for key, _ in found[0]} & {key for key, _ in found[1]}
-    assert sorted(found[0] + found[1]) == sorted((key, n) for key in KEYS for n in range(200))
+    assert sorted(found[0] + found[1]) == sorted((key, n) for key in KEYS for n in range(60))
 
 
 def test_events_that_were_carried_over_come_first_and_once(

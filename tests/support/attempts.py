@@ -7,13 +7,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch
 from tests.support.events import claim, publish
 
+BatchOf = Callable[..., SparkBatch]
 
-def next_batch(
-    client: Client, spark: SparkSession, payloads: Sequence[dict[str, Any]]
-) -> SparkBatch:
+
+def next_batch(client: Client, spark: SparkSession, payloads: Sequence[Payload]) -> SparkBatch:
     """A claimed batch of events with these payloads."""
     publish(client, payloads)
     return SparkBatch(spark, claim(client), client.url)

@@ -34,6 +34,7 @@ from pgque_dagster.spark import (
     register,
     ship,
 )
+from pgque_dagster.spark import batch as batch_module
 
 PATIENCE_SECONDS = 900
 SCHEMA = "account string not null, amount bigint not null"
@@ -72,28 +73,20 @@ def lose_executors(spark: SparkSession, url: str, folder: Path) -> dict[str, Any
     return {"ids": read, "streamed": streamed}
 
 
-def lose_executors_of_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Keeps a batch in each sink, and each time an executor is killed in the middle."""
-    return _fill_sinks(spark, url, folder, _kill_executor)
+def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
+    """Keeps a batch in each sink, and each time an executor is killed in the middle.
 
-
-def speculate_in_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Keeps a batch in each sink, and each time Spark starts a task that hangs on another host."""
-    return _fill_sinks(spark, url, folder, _hang)
-
-
-def _fill_sinks(
-    spark: SparkSession, url: str, folder: Path, disturb: Callable[[], None]
-) -> dict[str, Any]:
+    Where Spark speculates, a task hangs instead, which Spark starts once more on another host.
+    """
+    disturb = _hang if spark.conf.get("spark.speculation", "false") == "true" else _kill_executor
     places = json.loads((folder / "places.json").read_text())
-    s3, options = places["s3"], places["s3_options"]
     directory = ParquetSink(folder / "table")
-    objects = ParquetSink(s3, storage_options=options)
-    tables = {
+    objects = ParquetSink(places["s3"], storage_options=places["s3_options"])
+    tables: dict[str, Any] = {
+        "files": directory,
+        "objects": objects,
         "delta": DeltaSink(folder / "delta"),
-        "delta_s3": DeltaSink(f"{s3}-delta", storage_options=options),
-        "iceberg": IcebergSink("a.disk", warehouse=folder / "iceberg"),
-        "iceberg_s3": IcebergSink("a.s3", warehouse=f"{s3}-iceberg", storage_options=options),
+        "iceberg": IcebergSink("a.table", warehouse=folder / "iceberg"),
     }
     with _claimed(spark, url) as batch:
         ids = batch.events(["ev_id"]).repartition(2)
@@ -103,8 +96,6 @@ def _fill_sinks(
 
         PostgresSink("taken").write(batch, disturbed("here"))
         PostgresSink("taken", url=places["elsewhere"]).write(batch, disturbed("elsewhere"))
-        directory.write(batch, disturbed("files"))
-        objects.write(batch, disturbed("objects"))
         for name, table in tables.items():
             table.write(batch, disturbed(name))
     return {"files": _ids(directory.read(spark)), "objects": _ids(objects.read(spark))}
@@ -120,13 +111,7 @@ def speculate(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     return {"ids": read}
 
 
-def hang_reading(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Hangs in the middle of a read, to be killed."""
-    with _claimed(spark, url) as batch:
-        return {"ids": _ids(_disturbed(batch.events(["ev_id"]), folder / "hangs", _hang))}
-
-
-def hang_writing(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
+def hang(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     """Hangs in the middle of a write, to be killed."""
     with _claimed(spark, url) as batch:
         rows = _disturbed(batch.events(["ev_id"]), folder / "hangs", _hang)
@@ -247,13 +232,14 @@ def open_session(master: str, conf: dict[str, str]) -> SparkSession:
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         # Many record batches, so that there is a middle.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
     }
     return builder.config(map={**defaults, **conf}).getOrCreate()
 
 
 def main(master: str, conf: str, story: str, url: str, folder: str) -> None:
     spark = open_session(master, json.loads(conf))
+    batch_module.DRIVER_SIDE_EVENTS = -1
     print(json.dumps(globals()[story](spark, url, Path(folder))), flush=True)
     spark.stop()
 

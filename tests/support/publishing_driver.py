@@ -2,6 +2,7 @@
 
 python -m tests.support.publishing_driver <url> <kind of table> <location> <signal> <point> <file>
 
+The kind postgres is a table in the queue's database and one in another, whose URL is the location.
 Who starts it makes it the leader of a process group, so that its JVM gets the signal, too. The file
 is made when the signal is sent.
 """
@@ -14,17 +15,25 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pgque_dagster.client import Client
-from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark import PostgresSink, SparkBatch
 from pgque_dagster.spark.sinks import publication
+from pgque_dagster.spark.sinks.stage import Stage
 from tests.support.stored_tables import TABLES
 
 FILES = 8
 # Renewals get through on a loaded machine.
 LEASE = timedelta(seconds=3)
+FILLING, FILLING_ELSEWHERE = "while executors fill a stage", "while they fill one elsewhere"
+MERGED, MERGED_ELSEWHERE = "behind the merge in the ack", "behind the merge elsewhere"
+POSTGRES_POINTS = (
+    *("before the write", FILLING, FILLING_ELSEWHERE, MERGED_ELSEWHERE),
+    *("before the ack", MERGED, "after the ack"),
+)
 IN_SPARK = {"before the first file": 0, "between two files": 1, "in the last file": FILES - 1}
 POINTS = (
     *IN_SPARK,
@@ -46,89 +55,101 @@ def silent(point: str) -> None:
 
 
 def store(spark: SparkSession, url: str, kind: str, location: str, at: At = silent) -> bool:
-    """Claims the next batch, stores it in several files and acks it; says if there was one."""
+    """Claims the next batch, stores it and acks it; says if there was one."""
     with Client(url) as client:
         claimed = client.claim("orders", "revenue", owner=f"{os.getpid()}", ttl=LEASE)
         if claimed is None:
             return False
         with claimed.keep_alive():
             batch = SparkBatch(spark, claimed, url)
-            TABLES[kind].write(batch, reaching(numbers(batch), at), location)
-            at("between publishing and ack")
+            if kind == "postgres":
+                add_up(batch, location, at)
+            else:
+                points = {partition: point for point, partition in IN_SPARK.items()}
+                TABLES[kind].write(batch, reaching(numbers(batch), "number", points, at), location)
+                at("between publishing and ack")
             claimed.ack()
     at("after the ack")
     return True
 
 
+def add_up(batch: SparkBatch, elsewhere: str, at: At) -> None:
+    """Adds a batch to the table balance here and elsewhere."""
+    frame = batch.payload("account string, amount bigint")
+    at("before the write")
+    for url, point in ((None, FILLING), (elsewhere, FILLING_ELSEWHERE)):
+        rows = reaching(frame, "account", {0: point}, at)
+        PostgresSink("balance", key=["account"], mode="add", url=url).write(batch, rows)
+    at("before the ack")
+    batch.before_ack(lambda connection: at(MERGED))
+
+
 def numbers(batch: SparkBatch) -> DataFrame:
+    """The payloads, to be stored in several files."""
     rows = batch.payload("number bigint").repartition(FILES)
     return rows.withColumn("writer", f.lit(os.getpid()))
 
 
-def reaching(frame: DataFrame, at: At) -> DataFrame:
-    """The same rows, behind a function on the executors that tells which file comes next."""
-    points = {partition: point for point, partition in IN_SPARK.items()}
+def reaching(frame: DataFrame, column: str, points: dict[int, str], at: At) -> DataFrame:
+    """The same rows, behind a function on the executors that tells the points of partitions."""
 
-    def tell(partition: int, number: int) -> int:
+    def tell(partition: int, value: Any) -> Any:
         if partition in points:
             at(points[partition])
-        return number
+        return value
 
-    reach = f.udf(tell, "bigint")
-    return frame.withColumn("number", reach(f.spark_partition_id(), "number"))
+    reach = f.udf(tell, frame.schema[column].dataType)
+    return frame.withColumn(column, reach(f.spark_partition_id(), column))
 
 
-class WatchedClaim:
-    """A claim that tells of its renewals."""
+class Watched:
+    """An object that tells when one of its methods is called or has returned."""
 
-    def __init__(self, claim: Any, at: At) -> None:
-        self._claim, self._at = claim, at
-
-    def renew(self) -> None:
-        self._claim.renew()
-        self._at("after the lease is renewed")
+    def __init__(self, watched: Any, at: At, **points: tuple[str | None, str]) -> None:
+        self._watched, self._at, self._points = watched, at, points
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._claim, name)
+        method = getattr(self._watched, name)
+        if name not in self._points:
+            return method
+        before, after = self._points[name]
+
+        def calling(*arguments: Any) -> Any:
+            if before:
+                self._at(before)
+            result = method(*arguments)
+            self._at(after)
+            return result
+
+        return calling
 
 
-class WatchedOutput:
-    """An output that tells of the steps of its publication."""
-
-    def __init__(self, output: Any, at: At) -> None:
-        self._output, self._at = output, at
-
-    def read(self) -> Any:
-        self._at("before it reads the state")
-        state = self._output.read()
-        self._at("after it reads the state")
-        return state
-
-    def replace(self, state: Any) -> Any:
-        is_published = self._output.replace(state)
-        self._at("after the swap")
-        return is_published
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._output, name)
-
-
-def watch(at: At) -> None:
-    """Tells of the steps of `publish`, in every sink that calls it."""
-    publish, rename = publication.publish, Path.rename
+def watch(elsewhere: str, at: At) -> None:
+    """Tells of the steps of `publish`, in every sink that calls it, and of merges elsewhere."""
+    publish, rename, merge = publication.publish, Path.rename, Stage.merge
 
     def publishing(claim: Any, output: Any) -> None:
-        publish(WatchedClaim(claim, at), WatchedOutput(output, at))  # type: ignore[arg-type]
+        read = ("before it reads the state", "after it reads the state")
+        publish(
+            Watched(claim, at, renew=(None, "after the lease is renewed")),  # type: ignore[arg-type]
+            Watched(output, at, read=read, replace=(None, "after the swap")),  # type: ignore[arg-type]
+        )
 
     def renaming(path: Path, target: Any) -> Path:
         if Path(target).name.startswith("publication-"):
             at(BETWEEN_RENAMES)
         return rename(path, target)
 
+    def merging(stage: Stage, connection: Any) -> None:
+        merge(stage, connection)
+        if elsewhere and connection.info.dbname == conninfo_to_dict(elsewhere)["dbname"]:
+            at(MERGED_ELSEWHERE)
+
     for module in list(sys.modules.values()):
         if getattr(module, "publish", None) is publish:
             setattr(module, "publish", publishing)  # noqa: B010
     setattr(Path, "rename", renaming)  # noqa: B010
+    setattr(Stage, "merge", merging)  # noqa: B010
 
 
 def signalling(group: int, signal: Signals, at_point: str, once: Path) -> At:
@@ -153,7 +174,7 @@ def main() -> None:
         SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     )
     at = signalling(os.getpid(), Signals[signal], point, Path(once))
-    watch(at)
+    watch(location if kind == "postgres" else "", at)
     store(spark, url, kind, location, at)
 
 

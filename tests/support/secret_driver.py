@@ -32,6 +32,7 @@ from pgque_dagster.spark import (
     SparkBatch,
     register,
 )
+from pgque_dagster.spark import batch as batch_module
 from pgque_dagster.spark.cluster.executor_errors import executor_error
 from pgque_dagster.spark.reading.options import plan_option
 from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
@@ -62,8 +63,8 @@ def nobody(url: str) -> str:
     return re.sub(r":\d+/", ":1/", url)
 
 
-def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
-    """Reads, writes, keeps and streams, and fails to."""
+def use(spark: SparkSession, ways: list[str], way: str, url: str, folder: Path) -> None:
+    """Reads, writes, keeps and streams, and fails to; the first way does all of it."""
     register(spark)
     address, unreachable = addresses(way, url)
     options = address.options()
@@ -84,8 +85,10 @@ def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
             PostgresSink("balance", key=["account"], mode="add").write(batch, totals)
             PostgresSink("balance", key=["account"], mode="add", url=address).write(batch, totals)
             ParquetSink(folder / "tables" / way).write(batch, totals)
-            _keep_in_s3(batch, totals, way)
-            _fail_to_keep(batch, totals, address, unreachable)
+            _fail(lambda: PostgresSink("balance", url=unreachable).write(batch, totals))
+            if way == ways[0]:
+                _keep_in_s3(batch, totals)
+                _fail_to_keep(batch, totals, address)
             rows = orders.selectExpr("account as data")
             rows.write.format("pgque").options(**options, queue="published").mode("append").save()
             plan = plan_option(read_plan(claimed, 2).slices)
@@ -96,11 +99,8 @@ def use(spark: SparkSession, way: str, url: str, folder: Path) -> None:
     _fail(nobody.load(plan=plan).collect)
 
 
-def _fail_to_keep(
-    batch: SparkBatch, rows: DataFrame, address: DatabaseAddress, unreachable: DatabaseAddress
-) -> None:
-    """Fails to connect, in Spark's work, in COPY and in the merge."""
-    _fail(lambda: PostgresSink("balance", url=unreachable).write(batch, rows))
+def _fail_to_keep(batch: SparkBatch, rows: DataFrame, address: DatabaseAddress) -> None:
+    """Fails in Spark's work, in COPY and in the merge."""
     sink = PostgresSink("balance", url=address)
     write = sink.foreach_batch(query="a driver")
     for account, amount in (
@@ -114,22 +114,19 @@ def _fail_to_keep(
     print(sink, batch, address)
 
 
-def _keep_in_s3(batch: SparkBatch, rows: DataFrame, way: str) -> None:
+def _keep_in_s3(batch: SparkBatch, rows: DataFrame) -> None:
     """Stores tables in an object store, and fails to, with credentials that are passed."""
     options = json.loads(Path(os.environ["PGQUE_FILES"], "s3").read_text())
     for bucket in ("lake", "missing"):
-        delta = DeltaSink(f"s3://{bucket}/{way}/delta", storage_options=options)
-        iceberg = IcebergSink(
-            f"{bucket}.{way}", warehouse=f"s3://{bucket}/{way}", storage_options=options
-        )
+        delta = DeltaSink(f"s3://{bucket}/delta", storage_options=options)
+        iceberg = IcebergSink(f"{bucket}.t", warehouse=f"s3://{bucket}/t", storage_options=options)
         for sink in (delta, iceberg):
             if bucket == "missing":
                 _fail(partial(sink.write, batch, rows))
             else:
                 print(sink.write(batch, rows), sink)
         if bucket == "lake":
-            read = delta.read(batch.spark)
-            _show(read, "extended", "formatted", "cost")
+            _show(delta.read(batch.spark), "extended", "formatted", "cost")
 
 
 def _show(frame: DataFrame, *modes: str) -> None:
@@ -175,9 +172,10 @@ def _fetch(url: str) -> str:
 
 def main(master: str, conf: str, ways: str, url: str, folder: str) -> None:
     spark = open_session(master, json.loads(conf))
+    batch_module.DRIVER_SIDE_EVENTS = -1
     with (Path(folder) / "said.txt").open("w") as said, redirect_stdout(said):
         for way in ways.split(","):
-            use(spark, way, url, Path(folder))
+            use(spark, ways.split(","), way, url, Path(folder))
         ui = os.environ.get("PGQUE_UI") or spark.sparkContext.uiWebUrl
         assert ui is not None
         _keep_ui(ui, Path(folder))

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleReadPlan
 from pgque_dagster.client.batch import read_plan
-from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import PackageMissing, clear_executor_errors, register
 from pgque_dagster.spark.reading.options import plan_option
 from tests.support.events import claim, publish
@@ -20,12 +19,6 @@ from tests.support.events import claim, publish
 def count(spark: SparkSession, **options: str) -> int:
     register(spark)
     return spark.read.format("pgque").options(**options).load().count()
-
-
-def plan_of(client: Client) -> Slice:
-    publish(client, ["payload"])
-    (part,) = read_plan(claim(client), 1).slices
-    return part
 
 
 def test_an_error_of_planning_comes_by_its_name_and_in_one_line(
@@ -37,25 +30,21 @@ def test_an_error_of_planning_comes_by_its_name_and_in_one_line(
     assert str(raised.value).startswith("batch not found: batch 4711 is not open. It")
     assert "\n" not in str(raised.value)
     assert raised.value.__suppress_context__
+    with pytest.raises(BatchNotOpen) as again, clear_executor_errors():
+        raise raised.value
+    assert again.value is raised.value
 
 
-def test_an_error_of_an_executor_comes_by_its_name(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    part = plan_of(client)
+def test_an_error_of_an_executor_comes_by_its_name(client: Client, spark: SparkSession) -> None:
+    publish(client, ["payload"])
+    (part,) = read_plan(claim(client), 1).slices
     stale = replace(part, rows=part.rows[: part.rows.rindex(",")] + ", 1)")
 
     with pytest.raises(StaleReadPlan, match="truncated or rewritten"), clear_executor_errors():
-        count(spark, url=database_url, batch_id="1", plan=plan_option([stale]))
-
-
-def test_an_executor_that_cannot_reach_the_database_says_so(
-    client: Client, spark: SparkSession
-) -> None:
-    plan = plan_option([plan_of(client)])
-
+        count(spark, url=client.url, batch_id="1", plan=plan_option([stale]))
+    nowhere = "postgresql://me:s3cret@127.0.0.1:1/x"
     with pytest.raises(ConnectionFailed) as raised, clear_executor_errors():
-        count(spark, url="postgresql://me:s3cret@127.0.0.1:1/x", batch_id="1", plan=plan)
+        count(spark, url=nowhere, batch_id="1", plan=plan_option([part]))
 
     assert '"127.0.0.1", port 1' in str(raised.value)
     assert "s3cret" not in str(raised.value)
@@ -69,40 +58,19 @@ def import_on_executor(spark: SparkSession, module: str) -> None:
     spark.range(1).mapInArrow(needing, "id bigint").collect()
 
 
-@pytest.mark.parametrize(
-    ("module", "way"),
-    [
+def test_a_module_that_executors_lack_is_named_with_what_to_do(spark: SparkSession) -> None:
+    for module, way in (
         ("pgque_dagster.no_such_part", r"pgque_dagster\.spark\.ship\(spark\)"),
         ("adbc_driver_postgresql.no_such_part", "ship an environment that has it"),
-    ],
-)
-def test_a_module_that_executors_lack_is_named_with_what_to_do(
-    spark: SparkSession, module: str, way: str
-) -> None:
-    with (
-        pytest.raises(PackageMissing, match=f"has no module {module}. .*{way}"),
-        clear_executor_errors(),
     ):
-        import_on_executor(spark, module)
-
-
-def test_a_module_of_somebody_else_is_left_to_spark(spark: SparkSession) -> None:
-    with (
-        pytest.raises(PySparkException, match="No module named 'no_such_package'"),
-        clear_executor_errors(),
-    ):
-        import_on_executor(spark, "no_such_package")
+        told = f"has no module {module}. .*{way}"
+        with pytest.raises(PackageMissing, match=told), clear_executor_errors():
+            import_on_executor(spark, module)
 
 
 def test_an_error_of_another_kind_stays_as_it_is(spark: SparkSession) -> None:
+    told = "No module named 'no_such_package'"
+    with pytest.raises(PySparkException, match=told), clear_executor_errors():
+        import_on_executor(spark, "no_such_package")
     with pytest.raises(PySparkException, match="no_such_column"), clear_executor_errors():
         spark.range(1).select("no_such_column")
-
-
-def test_an_error_of_our_own_stays_as_it_is() -> None:
-    error = BatchNotOpen("as it is", "and its hint")
-
-    with pytest.raises(BatchNotOpen) as raised, clear_executor_errors():
-        raise error
-
-    assert raised.value is error

@@ -11,7 +11,6 @@ import pytest
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
-from pgque_dagster.spark import batch as batch_module
 from tests.conftest import JDBC_JAR
 from tests.support.clusters import LOCAL_CLUSTER, connect_server, run_driver
 from tests.support.events import make_queue, tick
@@ -27,7 +26,7 @@ PASSWORDS = {
 }
 # Stands where a password would, to see that it would be found.
 MARK = "plain-to-see-5nVb"
-EVENTS = batch_module.DRIVER_SIDE_EVENTS + 1
+EVENTS = 50
 # By itself a driver says nothing below a warning.
 LOG4J = """\
 appender.file.type = File

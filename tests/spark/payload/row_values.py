@@ -22,7 +22,7 @@ from tests.spark.payload.payload_values import (
     MONEY,
     STRING,
     WIDE,
-)
+)  # fmt: skip
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

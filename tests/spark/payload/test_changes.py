@@ -10,7 +10,8 @@ from pyspark.sql import Row, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
 from pgque_dagster.spark import SparkBatch
-from tests.support.events import claim, publish, tick
+from tests.support.attempts import BatchOf
+from tests.support.events import claim, tick
 from tests.support.queues import Connection, connect
 from tests.support.triggers import attach
 
@@ -94,48 +95,47 @@ def test_changes_have_operation_table_key_and_row_with_their_types(
 
 
 @pytest.mark.parametrize("function", ["jsontriga", "logutriga"])
-def test_a_change_that_does_not_fit_becomes_a_dead_letter_with_its_reason(
-    client: Client, db: Connection, database_url: str, spark: SparkSession, function: str
+def test_changes_that_do_not_fit_become_dead_letters_with_their_reasons(
+    client: Client, db: Connection, batch_of: BatchOf, function: str
 ) -> None:
     attach(db, function, queue="orders")
     db.execute("insert into t (id, note) values (1, '7'), (2, 'many'), (3, null)")
-    publish(client, ["x"])
-    claimed = claim(client)
-    batch = SparkBatch(spark, claimed, database_url)
+    client.send("orders", "id=1&id=2", type="I:id")
+    client.send("orders", "%zz=1", type="I:id")
+    batch = batch_of("x")
 
-    rows = batch.changes("id int, note int not null", key=["id"]).collect()
-    claimed.ack()
+    rows = batch.changes("id int, note int not null", key=["id"], max_malformed=1).collect()
+    batch.claim.ack()
 
     assert [(row.row.id, row.row.note) for row in rows] == [(1, 7)]
     assert sorted(str(letter.reason) for letter in client.dead_letters("orders")) == [
+        "malformed payload: a column is there twice",
         "malformed payload: ev_type is not of jsontriga or logutriga",
+        "malformed payload: no url-encoded row",
         "malformed payload: note is no int",
         "malformed payload: note is null",
     ]
+    with pytest.raises(InvalidArgument, match=r"missing_columns is 'keep'.*malformed, null"):
+        batch.changes("id int", key=["id"], missing_columns="keep")
+    for schema, key, words in (
+        ("id int", [], "the key is"),
+        ("id int", "id", "the key is 'id'"),
+        ("id int", ["number"], "but the schema has id"),
+        ("id int, tags array<string>", ["id"], "tags is of type array<string>"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            batch.changes(schema, key=key)
 
 
-def test_a_key_column_must_be_there(
-    client: Client, db: Connection, database_url: str, spark: SparkSession
+def test_an_update_after_a_column_was_renamed_is_no_null(
+    client: Client, db: Connection, spark: SparkSession
 ) -> None:
     attach(db, "jsontriga", queue="orders")
-    db.execute("insert into t (id) values (1)")
-    tick(client)
-    batch = SparkBatch(spark, claim(client), database_url)
-
-    with pytest.raises(MalformedPayload, match="number is missing"):
-        batch.changes("number int", key=["number"], on_malformed="fail")
-
-
-@pytest.mark.parametrize("function", ["jsontriga", "logutriga"])
-def test_an_update_after_a_column_was_renamed_is_no_null(
-    client: Client, db: Connection, database_url: str, spark: SparkSession, function: str
-) -> None:
-    attach(db, function, queue="orders")
     db.execute("insert into t (id, note) values (1, 'kept')")
     db.execute("alter table t rename note to remark")
     db.execute("update t set paid = true")
     tick(client)
-    batch = SparkBatch(spark, claim(client), database_url)
+    batch = SparkBatch(spark, claim(client), client.url)
 
     with pytest.raises(MalformedPayload, match=r"1 of 2 events .* note is missing"):
         batch.changes("id int, note string", key=["id"], on_malformed="fail")
@@ -146,22 +146,8 @@ def test_an_update_after_a_column_was_renamed_is_no_null(
     ]
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"), [("a=1&a=2", "a column is there twice"), ("%zz=1", "no url-encoded row")]
-)
-def test_a_row_that_no_trigger_made_is_malformed(
-    client: Client, database_url: str, spark: SparkSession, data: str, reason: str
-) -> None:
-    client.send("orders", data, type="I:a")
-    tick(client)
-    batch = SparkBatch(spark, claim(client), database_url)
-
-    with pytest.raises(MalformedPayload, match=reason):
-        batch.changes("a int", key=["a"], on_malformed="fail")
-
-
 def test_fragments_name_operation_and_table(
-    client: Client, db: Connection, database_url: str, spark: SparkSession
+    client: Client, db: Connection, batch_of: BatchOf
 ) -> None:
     attach(db, "sqltriga", queue="orders")
     attach(db, "sqltriga", queue="orders", ops="truncate", each="statement", name="tr")
@@ -170,45 +156,14 @@ def test_fragments_name_operation_and_table(
     db.execute("insert into small values (1)")
     db.execute("delete from small")
     db.execute("truncate t")
-    (foreign,) = publish(client, ["x"])
-    claimed = claim(client)
-    batch = SparkBatch(spark, claimed, database_url)
+    batch = batch_of("x")
 
     rows = batch.fragments(keep=["ev_id"]).orderBy("ev_id").drop("ev_id").collect()
-    claimed.ack()
+    batch.claim.ack()
 
     assert [tuple(row) for row in rows] == [
         ("insert", "public.small", "(id) values ('1')"),
         ("delete", "public.small", "id='1'"),
         ("truncate", "public.t", None),
     ]
-    assert [letter.event_id for letter in client.dead_letters("orders")] == [foreign]
-
-
-@pytest.mark.parametrize(
-    ("schema", "key", "words"),
-    [
-        ("id int", [], "the key is"),
-        ("id int", "id", "the key is 'id'"),
-        ("id int", ["number"], "but the schema has id"),
-        ("id int, tags array<string>", ["id"], "tags is of type array<string>"),
-    ],
-)
-def test_a_key_or_schema_that_cannot_be_used_is_named(
-    client: Client, database_url: str, spark: SparkSession, schema: str, key: Any, words: str
-) -> None:
-    publish(client, ["x"])
-    batch = SparkBatch(spark, claim(client), database_url)
-
-    with pytest.raises(InvalidArgument, match=words):
-        batch.changes(schema, key=key)
-
-
-def test_an_unknown_choice_of_missing_columns_is_named(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    publish(client, ["x"])
-    batch = SparkBatch(spark, claim(client), database_url)
-
-    with pytest.raises(InvalidArgument, match=r"missing_columns is 'keep'.*malformed, null"):
-        batch.changes("id int", key=["id"], missing_columns="keep")  # type: ignore[arg-type]
+    assert [letter.payload for letter in client.dead_letters("orders")] == ["x"]

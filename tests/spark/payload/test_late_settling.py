@@ -1,5 +1,6 @@
 """Malformed events that tasks report: the set is whole, whatever Spark does."""
 
+import json
 import secrets
 import uuid
 from collections.abc import Callable
@@ -10,17 +11,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pgque_dagster.client import Batch, Client, MalformedPayload
-from pgque_dagster.client.encoding import Payload
+from pgque_dagster.client import Client, MalformedPayload
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark import batch as batch_module
 from pgque_dagster.spark.payload import slices as slices_module
-from tests.support.events import claim, publish
+from tests.support.events import claim, tick
 from tests.support.jobs import jobs_of
 
 SCHEMA = "id int not null, note string"
 GOOD, WRONG = 400, 7
 LARGE = "x" * 200
+Opened = Callable[..., SparkBatch]
 
 
 class Late(SparkBatch):
@@ -34,30 +35,29 @@ def on_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "DRIVER_SIDE_EVENTS", -1)
 
 
-def events(good: int = GOOD, wrong: int = WRONG) -> list[Payload]:
+def events(good: int = GOOD, wrong: int = WRONG) -> list[Any]:
     """Malformed events among the others, in as many blocks as make several slices."""
-    fitting: list[Payload] = [{"id": number, "note": LARGE} for number in range(good)]
+    fitting: list[Any] = [{"id": number, "note": LARGE} for number in range(good)]
     for number in range(wrong):
         fitting.insert(number * good // max(wrong, 1), {"id": "x", "note": LARGE})
     return fitting
 
 
-def opened(
-    client: Client,
-    spark: SparkSession,
-    payloads: list[Payload],
-    kind: type[SparkBatch] = Late,
-) -> tuple[Batch, SparkBatch]:
-    publish(client, payloads)
-    claimed = claim(client)
-    batch = kind(spark, claimed, client.url, slices=3)
-    assert len(batch._plan.slices) == 3, "the batch is too small to be read by several tasks"
-    return claimed, batch
+@pytest.fixture
+def opened(client: Client, spark: SparkSession) -> Opened:
+    def opened(payloads: list[Any], kind: type[SparkBatch] = Late) -> SparkBatch:
+        client.send_batch("orders", [json.dumps(payload) for payload in payloads])
+        tick(client)
+        batch = kind(spark, claim(client), client.url, slices=3)
+        assert len(batch._plan.slices) == 3, "the batch is too small to be read by several tasks"
+        return batch
+
+    return opened
 
 
-def set_aside(client: Client, claimed: Batch) -> int:
+def set_aside(client: Client, batch: SparkBatch) -> int:
     """How many events the ack made dead letters; all of them are the malformed ones."""
-    count = claimed.ack().dead_lettered
+    count = batch.claim.ack().dead_lettered
     letters = client.dead_letters("orders", 1000)
     assert all(letter.reason == "malformed payload: id is no int" for letter in letters)
     assert len({letter.event_id for letter in letters}) == len(letters) == count
@@ -105,120 +105,104 @@ USES: dict[str, Callable[[DataFrame], object]] = {
 
 @pytest.mark.parametrize("use", USES)
 def test_all_malformed_events_are_set_aside_whatever_is_done_with_the_dataframe(
-    client: Client, spark: SparkSession, use: str
+    client: Client, opened: Opened, use: str
 ) -> None:
-    claimed, batch = opened(client, spark, events())
+    batch = opened(events())
     frame = batch.payload(SCHEMA)
 
     USES[use](frame)
 
-    assert claimed.requested.dead_lettered == 0
-    assert set_aside(client, claimed) == WRONG
+    assert batch.claim.requested.dead_lettered == 0
+    assert set_aside(client, batch) == WRONG
     batch.close()
 
 
 @pytest.mark.parametrize("use", ["never", "whole", "limited", "failing"])
 def test_too_many_malformed_events_fail_the_ack_whatever_is_done_with_the_dataframe(
-    client: Client, spark: SparkSession, use: str
+    opened: Opened, use: str
 ) -> None:
-    claimed, batch = opened(client, spark, events(GOOD, 50))
+    batch = opened(events(GOOD, 50))
     frame = batch.payload(SCHEMA)
 
     USES[use](frame)
 
     for _ in range(2):
         with pytest.raises(MalformedPayload, match=r"50 of 450 events .*id is no int"):
-            claimed.ack()
-    assert claimed.requested.dead_lettered == 0
-    claimed.renew()
+            batch.claim.ack()
+    assert batch.claim.requested.dead_lettered == 0
+    batch.claim.renew()
 
 
-def test_a_whole_read_leaves_nothing_to_read_for_the_check(
-    client: Client, spark: SparkSession
+def test_a_whole_read_leaves_nothing_to_read_for_the_check_and_its_reports_go_with_the_batch(
+    spark: SparkSession, opened: Opened
 ) -> None:
-    claimed, batch = opened(client, spark, events())
+    batch = opened(events())
     group = uuid.uuid4().hex
-    frame = batch.payload(SCHEMA)
-    frame.write.format("noop").mode("overwrite").save()
+    batch.payload(SCHEMA).write.format("noop").mode("overwrite").save()
 
     spark.sparkContext.setJobGroup(group, "")
-    claimed.run_checks()
+    batch.claim.run_checks()
 
     assert jobs_of(spark, group) == []
-    assert claimed.requested.dead_lettered == WRONG
+    assert batch.claim.requested.dead_lettered == WRONG
+    held = slices_module._accumulator(spark.sparkContext).value
+    before = len(held)
+    batch.close()
+    assert len(slices_module._accumulator(spark.sparkContext).value) == before - 3
 
 
 @pytest.mark.parametrize("kind", [Late, SparkBatch])
 def test_events_too_large_for_a_report_are_found_all_the_same(
-    client: Client, spark: SparkSession, kind: type[SparkBatch]
+    client: Client, opened: Opened, kind: type[SparkBatch]
 ) -> None:
     # Incompressible, so that PostgreSQL spreads the others over several slices, too.
-    large: Payload = {"id": "x", "note": secrets.token_hex(slices_module._REPORT_BYTES)}
-    claimed, batch = opened(client, spark, [*events(GOOD, 0), large], kind)
-    frame = batch.payload(SCHEMA)
+    large = {"id": "x", "note": secrets.token_hex(slices_module._REPORT_BYTES)}
+    batch = opened([*events(GOOD, 0), large], kind)
 
-    assert frame.count() == GOOD
+    assert batch.payload(SCHEMA).count() == GOOD
 
     assert any(slices._reported() is None for slices in batch._parsed)
-    assert set_aside(client, claimed) == 1
+    assert set_aside(client, batch) == 1
 
 
 def test_a_sink_publishes_nothing_of_a_batch_with_too_many_malformed_events(
-    client: Client, spark: SparkSession, tmp_path: Path
+    opened: Opened, tmp_path: Path
 ) -> None:
-    claimed, batch = opened(client, spark, events(GOOD, 50))
+    batch = opened(events(GOOD, 50))
     sink = ParquetSink(tmp_path)
 
     with pytest.raises(MalformedPayload, match="50 of 450"):
         sink.write(batch, batch.payload(SCHEMA))
 
     assert sink.files() == []
-    assert claimed.requested.dead_lettered == 0
+    assert batch.claim.requested.dead_lettered == 0
 
 
-def test_several_calls_on_a_batch_count_together(client: Client, spark: SparkSession) -> None:
-    wrong: list[Payload] = [{"id": 1, "note": 5}] * 20
-    claimed, batch = opened(client, spark, [*events(GOOD, 30), *wrong])
+def test_several_calls_on_a_batch_count_together(opened: Opened) -> None:
+    batch = opened([*events(GOOD, 30), *[{"id": 1, "note": 5}] * 20])
     batch.payload("id int not null").collect()
     batch.payload("note string").collect()
 
     with pytest.raises(MalformedPayload, match="50 of 450"):
-        claimed.ack()
+        batch.claim.ack()
 
 
-def test_a_policy_of_fail_names_the_events(client: Client, spark: SparkSession) -> None:
-    claimed, batch = opened(client, spark, events(GOOD, 1))
-    batch.payload(SCHEMA, on_malformed="fail").collect()
-
+def test_the_policies_hold_at_the_ack(client: Client, spark: SparkSession, opened: Opened) -> None:
+    failing = opened(events(GOOD, 1))
+    failing.payload(SCHEMA, on_malformed="fail").collect()
     with pytest.raises(MalformedPayload, match=r"1 of 401 events .*event \d+: id is no int"):
-        claimed.ack()
+        failing.claim.ack()
+    failing.claim.release()
+
+    retried = Late(spark, claim(client), client.url, slices=3)
+    retried.payload(SCHEMA, on_malformed="retry").collect()
+    assert retried.claim.ack().nacked == 1
 
 
-def test_events_are_retried_as_well(client: Client, spark: SparkSession) -> None:
-    claimed, batch = opened(client, spark, events())
-    batch.payload(SCHEMA, on_malformed="retry").collect()
-
-    assert claimed.ack().nacked == WRONG
-
-
-def test_reports_are_freed_with_the_batch(client: Client, spark: SparkSession) -> None:
-    claimed, batch = opened(client, spark, events())
-    batch.payload(SCHEMA).collect()
-    claimed.run_checks()
-
-    def held() -> dict[Any, Any]:
-        return slices_module._accumulator(spark.sparkContext).value
-
-    before = len(held())
-    batch.close()
-
-    assert len(held()) == before - 3
-
-
-def test_a_check_at_the_call_learns_of_malformed_events_in_the_pass_that_persists(
-    client: Client, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_a_check_at_the_call_persists_the_fields_in_one_pass_until_the_batch_is_closed(
+    spark: SparkSession, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claimed, batch = opened(client, spark, events(), SparkBatch)
+    batch = opened(events(), SparkBatch)
     collected: list[DataFrame] = []
     to_arrow = type(spark.range(0)).toArrow
 
@@ -228,19 +212,10 @@ def test_a_check_at_the_call_learns_of_malformed_events_in_the_pass_that_persist
 
     monkeypatch.setattr(type(spark.range(0)), "toArrow", noted)
 
-    batch.payload(SCHEMA)
-
-    assert collected == []
-    assert claimed.requested.dead_lettered == WRONG
-
-
-def test_a_check_at_the_call_persists_the_fields_until_the_batch_is_closed(
-    client: Client, spark: SparkSession
-) -> None:
-    _, batch = opened(client, spark, events(), SparkBatch)
-
     frame = batch.payload(SCHEMA)
 
+    assert collected == []
+    assert batch.claim.requested.dead_lettered == WRONG
     assert frame.storageLevel.useMemory
     assert frame.count() == GOOD
     batch.close()

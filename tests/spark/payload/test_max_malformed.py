@@ -1,6 +1,5 @@
 """How much of a batch may be malformed before the schema is taken to be wrong."""
 
-import itertools
 import logging
 import re
 from datetime import timedelta
@@ -13,119 +12,94 @@ from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
 from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.payload.malformed import OnMalformed
-from tests.support.events import claim, publish, tick
+from tests.support.attempts import BatchOf
+from tests.support.events import claim, tick
 
-WRONG = {"id": "x"}
 SCHEMA = "id int"
 POLICIES: list[OnMalformed] = ["dead_letter", "retry"]
 
 
 def payloads(good: int, wrong: int) -> list[Payload]:
-    return [{"id": 1}] * good + [WRONG] * wrong
+    return [{"id": 1}] * good + [{"id": "x"}] * wrong
 
 
-class Claimed:
-    """A claimed batch, and what becomes of it."""
-
-    def __init__(
-        self, client: Client, url: str, spark: SparkSession, events: list[Payload]
-    ) -> None:
-        self.ids = publish(client, events)
-        self.batch = claim(client)
-        self.spark_batch = SparkBatch(spark, self.batch, url)
-
-    def is_untouched(self) -> bool:
-        return (self.batch.requested.nacked, self.batch.requested.dead_lettered) == (0, 0)
+def is_untouched(batch: SparkBatch) -> bool:
+    return (batch.claim.requested.nacked, batch.claim.requested.dead_lettered) == (0, 0)
 
 
 @pytest.mark.parametrize(("good", "wrong"), [(0, 1), (44, 5), (5, 5)])
 def test_a_batch_fails_when_all_or_more_than_the_share_of_its_events_are_malformed(
-    client: Client, database_url: str, spark: SparkSession, way: str, good: int, wrong: int
+    batch_of: BatchOf, way: str, good: int, wrong: int
 ) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(good, wrong))
+    batch = batch_of(*payloads(good, wrong))
 
     for policy in POLICIES:
         with pytest.raises(MalformedPayload, match=f"{wrong} of {good + wrong} events"):
-            claimed.spark_batch.payload(SCHEMA, on_malformed=policy)
+            batch.payload(SCHEMA, on_malformed=policy)
 
-    assert claimed.is_untouched()
+    assert is_untouched(batch)
 
 
-@pytest.mark.parametrize(("good", "wrong"), [(1, 4), (45, 5)])
+@pytest.mark.parametrize(
+    ("good", "wrong", "share"),
+    # A few are always allowed, and the share is compared as it is written.
+    [(1, 4, {}), (45, 5, {}), (71, 29, {"max_malformed": 0.29}), (10, 4, {"max_malformed": 0})],
+)
 def test_up_to_the_share_or_a_few_events_are_set_aside(
-    client: Client, database_url: str, spark: SparkSession, way: str, good: int, wrong: int
+    batch_of: BatchOf, way: str, good: int, wrong: int, share: dict[str, float]
 ) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(good, wrong))
+    batch = batch_of(*payloads(good, wrong))
 
-    rows = claimed.spark_batch.payload(SCHEMA).collect()
+    rows = batch.payload(SCHEMA, **share).collect()
 
     assert len(rows) == good
-    assert claimed.batch.ack().dead_lettered == wrong
+    assert batch.claim.ack().dead_lettered == wrong
 
 
-def test_the_share_is_compared_as_it_is_written(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(71, 29))
-
-    claimed.spark_batch.payload(SCHEMA, max_malformed=0.29)
-
-    assert claimed.batch.ack().dead_lettered == 29
-
-
-def test_a_share_of_zero_still_allows_a_few(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    allowed = Claimed(client, database_url, spark, payloads(10, 4))
-    allowed.spark_batch.payload(SCHEMA, max_malformed=0)
-    allowed.batch.ack()
-    refused = Claimed(client, database_url, spark, payloads(1000, 5))
-
+def test_a_share_of_zero_does_not_allow_five(batch_of: BatchOf) -> None:
     with pytest.raises(MalformedPayload, match="5 of 1005"):
-        refused.spark_batch.payload(SCHEMA, max_malformed=0)
+        batch_of(*payloads(1000, 5)).payload(SCHEMA, max_malformed=0)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_share_of_one_sets_aside_even_all(
-    client: Client, database_url: str, spark: SparkSession, policy: OnMalformed
-) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(0, 7))
+def test_a_share_of_one_sets_aside_even_all(batch_of: BatchOf, policy: OnMalformed) -> None:
+    batch = batch_of(*payloads(0, 7))
 
-    rows = claimed.spark_batch.payload(
-        SCHEMA, on_malformed=policy, retry_after=timedelta(0), max_malformed=1.0
-    )
-    result = claimed.batch.ack()
+    rows = batch.payload(SCHEMA, on_malformed=policy, retry_after=timedelta(0), max_malformed=1.0)
 
+    result = batch.claim.ack()
     assert rows.count() == 0
     assert result.nacked + result.dead_lettered == 7
 
 
-def test_a_share_out_of_range_is_refused_at_once(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(1, 0))
-    wrong: list[Any] = [-0.1, 1.1, float("nan"), True, "0.1", None]
+def test_a_share_out_of_range_and_an_unknown_policy_are_refused_at_once(batch_of: BatchOf) -> None:
+    batch = batch_of(*payloads(1, 0))
     policies: list[OnMalformed] = [*POLICIES, "fail", "keep"]
 
-    for value, policy in itertools.product(wrong, policies):
-        with pytest.raises(InvalidArgument, match=rf"max_malformed is {re.escape(repr(value))}"):
-            claimed.spark_batch.payload(SCHEMA, on_malformed=policy, max_malformed=value)
+    for value in (-0.1, 1.1, float("nan"), True, "0.1", None):
+        told = rf"max_malformed is {re.escape(repr(value))}"
+        for policy in policies:
+            with pytest.raises(InvalidArgument, match=told):
+                batch.payload(SCHEMA, on_malformed=policy, max_malformed=value)
+        with pytest.raises(InvalidArgument, match=told):
+            batch.changes(SCHEMA, key=["id"], max_malformed=value)
+        with pytest.raises(InvalidArgument, match=told):
+            batch.fragments(max_malformed=value)
+    with pytest.raises(InvalidArgument, match="on_malformed is 'ignore'"):
+        batch.payload("new string", on_malformed="ignore")
 
 
 def test_the_error_shows_the_first_three_with_reason_and_fields_and_says_what_to_do(
-    client: Client, database_url: str, spark: SparkSession, way: str
+    batch_of: BatchOf, way: str
 ) -> None:
-    texts: list[Payload] = [
-        {"id": "one", "name": "secret"}, {"name": "x"}, "[1, 2]", {"id": "four"}
-    ]  # fmt: skip
-    claimed = Claimed(client, database_url, spark, texts)
-    first, second, third, fourth = claimed.ids
+    batch = batch_of({"id": "one", "name": "secret"}, {"name": "x"}, "[1, 2]", {"id": "four"})
+    first, second, third, fourth = (event.msg_id for event in batch.claim.events())
 
     with pytest.raises(MalformedPayload) as raised:
-        claimed.spark_batch.payload("id int not null")
+        batch.payload("id int not null")
     text = str(raised.value)
 
-    assert f"4 of 4 events of batch {claimed.batch.batch_id} of orders/revenue" in text
+    assert f"4 of 4 events of batch {batch.batch_id} of orders/revenue" in text
     assert f"event {first}: id is no int (it has the fields id: STRING, name: STRING)" in text
     assert f"event {second}: id is missing (it has the fields name: STRING)" in text
     assert f"event {third}: JSON, but no object (it begins with '[1, 2]')" in text
@@ -134,27 +108,29 @@ def test_the_error_shows_the_first_three_with_reason_and_fields_and_says_what_to
     assert "Correct the schema and materialize again, or raise max_malformed" in text
 
 
-def test_what_the_error_shows_is_short_whatever_the_payload(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    wide = {f"field_{number}": 1 for number in range(60)}
-    claimed = Claimed(client, database_url, spark, [wide, "x" * 10_000])
+def test_what_the_error_shows_is_short_whatever_the_payload(batch_of: BatchOf) -> None:
+    batch = batch_of({f"field_{number}": 1 for number in range(60)}, "x" * 10_000)
     schema = ", ".join(f"missing_{number} int not null" for number in range(60))
 
     with pytest.raises(MalformedPayload) as raised:
-        claimed.spark_batch.payload(schema)
+        batch.payload(schema)
 
     assert len(str(raised.value)) < 1500
 
 
+def test_under_fail_one_malformed_event_is_enough_and_named(batch_of: BatchOf) -> None:
+    batch = batch_of({"id": 1}, "{")
+    _, wrong = batch.claim.events()
+
+    told = rf"1 of 2 events .* malformed: event {wrong.msg_id}: no JSON"
+    with pytest.raises(MalformedPayload, match=told):
+        batch.payload(SCHEMA, on_malformed="fail")
+
+
 def test_a_batch_that_fails_brings_no_reasons_but_those_shown_to_the_driver(
-    client: Client,
-    database_url: str,
-    spark: SparkSession,
-    way: str,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, batch_of: BatchOf, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(0, 50))
+    batch = batch_of(*payloads(0, 50))
     brought: list[int] = []
     to_arrow = type(spark.range(0)).toArrow
 
@@ -166,105 +142,68 @@ def test_a_batch_that_fails_brings_no_reasons_but_those_shown_to_the_driver(
 
     monkeypatch.setattr(type(spark.range(0)), "toArrow", counted)
     with pytest.raises(MalformedPayload):
-        claimed.spark_batch.payload(SCHEMA)
+        batch.payload(SCHEMA)
 
     assert sum(brought) <= 3
 
 
-def test_events_malformed_in_several_calls_count_once(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(54, 6))
+def test_events_malformed_in_several_calls_count_once(client: Client, batch_of: BatchOf) -> None:
+    batch = batch_of(*payloads(54, 6))
 
-    claimed.spark_batch.payload("id int")
-    claimed.spark_batch.payload("id double")
-    claimed.batch.ack()
+    batch.payload("id int")
+    batch.payload("id double")
+    batch.claim.ack()
 
     assert [count.count for count in client.dead_letter_counts("orders")] == [6]
 
 
-def test_several_calls_on_a_batch_count_together(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    events: list[Payload] = [*payloads(40, 4), *[{"id": 1, "total": "x"}] * 4]
-    claimed = Claimed(client, database_url, spark, events)
+def test_several_calls_on_a_batch_count_together(batch_of: BatchOf) -> None:
+    batch = batch_of(*payloads(40, 4), *[{"id": 1, "total": "x"}] * 4)
 
-    claimed.spark_batch.payload("id int")
+    batch.payload("id int")
     with pytest.raises(MalformedPayload, match="8 of 48 events"):
-        claimed.spark_batch.payload("total int")
+        batch.payload("total int")
 
 
-def test_a_call_that_allows_all_does_not_count_for_the_others(
-    client: Client, database_url: str, spark: SparkSession
+def test_calls_that_allow_all_or_were_refused_do_not_count_for_the_others(
+    batch_of: BatchOf,
 ) -> None:
-    events: list[Payload] = [*payloads(10, 10), {"id": 1, "total": "x"}]
-    claimed = Claimed(client, database_url, spark, events)
+    batch = batch_of(*payloads(10, 10), {"id": 1, "total": "x"})
 
-    claimed.spark_batch.payload("id int", max_malformed=1.0)
-    claimed.spark_batch.payload("total int")
+    with pytest.raises(MalformedPayload):
+        batch.payload("old int not null")
+    batch.payload("id int", max_malformed=1.0)
+    batch.payload("total int")
 
-    assert claimed.batch.ack().dead_lettered == 11
+    assert batch.claim.ack().dead_lettered == 11
 
 
-def test_changes_and_fragments_fail_as_payloads_do(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(0, 6))
+def test_changes_and_fragments_fail_as_payloads_do(batch_of: BatchOf) -> None:
+    batch = batch_of(*payloads(0, 6))
 
     with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is not of jsontriga"):
-        claimed.spark_batch.changes(SCHEMA, key=["id"])
+        batch.changes(SCHEMA, key=["id"])
     with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is not of sqltriga"):
-        claimed.spark_batch.fragments()
-    assert claimed.is_untouched()
-    assert claimed.spark_batch.changes(SCHEMA, key=["id"], max_malformed=1.0).count() == 0
-    assert claimed.spark_batch.fragments(max_malformed=1.0).count() == 0
-    for call in (
-        lambda: claimed.spark_batch.changes(SCHEMA, key=["id"], max_malformed=2),
-        lambda: claimed.spark_batch.fragments(max_malformed=2),
-    ):
-        with pytest.raises(InvalidArgument, match="max_malformed is 2"):
-            call()
+        batch.fragments()
+    assert is_untouched(batch)
+    assert batch.changes(SCHEMA, key=["id"], max_malformed=1.0).count() == 0
+    assert batch.fragments(max_malformed=1.0).count() == 0
 
 
-def test_a_batch_without_events_does_not_fail(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
+def test_a_batch_without_events_does_not_fail(client: Client, spark: SparkSession) -> None:
     tick(client)
-    batch = SparkBatch(spark, claim(client), database_url)
 
-    assert batch.payload(SCHEMA).count() == 0
+    assert SparkBatch(spark, claim(client), client.url).payload(SCHEMA).count() == 0
 
 
 def test_what_is_set_aside_is_logged_with_its_share(
-    client: Client, database_url: str, spark: SparkSession, caplog: pytest.LogCaptureFixture
+    batch_of: BatchOf, caplog: pytest.LogCaptureFixture
 ) -> None:
-    claimed = Claimed(client, database_url, spark, payloads(2, 1))
+    batch = batch_of(*payloads(2, 1))
+    *_, wrong = batch.claim.events()
 
     with caplog.at_level(logging.WARNING):
-        claimed.spark_batch.payload(SCHEMA)
+        batch.payload(SCHEMA)
 
     assert "1 of 3 events of batch" in caplog.text
-    assert f"event {claimed.ids[2]}: id is no int" in caplog.text
-
-
-def test_a_call_that_was_refused_does_not_count_for_the_next_one(
-    client: Client, spark: SparkSession
-) -> None:
-    good: list[Payload] = [{"new": "x"}] * 20
-    publish(client, [*good, "garbage"])
-    batch = claim(client)
-    both = SparkBatch(spark, batch, client.url)
-
-    with pytest.raises(MalformedPayload):
-        both.payload("old int not null")
-
-    assert both.payload("new string not null").count() == 20
-    assert batch.ack().dead_lettered == 1
-
-
-def test_a_policy_that_there_is_not_is_refused(client: Client, spark: SparkSession) -> None:
-    publish(client, [{"new": "x"}])
-    batch = SparkBatch(spark, claim(client), client.url)
-
-    with pytest.raises(InvalidArgument, match="on_malformed is 'ignore'"):
-        batch.payload("new string", on_malformed="ignore")  # type: ignore[arg-type]
+    assert f"event {wrong.msg_id}: id is no int" in caplog.text

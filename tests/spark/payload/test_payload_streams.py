@@ -1,22 +1,28 @@
-"""docs/payloads.md holds for a stream, and in `foreachBatch`; nothing malformed is passed over."""
+"""Payloads and changes are read in a stream and in `foreachBatch` as in a batch."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
 
 from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
-from pgque_dagster.spark import parse_payloads
+from pgque_dagster.spark import SparkBatch, parse_changes, parse_payloads
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from tests.spark.payload.payload_batches import SCHEMA_NAMES, SCHEMAS, wrong
-from tests.spark.payload.payload_corpus import Case
-from tests.support.events import publish
+from tests.spark.payload.payload_batches import SCHEMAS, shown, wrong
+from tests.spark.payload.payload_values import fields
+from tests.spark.payload.row_values import REFUSED, TAKEN
+from tests.spark.payload.test_row_parser import FORMATS, as_event
+from tests.support.clusters import connect_server, run_driver
+from tests.support.events import claim, publish, tick
+from tests.support.payload_driver import WAYS
 from tests.support.streams import PATIENCE_SECONDS, Stream
 
 ORDER = "id bigint not null, total double"
+Parse = Callable[[DataFrame], DataFrame]
 
 
 @pytest.fixture
@@ -24,63 +30,78 @@ def stream(client: Client, spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, client.url, tmp_path / "checkpoint")
 
 
-def streamed(
-    stream: Stream,
-    parse: Callable[[DataFrame], DataFrame],
-    target: str,
-) -> DataFrame:
+def streamed(stream: Stream, parse: Parse, target: Path) -> DataFrame:
     """What a query stores that parses its events, up to now, in a table of files."""
     writer = stream.writer(parse(stream.events())).format("parquet")
-    query = writer.trigger(availableNow=True).start(target)
+    query = writer.trigger(availableNow=True).start(str(target))
     assert query.awaitTermination(PATIENCE_SECONDS), "the query does not end"
-    return stream.spark.read.parquet(target)
+    return stream.spark.read.parquet(str(target))
 
 
-@pytest.mark.parametrize(("schema", "some"), SCHEMAS, ids=SCHEMA_NAMES)
+def collected(stream: Stream, parse: Parse) -> list[dict[str, Any]]:
+    """What a query reads that parses its events in foreachBatch."""
+    found: list[dict[str, Any]] = []
+    stream.drain(lambda events, _: found.extend(parse(events).toArrow().to_pylist()))
+    return found
+
+
+@pytest.mark.parametrize("place", ["stream", "foreach batch"])
 def test_a_stream_is_read_as_the_corpus_says(
-    client: Client, stream: Stream, tmp_path: Path, schema: t.StructType, some: list[Case]
+    client: Client, stream: Stream, tmp_path: Path, place: str
 ) -> None:
+    schema, some = SCHEMAS[0 if place == "stream" else 2]
     expected = dict(zip(publish(client, [case.payload for case in some]), some, strict=True))
 
-    stored = streamed(
-        stream,
-        lambda events: parse_payloads(events, schema, keep=["ev_id"], on_malformed="keep"),
-        str(tmp_path / "stored"),
-    )
+    def parse(events: DataFrame) -> DataFrame:
+        return parse_payloads(events, schema, keep=["ev_id"], on_malformed="keep")
 
-    assert wrong(stored.toArrow().to_pylist(), expected) == []
+    if place == "stream":
+        found = streamed(stream, parse, tmp_path / "stored").toArrow().to_pylist()
+    else:
+        found = collected(stream, parse)
+
+    assert wrong(found, expected) == []
 
 
-@pytest.mark.parametrize(("schema", "some"), SCHEMAS, ids=SCHEMA_NAMES)
-def test_foreach_batch_is_read_as_the_corpus_says(
-    client: Client, stream: Stream, schema: t.StructType, some: list[Case]
+@pytest.mark.slow
+def test_batches_and_streams_on_a_connect_server_are_read_as_the_corpus_says(
+    client: Client, tmp_path: Path
 ) -> None:
-    expected = dict(zip(publish(client, [case.payload for case in some]), some, strict=True))
-    read: list[dict] = []
+    for way in WAYS:
+        client.register_consumer("orders", way)
+    ids = publish(client, [case.payload for case in SCHEMAS[0][1]])
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
 
-    def keep(events: DataFrame, number: int) -> None:
-        parsed = parse_payloads(events, schema, keep=["ev_id"], on_malformed="keep")
-        read.extend(parsed.toArrow().to_pylist())
+    with connect_server(tmp_path) as master:
+        report = run_driver(master, "read_corpus", client.url, tmp_path, module="payload_driver")
 
-    stream.drain(keep)
-
-    assert wrong(read, expected) == []
+    assert report == {way: [len(ids), []] for way in WAYS}
 
 
-def test_a_malformed_event_ends_the_query_by_default_with_its_reason_and_what_to_do(
+def test_a_query_fails_at_a_malformed_event_which_comes_again_and_can_be_kept(
     client: Client, stream: Stream, tmp_path: Path
 ) -> None:
-    _, event_id = publish(client, [{"id": 1}, {"id": "secret"}])
-
+    _, wrong, _ = publish(client, [{"id": 1}, {"id": "secret"}, {"id": 2, "total": 1.5}])
+    target = tmp_path / "stored"
     with pytest.raises(StreamingQueryException) as raised:
-        streamed(stream, lambda events: parse_payloads(events, ORDER), str(tmp_path / "stored"))
+        streamed(stream, lambda events: parse_payloads(events, ORDER), target)
     cause = executor_error(raised.value)
 
     assert isinstance(cause, MalformedPayload)
-    assert "1 of 2 events that were read together are malformed" in str(cause)
-    assert f"event {event_id}: id is no bigint" in str(cause)
+    assert "1 of 3 events that were read together are malformed" in str(cause)
+    assert f"event {wrong}: id is no bigint" in str(cause)
     assert "Correct the schema, or pass on_malformed='keep'" in str(cause)
     assert "secret" not in str(raised.value)
+
+    keep = ["ev_id"]
+    stored = streamed(
+        stream, lambda events: parse_payloads(events, ORDER, keep=keep, on_malformed="keep"), target
+    )
+
+    assert stored.columns == ["ev_id", "id", "total", "ev_malformed"]
+    assert [tuple(row)[1:] for row in stored.orderBy("ev_id").collect()] == [
+        (1, None, None), (None, None, "id is no bigint"), (2, 1.5, None)
+    ]  # fmt: skip
 
 
 def test_a_malformed_event_in_foreach_batch_ends_the_query_by_default(
@@ -89,48 +110,9 @@ def test_a_malformed_event_in_foreach_batch_ends_the_query_by_default(
     publish(client, ["no JSON"])
 
     with pytest.raises(StreamingQueryException) as raised:
-        stream.drain(lambda events, _: drained(parse_payloads(events, ORDER)))
+        collected(stream, lambda events: parse_payloads(events, ORDER))
 
     assert isinstance(executor_error(raised.value), MalformedPayload)
-
-
-def drained(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
-
-
-def test_what_a_query_failed_at_comes_again_and_can_be_kept(
-    client: Client, stream: Stream, tmp_path: Path
-) -> None:
-    publish(client, [{"id": 1}, "no JSON", {"id": 2, "total": 1.5}])
-    target = str(tmp_path / "stored")
-    with pytest.raises(StreamingQueryException):
-        streamed(stream, lambda events: parse_payloads(events, ORDER), target)
-
-    stored = streamed(
-        stream, lambda events: parse_payloads(events, ORDER, on_malformed="keep"), target
-    )
-
-    assert sorted(map(tuple, stored.collect()), key=str) == [
-        (1, None, None),
-        (2, 1.5, None),
-        (None, None, "no JSON"),
-    ]
-
-
-def test_event_columns_are_kept_beside_the_fields(
-    client: Client, stream: Stream, tmp_path: Path
-) -> None:
-    (event_id,) = publish(client, [{"id": 7, "total": 1.5}])
-
-    stored = streamed(
-        stream,
-        lambda events: parse_payloads(events, ORDER, keep=["ev_time", "ev_id"]),
-        str(tmp_path / "stored"),
-    )
-
-    assert stored.columns == ["ev_time", "ev_id", "id", "total"]
-    (row,) = stored.collect()
-    assert (row.ev_id, row.id, row.total) == (event_id, 7, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -145,29 +127,125 @@ def test_event_columns_are_kept_beside_the_fields(
     ],
 )
 def test_what_cannot_be_read_so_is_refused_at_once(
-    spark: SparkSession, options: dict, message: str
+    spark: SparkSession, options: dict[str, Any], message: str
 ) -> None:
     events = spark.createDataFrame([], "ev_id bigint, ev_data string, more string")
 
     with pytest.raises(InvalidArgument, match=message):
         parse_payloads(events, **{"schema": ORDER, **options})
-
-
-def test_events_without_their_payload_are_refused(spark: SparkSession) -> None:
-    events = spark.createDataFrame([], "ev_id bigint")
-
     with pytest.raises(InvalidArgument, match="no column ev_data, only ev_id"):
-        parse_payloads(events, ORDER)
+        parse_payloads(events.select("ev_id"), ORDER)
 
 
 def test_a_field_may_be_named_like_an_event_column(spark: SparkSession) -> None:
-    events = spark.createDataFrame(
-        [(1, '{"ev_id":7,"ev_data":"x","ev_malformed":"y","a`b":1}')],
-        "ev_id bigint, ev_data string",
-    )
+    payload = '{"ev_id":7,"ev_data":"x","ev_malformed":"y","a`b":1}'
+    events = spark.createDataFrame([(1, payload)], "ev_id bigint, ev_data string")
+    schema = "ev_id bigint, ev_data string, ev_malformed string, `a``b` int"
 
-    (row,) = parse_payloads(
-        events, "ev_id bigint, ev_data string, ev_malformed string, `a``b` int"
-    ).collect()
+    (row,) = parse_payloads(events, schema).collect()
 
     assert tuple(row) == (7, "x", "y", 1)
+
+
+# Changes that triggers publish.
+
+TYPES = {data_type.simpleString(): data_type for data_type, _ in TAKEN}
+SCHEMA = fields(id=TYPES["int"], **TYPES)
+NOTHING = dict.fromkeys(TYPES)
+_, WHOLE_ROW = as_event("url", "insert", {"id": "-3", **NOTHING})
+MISSING = ", ".join(f"{name} is missing" for name in TYPES if name != "int")
+OTHERS: dict[tuple[str | None, str | None], tuple[Any, str | None]] = {
+    ("D:id", "id=-1&int=7"): ({**NOTHING, "id": -1, "int": 7}, None),
+    ("D:id", "int=7"): (None, "id is missing"),
+    ("U:id", "id=-2&int=7"): (None, MISSING),
+    ("I:number", WHOLE_ROW): (None, "the event's key is number"),
+    ("R", ""): (None, None),
+    ("I:id", "%"): (None, "no url-encoded row"),
+    ('{"op":"INSERT"}', "{'id':1}"): (None, "no JSON"),
+    ("default", "x"): (None, "ev_type is not of jsontriga or logutriga"),
+}
+
+
+def publish_changes(client: Client) -> dict[int, tuple[Any, str | None]]:
+    """Publishes each value in an event of its own; returns the row or the reason of each."""
+    cases = list(OTHERS.items())
+    for form in FORMATS:
+        for kind, texts in TAKEN:
+            name = kind.simpleString()
+            for text, value in texts.items():
+                row = {"id": str(len(cases)), **NOTHING, name: text}
+                expected = {**NOTHING, "id": len(cases), name: value}
+                cases.append((as_event(form, "insert", row), (expected, None)))
+        for kind, misfits in REFUSED:
+            name = kind.simpleString()
+            for text in misfits:
+                row = {"id": str(len(cases)), **NOTHING, name: text}
+                cases.append((as_event(form, "update", row), (None, f"{name} is no {name}")))
+    ids = [client.send("orders", data or "", type=kind or "") for (kind, data), _ in cases]
+    tick(client)
+    return {event_id: result for event_id, (_, result) in zip(ids, cases, strict=True)}
+
+
+def in_order(found: dict[int, Any]) -> str:
+    """The values by event, with their fields in one order."""
+    return shown(sorted((n, row and sorted(row.items())) for n, row in found.items()))
+
+
+def test_changes_of_a_batch_are_read_as_the_texts_say(
+    client: Client, spark: SparkSession, way: str
+) -> None:
+    wanted = publish_changes(client)
+    batch = SparkBatch(spark, claim(client), client.url)
+
+    rows = batch.changes(SCHEMA, key=["id"], keep=["ev_id"], max_malformed=1.0)
+    found = {row["ev_id"]: row["row"] for row in rows.toArrow().to_pylist()}
+    batch.claim.ack()
+
+    given_up = {x.event_id: x.reason for x in client.dead_letters("orders", 1000)}
+    assert given_up == {n: f"malformed payload: {why}" for n, (_, why) in wanted.items() if why}
+    assert in_order(found) == in_order({n: row for n, (row, why) in wanted.items() if not why})
+
+
+def test_changes_of_a_stream_are_read_as_the_texts_say(client: Client, stream: Stream) -> None:
+    wanted = publish_changes(client)
+
+    def parse(events: DataFrame) -> DataFrame:
+        return parse_changes(events, SCHEMA, key=["id"], keep=["ev_id"], on_malformed="keep")
+
+    stored = {row["ev_id"]: row for row in collected(stream, parse)}
+
+    reasons = {n: row["ev_malformed"] for n, row in stored.items()}
+    assert reasons == {n: why for n, (_, why) in wanted.items()}
+    read = {n: None if reasons[n] else row["row"] for n, row in stored.items()}
+    assert in_order(read) == in_order({n: row for n, (row, _) in wanted.items()})
+
+
+def test_a_stream_fails_at_a_malformed_change_and_stores_nothing(
+    client: Client, stream: Stream, tmp_path: Path
+) -> None:
+    client.send("orders", "id=1", type="I:id")
+    bad = client.send("orders", "id=x", type="I:id")
+    tick(client)
+
+    def parse(events: DataFrame) -> DataFrame:
+        return parse_changes(events, "id int", key=["id"]).select("operation", "row.id")
+
+    with pytest.raises(StreamingQueryException) as caught:
+        streamed(stream, parse, tmp_path / "output")
+
+    cause = executor_error(caught.value)
+    assert isinstance(cause, MalformedPayload)
+    assert f"event {bad}: id is no int" in str(cause)
+    assert not list((tmp_path / "output").glob("*.parquet"))
+
+
+def test_what_a_stream_of_changes_cannot_do_is_named(spark: SparkSession) -> None:
+    columns = "ev_id bigint, ev_type string, ev_data string"
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        (columns, {}, "the events have no column ev_extra1"),
+        (f"{columns}, ev_extra1 string, row int", {"keep": ["row"]}, "row is both a column to"),
+        (columns, {"on_malformed": "dead_letter"}, "on_malformed is 'dead_letter'"),
+    ]
+    for ddl, options, told in refused:
+        with pytest.raises(InvalidArgument, match=told):
+            parse_changes(spark.createDataFrame([], ddl), "id int", key=["id"], **options)

@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark.payload.row_parser import ChangeParser, MissingColumns
 from pgque_dagster.spark.payload.row_parser.values import value_reader
-from tests.spark.payload.payload_values import BOOLEAN, DATE, INSTANT, INT32, LOCAL, STRING, fields
+from tests.spark.payload.payload_values import DATE, INSTANT, INT32, LOCAL, STRING, fields
 from tests.spark.payload.row_values import REFUSED, TAKEN
 from tests.spark.payload.test_json_parser import DATES, NUMBERS, TIMES, shown
 
@@ -56,131 +56,134 @@ def read(
     ]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize(
-    ("data_type", "texts"), TAKEN, ids=[data_type.simpleString() for data_type, _ in TAKEN]
-)
-def test_texts_are_read_exactly(form: str, data_type: t.DataType, texts: dict[str, Any]) -> None:
-    schema = fields(id=INT32, v=data_type)
-    events = [as_event(form, "insert", {"id": "1", "v": text}) for text in texts]
-    expected = [({"id": 1, "v": value}, None) for value in texts.values()]
-
-    # A text is read alike beside others and alone, by Arrow and one by one.
-    assert shown(read(schema, events * 2)) == shown(expected * 2)
-    assert shown([read(schema, [event])[0] for event in events]) == shown(expected)
-    doubtful = as_event(form, "insert", {"id": "1", "v": "no such value"})
-    assert shown(read(schema, [doubtful, *events])[1:]) == shown(expected)
+def row_of(text: str | None) -> dict[str, str | None]:
+    return {"id": "1", "v": text}
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize(
-    ("data_type", "texts"), REFUSED, ids=[data_type.simpleString() for data_type, _ in REFUSED]
-)
-def test_other_texts_are_malformed(form: str, data_type: t.DataType, texts: list[str]) -> None:
-    schema = fields(id=INT32, v=data_type)
-    events = [as_event(form, "insert", {"id": "1", "v": text}) for text in texts]
+def test_texts_are_read_exactly_or_are_malformed(form: str) -> None:
+    for data_type, texts in TAKEN:
+        schema = fields(id=INT32, v=data_type)
+        events = [as_event(form, "insert", row_of(text)) for text in texts]
+        expected = [({"id": 1, "v": value}, None) for value in texts.values()]
 
-    reasons = [f"v is no {data_type.simpleString()}"] * len(texts)
-    assert read(schema, events) == [(None, reason) for reason in reasons]
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_time_is_read_with_a_zone_or_without_one_as_the_type_has_it(form: str) -> None:
-    with_zone = as_event(form, "insert", {"id": "1", "v": "2026-01-31 12:00:00+00"})
-    without = as_event(form, "insert", {"id": "1", "v": "2026-01-31 12:00:00"})
-
-    assert read(fields(id=INT32, v=LOCAL), [with_zone]) == [(None, "v has a time zone")]
-    assert read(fields(id=INT32, v=INSTANT), [without]) == [(None, "v has no time zone")]
+        # A text is read alike beside others and alone, by Arrow and one by one.
+        assert shown(read(schema, events * 2)) == shown(expected * 2)
+        assert shown([read(schema, [event])[0] for event in events]) == shown(expected)
+        doubtful = as_event(form, "insert", row_of("no such value"))
+        assert shown(read(schema, [doubtful, *events])[1:]) == shown(expected)
+    for data_type, refused in REFUSED:
+        events = [as_event(form, "insert", row_of(text)) for text in refused]
+        reason = f"v is no {data_type.simpleString()}"
+        assert read(fields(id=INT32, v=data_type), events) == [(None, reason)] * len(refused)
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_null_is_null_and_an_empty_text_is_not(form: str) -> None:
-    rows = [{"id": "1", "note": None}, {"id": "2", "note": ""}]
-
-    assert read(ID_AND_NOTE, [as_event(form, "insert", row) for row in rows]) == [
-        ({"id": 1, "note": None}, None),
-        ({"id": 2, "note": ""}, None),
-    ]
-
-
-def test_numbers_and_booleans_of_json_are_their_texts() -> None:
-    row = '{"id":1,"note":true,"v":false}'
-    schema = fields(id=INT32, note=STRING, v=BOOLEAN)
-
-    assert read(schema, [(JSON_TYPE("INSERT"), row)]) == [
-        ({"id": 1, "note": "t", "v": False}, None)
-    ]
-
-
-@pytest.mark.parametrize("value", ["{}", "[]", '{"a":1}', "[1]"])
-def test_an_object_in_place_of_a_value_is_malformed(value: str) -> None:
-    event = JSON_TYPE("INSERT"), f'{{"id":1,"note":{value}}}'
-
-    assert read(ID_AND_NOTE, [event]) == [(None, "note is no string")]
-
-
-@pytest.mark.parametrize("number", ["1.0", "1e0", "1" + "0" * 5000 + "e-5000"])
-def test_numbers_of_json_are_read_however_written(number: str) -> None:
-    event = JSON_TYPE("INSERT"), f'{{"id":{number},"note":null}}'
-
-    assert read(ID_AND_NOTE, [event]) == [({"id": 1, "note": None}, None)]
-
-
-@pytest.mark.parametrize("operation", ["insert", "update"])
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_missing_column_is_malformed(form: str, operation: str) -> None:
-    event = as_event(form, operation, {"id": "1"})
-
-    assert read(ID_AND_NOTE, [event]) == [(None, "note is missing")]
+NEEDED = t.StructType([*ID_AND_NOTE, t.StructField("needed", INT32, False)])
+DAYS = t.StructType([*ID_AND_NOTE, t.StructField("day", DATE, False), t.StructField("n", INT32)])
+NOON = "2026-01-31 12:00:00"
+ODD_NAMES = {
+    name: nr for nr, name in enumerate(["id", "a b", 'q"', "b\\s", "ü&=+%", "x.y", "`", "ID"])
+}
+ALL_NULL = {"id": 1, "note": None}
+# An operation, the texts of a row, the schema, what a missing column is, and what is read.
+ROWS: list[tuple[str, dict[str, Any], t.StructType, MissingColumns, dict[str, Any] | str]] = [
+    # A time is read with a zone or without one, as the type has it.
+    ("insert", row_of(NOON + "+00"), fields(id=INT32, v=LOCAL), "malformed", "v has a time zone"),
+    ("insert", row_of(NOON), fields(id=INT32, v=INSTANT), "malformed", "v has no time zone"),
+    # Null is null, and an empty text is not.
+    ("insert", {"id": "1", "note": None}, ID_AND_NOTE, "malformed", ALL_NULL),
+    ("insert", {"id": "2", "note": ""}, ID_AND_NOTE, "malformed", {"id": 2, "note": ""}),
+    # A missing column is malformed, or null where it is asked for and may be.
+    ("insert", {"id": "1"}, ID_AND_NOTE, "malformed", "note is missing"),
+    ("update", {"id": "1"}, ID_AND_NOTE, "malformed", "note is missing"),
+    ("update", {"id": "1"}, ID_AND_NOTE, "null", ALL_NULL),
+    ("update", {"note": "x"}, ID_AND_NOTE, "null", "id is missing"),
+    ("update", {"id": "1"}, NEEDED, "null", "needed is missing"),
+    # A delete needs its key alone.
+    ("delete", {"id": "1"}, NEEDED, "malformed", {**ALL_NULL, "needed": None}),
+    ("delete", {"note": "x", "needed": "1"}, NEEDED, "malformed", "id is missing"),
+    # All misfits are named.
+    ("insert", {"id": None, "note": "x", "day": None, "n": "x"}, DAYS, "malformed",
+     "id is null, day is null, n is no int"),
+    # Names are taken literally.
+    ("insert", {name: str(nr) for name, nr in ODD_NAMES.items()},
+     fields(**dict.fromkeys(ODD_NAMES, INT32)), "malformed", ODD_NAMES),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_missing_column_is_null_when_asked_for(form: str) -> None:
-    needed = t.StructType([*ID_AND_NOTE, t.StructField("needed", INT32, False)])
-    event = as_event(form, "update", {"id": "1"})
-    without_key = as_event(form, "update", {"note": "x"})
-
-    assert read(ID_AND_NOTE, [event], missing="null") == [({"id": 1, "note": None}, None)]
-    assert read(ID_AND_NOTE, [without_key], missing="null") == [(None, "id is missing")]
-    assert read(needed, [event], missing="null") == [(None, "needed is missing")]
+def test_a_row_is_read_by_its_operation_and_the_schema(form: str) -> None:
+    for operation, row, schema, missing, expected in ROWS:
+        found = read(schema, [as_event(form, operation, row)], missing=missing)
+        assert found == [(None, expected) if isinstance(expected, str) else (expected, None)], row
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_delete_needs_its_key_alone(form: str) -> None:
-    schema = t.StructType([*ID_AND_NOTE, t.StructField("needed", INT32, False)])
-    event = as_event(form, "delete", {"id": "1"})
-    without_key = as_event(form, "delete", {"note": "x", "needed": "1"})
-
-    assert read(schema, [event]) == [({"id": 1, "note": None, "needed": None}, None)]
-    assert read(schema, [without_key]) == [(None, "id is missing")]
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_nulls_where_none_may_be_and_all_misfits_are_named(form: str) -> None:
-    schema = t.StructType(
-        [*ID_AND_NOTE, t.StructField("day", DATE, False), t.StructField("n", INT32)]
-    )
-    event = as_event(form, "insert", {"id": None, "note": "x", "day": None, "n": "x"})
-
-    assert read(schema, [event]) == [(None, "id is null, day is null, n is no int")]
-
-
-@pytest.mark.parametrize(
-    ("types", "reason"),
-    [
-        (["I:id", JSON_TYPE("INSERT"), "I:", '{"op":"INSERT","table":["public","t"]}'], None),
-        (["I:number", JSON_TYPE("INSERT").replace("id", "number")], "the event's key is number"),
-        (["I:region,id"], "the event's key is region,id"),
+JSON_ROWS: dict[str | None, dict[str, Any] | str] = {
+    # Numbers and booleans are their texts, however they are written.
+    '{"id":1,"note":true}': {"id": 1, "note": "t"},
+    **{
+        f'{{"id":{number},"note":null}}': ALL_NULL
+        for number in ("1.0", "1e0", "1" + "0" * 5000 + "e-5000")
+    },
+    **{
+        f'{{"id":1,"note":{value}}}': "note is no string"
+        for value in ("{}", "[]", '{"a":1}', "[1]")
+    },
+    **dict.fromkeys(
         (
-            [None, "", "default", "I", "X:id", "R:id", "i:id", "{", "{}", '{"op":"insert"}',
-             '{"op":["INSERT"]}', '{"op":"INSERT","pkey":"id"}', '{"op":"INSERT","table":[1]}',
-             JSON_TYPE("INSERT") + "x", "{'op':'INSERT'}"],
-            "ev_type is not of jsontriga or logutriga",
+            None,
+            "",
+            '{"id":1} x',
+            "{'id':1}",
+            '{"id":1,"note":NaN}',
         ),
-    ],
-)  # fmt: skip
-def test_the_types_operation_and_key_must_fit(types: list[str | None], reason: str | None) -> None:
-    for ev_type in types:
+        "no JSON",
+    ),
+    "[]": "JSON, but no object",
+    '{"id":1,"more":"\\ud800"}': "half of a surrogate pair stands alone",
+    "{}": "id is missing, note is missing",
+}
+URL_ROWS: dict[str | None, dict[str, Any] | str] = {
+    **dict.fromkeys(
+        (
+            None, "id=1&", "&id=1", "=1", "%zz=1", "id=%4", "id=1&note=%ff", "id=1&note=a=b",
+            "id=1&&note=a", "&", "=", "id=1&=a", "id=1&note=%4", "id=1&note=%4&", "id=1&note=%%41",
+            "id=1&note=\u00e9", "id=1&note=a b", "id=1\n",
+        ),
+        "no url-encoded row",
+    ),
+    "id=1&id=2": "a column is there twice", "id=1&%69d=2": "a column is there twice",
+    "": "id is missing, note is missing",
+}  # fmt: skip
+
+
+def test_a_row_that_no_trigger_made_is_malformed() -> None:
+    for ev_type, rows in ((JSON_TYPE("INSERT"), JSON_ROWS), ("I:id", URL_ROWS)):
+        for text, expected in rows.items():
+            result = (None, expected) if isinstance(expected, str) else (expected, None)
+            assert read(ID_AND_NOTE, [(ev_type, text)]) == [result], text
+
+
+TYPES: dict[str | None, str | None] = {
+    **dict.fromkeys(
+        ("I:id", JSON_TYPE("INSERT"), "I:", '{"op":"INSERT","table":["public","t"]}'), None
+    ),
+    "I:number": "the event's key is number",
+    JSON_TYPE("INSERT").replace("id", "number"): "the event's key is number",
+    "I:region,id": "the event's key is region,id",
+    **dict.fromkeys(
+        (
+            None, "", "default", "I", "X:id", "R:id", "i:id", "{", "{}", '{"op":"insert"}',
+            '{"op":["INSERT"]}', '{"op":"INSERT","pkey":"id"}', '{"op":"INSERT","table":[1]}',
+            JSON_TYPE("INSERT") + "x", "{'op':'INSERT'}",
+        ),
+        "ev_type is not of jsontriga or logutriga",
+    ),
+}  # fmt: skip
+
+
+def test_the_types_operation_and_key_must_fit() -> None:
+    for ev_type, reason in TYPES.items():
         is_json = (ev_type or "").startswith("{")
         event = ev_type, '{"id":1,"note":"x"}' if is_json else "id=1&note=x"
 
@@ -188,42 +191,33 @@ def test_the_types_operation_and_key_must_fit(types: list[str | None], reason: s
         assert read(ID_AND_NOTE, [event]) == [expected], ev_type
 
 
-def test_a_key_of_several_columns_may_be_named_in_any_order() -> None:
-    schema = fields(a=INT32, b=INT32)
-
-    assert read(schema, [("I:b,a", "a=1&b=2")], ("a", "b")) == [({"a": 1, "b": 2}, None)]
+A_AND_B = fields(a=INT32, b=STRING)
+COMMA = fields(**{"a,b": INT32})
+AMBIGUOUS = "the event's key is a,b, and a column is named a,b"
 
 
 @pytest.mark.parametrize(
-    ("event", "reason"),
+    ("event", "schema", "key", "expected"),
     [
-        (('{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1,"a":5,"b":5}'),
+        (("I:b,a", "a=1&b=2"), A_AND_B, ("a", "b"), {"a": 1, "b": "2"}),
+        # A comma in the name of a key column is not taken for two columns,
+        (('{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1,"a":5,"b":5}'), A_AND_B, ("a", "b"),
          'the event\'s key is ["a,b"]'),
-        (("I:a,b", "a%2cb=1&a=5&b=5"), "the event's key is a,b, and a column is named a,b"),
-        (("I:a,b", "a=5&b=5&%61%2C%62"), "the event's key is a,b, and a column is named a,b"),
+        (("I:a,b", "a%2cb=1&a=5&b=5"), A_AND_B, ("a", "b"), AMBIGUOUS),
+        (("I:a,b", "a=5&b=5&%61%2C%62"), A_AND_B, ("a", "b"), AMBIGUOUS),
+        # which jsontriga alone tells.
+        (('{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1}'), COMMA, ("a,b",), {"a,b": 1}),
+        (("I:a,b", "a%2cb=1"), COMMA, ("a,b",), AMBIGUOUS),
+        # Elsewhere it does not matter.
+        (("I:a,b", "a=1&b=2%2c&c%2cd=x&a%2cb%2cc=y&%2c=z"), A_AND_B, ("a", "b"),
+         {"a": 1, "b": "2,"}),
     ],
 )  # fmt: skip
-def test_a_key_column_with_a_comma_in_its_name_is_not_taken_for_two(
-    event: Event, reason: str
+def test_a_key_of_several_columns_is_told_from_one_with_a_comma_in_its_name(
+    event: Event, schema: t.StructType, key: tuple[str, ...], expected: Any
 ) -> None:
-    assert read(fields(a=INT32, b=INT32), [event], ("a", "b")) == [(None, reason)]
-
-
-def test_a_comma_in_the_name_of_another_column_or_in_a_value_does_not_matter() -> None:
-    event = "I:a,b", "a=1&b=2%2c&c%2cd=x&a%2cb%2cc=y&%2c=z"
-
-    assert read(fields(a=INT32, b=STRING), [event], ("a", "b")) == [({"a": 1, "b": "2,"}, None)]
-
-
-def test_of_a_key_column_with_a_comma_in_its_name_jsontriga_alone_tells() -> None:
-    schema = fields(**{"a,b": INT32})
-    json_event = '{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1}'
-    url_event = "I:a,b", "a%2cb=1"
-
-    assert read(schema, [json_event, url_event], ("a,b",)) == [
-        ({"a,b": 1}, None),
-        (None, "the event's key is a,b, and a column is named a,b"),
-    ]
+    result = (None, expected) if isinstance(expected, str) else (expected, None)
+    assert read(schema, [event], key) == [result]
 
 
 PEAK_OF_A_ROW = """
@@ -267,45 +261,6 @@ def test_each_text_is_read_as_it_was_encoded(text: str) -> None:
     assert read(ID_AND_NOTE, [("I:id", f"id=1&note={encoded}")]) == [
         ({"id": 1, "note": text}, None)
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        *((text, "no url-encoded row") for text in (
-            None, "id=1&", "&id=1", "=1", "%zz=1", "id=%4", "id=1&note=%ff", "id=1&note=a=b",
-            "id=1&&note=a", "&", "=", "id=1&=a", "id=1&note=%4", "id=1&note=%4&", "id=1&note=%%41",
-            "id=1&note=\u00e9", "id=1&note=a b", "id=1\n",
-        )),
-        ("id=1&id=2", "a column is there twice"),
-        ("id=1&%69d=2", "a column is there twice"), ("", "id is missing, note is missing"),
-    ],
-)  # fmt: skip
-def test_what_is_no_url_encoded_row_is_malformed(text: str | None, reason: str) -> None:
-    assert read(ID_AND_NOTE, [("I:id", text)]) == [(None, reason)]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (None, "no JSON"), ("", "no JSON"), ('{"id":1} x', "no JSON"), ("{'id':1}", "no JSON"),
-        ('{"id":1,"note":NaN}', "no JSON"), ("[]", "JSON, but no object"),
-        ('{"id":1,"more":"\\ud800"}', "half of a surrogate pair stands alone"),
-        ("{}", "id is missing, note is missing"),
-    ],
-)  # fmt: skip
-def test_what_is_no_json_row_is_malformed(text: str | None, reason: str) -> None:
-    assert read(ID_AND_NOTE, [(JSON_TYPE("INSERT"), text)]) == [(None, reason)]
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_names_are_taken_literally(form: str) -> None:
-    names = ["id", "a b", 'q"', "b\\s", "ü&=+%", "x.y", "`", "ID"]
-    row = {name: str(nr) for nr, name in enumerate(names)}
-    schema = fields(**dict.fromkeys(names, INT32))
-
-    expected = {name: nr for nr, name in enumerate(names)}
-    assert read(schema, [as_event(form, "insert", row)]) == [(expected, None)]
 
 
 def test_a_truncate_has_neither_key_nor_row() -> None:

@@ -6,7 +6,7 @@ What comes of it stands in docs/triggers.md.
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -23,7 +23,7 @@ from tests.spark.payload.payload_values import (
     MONEY,
     STRING,
     fields,
-)
+)  # fmt: skip
 from tests.support.queues import Connection, connect, make_queue, rows
 from tests.support.triggers import attach, take_events
 
@@ -77,45 +77,112 @@ def read(
     return [reason or row for row, reason in found]
 
 
-@pytest.mark.parametrize(
-    "change", ["alter table t rename note to remark", "alter table t drop note"]
-)
-def test_a_column_renamed_or_dropped_is_malformed_and_no_null(
-    db: Connection, function: str, change: str
+GONE = {"id": 1, "note": None}
+NOTE_NEEDED = t.StructType([t.StructField("id", INT32), t.StructField("note", STRING, False)])
+WIDER = fields(id=INT32, note=STRING, paid=BOOLEAN)
+AS_IT_IS = "update t set id = id"
+BOB = {"id": 1, "note": "Bob"}
+OTHER_KEY = "the event's key is note,id"
+
+
+class Story(NamedTuple):
+    """What happens to a table, and what is read of its events."""
+
+    happens: list[str]
+    # By schema, key and what a missing column is.
+    read: list[tuple[t.StructType, tuple[str, ...], MissingColumns, list[Any]]]
+    table: str = TABLE
+    trigger: tuple[str, ...] = ()
+
+
+STORIES = {
+    **{
+        f"a column is {change.split()[3]}ed": Story(
+            ["insert into t values (1, 'Ann')", change, AS_IT_IS, "insert into t values (2)",
+             "delete from t where id = 1"],
+            # The delete has its key.
+            [(SCHEMA, ("id",), "malformed", [ANN, "note is missing", "note is missing", GONE]),
+             (SCHEMA, ("id",), "null", [ANN, GONE, {"id": 2, "note": None}, GONE])],
+        )
+        for change in ("alter table t rename note to remark", "alter table t drop note")
+    },
+    "a column that must not be null is renamed": Story(
+        ["alter table t rename note to remark", "insert into t values (1, 'Ann')"],
+        [(NOTE_NEEDED, ("id",), "null", ["note is missing"])],
+    ),
+    "a column is added": Story(
+        ["insert into t values (1, 'Ann')", "alter table t add paid bool default true", AS_IT_IS],
+        [(SCHEMA, ("id",), "malformed", [ANN, ANN]),
+         (WIDER, ("id",), "malformed", ["paid is missing", {**ANN, "paid": True}]),
+         (WIDER, ("id",), "null", [{**ANN, "paid": None}, {**ANN, "paid": True}])],
+    ),
+    "columns swap their names": Story(
+        ["insert into t values (1, 'x', 'y')", "alter table t rename a to c",
+         "alter table t rename b to a", "alter table t rename c to b", AS_IT_IS],
+        [(fields(id=INT32, a=STRING, b=STRING), ("id",), "malformed",
+          [{"id": 1, "a": "x", "b": "y"}, {"id": 1, "a": "y", "b": "x"}])],
+        "create table t (id int primary key, a text, b text)",
+    ),
+    "the key grows": Story(
+        ["insert into t values (1, 'Ann')", "alter table t drop constraint t_pkey",
+         "alter table t add primary key (note, id)", "insert into t values (1, 'Bob')",
+         "update t set id = id where note = 'Bob'", "delete from t where note = 'Ann'"],
+        [(SCHEMA, ("id",), "malformed", [ANN, *[OTHER_KEY] * 3]),
+         (SCHEMA, ("id", "note"), "malformed", ["the event's key is id", BOB, BOB, ANN])],
+        "create table t (id int primary key, note text not null)",
+    ),
+    "the key is renamed": Story(
+        ["alter table t rename id to number", "insert into t values (1, 'Ann')"],
+        [(SCHEMA, ("id",), "malformed", ["the event's key is number, id is missing"])],
+    ),
+    "the trigger names the key": Story(
+        ["insert into t values (1, 'Ann')", "update t set id = 2"],
+        [(SCHEMA, ("note",), "malformed", [ANN, {"id": 2, "note": "Ann"}]),
+         (SCHEMA, ("id",), "malformed", ["the event's key is note"] * 2)],
+        trigger=("pkey=note",),
+    ),
+    "there is no primary key": Story(
+        ["insert into t values (1, 'Ann'), (null, 'Bob')"],
+        [(SCHEMA, ("id",), "malformed", [ANN, "id is null"])],
+        "create table t (id int, note text)",
+    ),
+    # The update changes nothing else, and so makes no event.
+    "a column is ignored": Story(
+        ["insert into t values (1, 'Ann')", "update t set note = 'Bob'", "delete from t"],
+        [(fields(id=INT32), ("id",), "malformed", [{"id": 1}] * 2),
+         (SCHEMA, ("id",), "malformed", ["note is missing", GONE])],
+        trigger=("ignore=note",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_rows_are_read_by_their_names_or_are_malformed(
+    db: Connection, function: str, story: str
 ) -> None:
-    table(db, function)
-    run(db, "insert into t values (1, 'Ann')", change, "update t set id = id")
-    run(db, "insert into t values (2)", "delete from t where id = 1")
+    happens, readings, sql, trigger = STORIES[story]
+    table(db, function, *trigger, sql=sql)
+    run(db, *happens)
 
     events = published(db)
 
-    # The delete has its key.
-    gone = {"id": 1, "note": None}
-    assert read(events) == [ANN, "note is missing", "note is missing", gone]
-    assert read(events, missing="null") == [ANN, gone, {"id": 2, "note": None}, gone]
+    for schema, key, missing, expected in readings:
+        assert read(events, schema, key, missing) == expected, (schema, key, missing)
 
 
-def test_a_column_renamed_is_malformed_where_it_must_not_be_null(
+def test_a_key_column_with_a_comma_in_its_name_is_not_taken_for_two(
     db: Connection, function: str
 ) -> None:
-    table(db, function)
-    run(db, "alter table t rename note to remark", "insert into t values (1, 'Ann')")
-    schema = t.StructType([t.StructField("id", INT32), t.StructField("note", STRING, False)])
+    table(db, function, sql='create table t ("a,b" int primary key, a int, b int)')
+    run(db, "insert into t values (1, 5, 5), (2, 5, 5)", 'delete from t where "a,b" = 2')
 
-    assert read(published(db), schema, missing="null") == ["note is missing"]
+    found = read(published(db), fields(a=INT32, b=INT32), key=("a", "b"))
 
-
-def test_a_column_added_is_read_by_those_who_name_it(db: Connection, function: str) -> None:
-    table(db, function)
-    run(db, "insert into t values (1, 'Ann')", "alter table t add paid bool default true")
-    run(db, "update t set id = id")
-    wider = fields(id=INT32, note=STRING, paid=BOOLEAN)
-
-    events = published(db)
-
-    assert read(events) == [ANN, ANN]
-    assert read(events, wider) == ["paid is missing", {**ANN, "paid": True}]
-    assert read(events, wider, missing="null") == [{**ANN, "paid": None}, {**ANN, "paid": True}]
+    said = {
+        "jsontriga": 'the event\'s key is ["a,b"]',
+        "logutriga": "the event's key is a,b, and a column is named a,b",
+    }
+    assert found == [said[function]] * 3
 
 
 # Type, value, the new type, how the value is converted, the Spark type, and what is read of both.
@@ -153,80 +220,6 @@ def test_after_a_column_got_another_type_its_values_fit_or_are_malformed(
         expected.append([{"id": 1, "v": first}, later if is_reason else {"id": 1, "v": later}])
 
     assert found == expected
-
-
-def test_columns_that_swap_names_are_read_by_their_names(db: Connection, function: str) -> None:
-    table(db, function, sql="create table t (id int primary key, a text, b text)")
-    run(db, "insert into t values (1, 'x', 'y')", "alter table t rename a to c")
-    run(db, "alter table t rename b to a", "alter table t rename c to b", "update t set id = id")
-
-    assert read(published(db), fields(id=INT32, a=STRING, b=STRING)) == [
-        {"id": 1, "a": "x", "b": "y"},
-        {"id": 1, "a": "y", "b": "x"},
-    ]
-
-
-def test_a_key_that_grew_is_malformed(db: Connection, function: str) -> None:
-    table(db, function, sql="create table t (id int primary key, note text not null)")
-    run(db, "insert into t values (1, 'Ann')", "alter table t drop constraint t_pkey")
-    run(db, "alter table t add primary key (note, id)", "insert into t values (1, 'Bob')")
-    run(db, "update t set id = id where note = 'Bob'", "delete from t where note = 'Ann'")
-
-    events = published(db)
-
-    assert read(events) == [ANN, *["the event's key is note,id"] * 3]
-    bob = {"id": 1, "note": "Bob"}
-    assert read(events, key=("id", "note")) == ["the event's key is id", bob, bob, ANN]
-
-
-def test_a_key_column_with_a_comma_in_its_name_is_not_taken_for_two(
-    db: Connection, function: str
-) -> None:
-    table(db, function, sql='create table t ("a,b" int primary key, a int, b int)')
-    run(db, "insert into t values (1, 5, 5), (2, 5, 5)", 'delete from t where "a,b" = 2')
-
-    found = read(published(db), fields(a=INT32, b=INT32), key=("a", "b"))
-
-    said = {
-        "jsontriga": 'the event\'s key is ["a,b"]',
-        "logutriga": "the event's key is a,b, and a column is named a,b",
-    }
-    assert found == [said[function]] * 3
-
-
-def test_a_key_that_was_renamed_is_malformed(db: Connection, function: str) -> None:
-    table(db, function)
-    run(db, "alter table t rename id to number", "insert into t values (1, 'Ann')")
-
-    assert read(published(db)) == ["the event's key is number, id is missing"]
-
-
-def test_the_triggers_argument_pkey_is_the_key(db: Connection, function: str) -> None:
-    table(db, function, "pkey=note")
-    run(db, "insert into t values (1, 'Ann')", "update t set id = 2")
-
-    events = published(db)
-
-    assert read(events, key=("note",)) == [ANN, {"id": 2, "note": "Ann"}]
-    assert read(events) == ["the event's key is note"] * 2
-
-
-def test_a_table_without_a_primary_key_has_inserts(db: Connection, function: str) -> None:
-    table(db, function, sql="create table t (id int, note text)")
-    run(db, "insert into t values (1, 'Ann'), (null, 'Bob')")
-
-    assert read(published(db)) == [ANN, "id is null"]
-
-
-def test_an_ignored_column_is_missing_from_every_event(db: Connection, function: str) -> None:
-    table(db, function, "ignore=note")
-    run(db, "insert into t values (1, 'Ann')", "update t set note = 'Bob'", "delete from t")
-
-    events = published(db)
-
-    # The update changed nothing else, and so made no event.
-    assert read(events, fields(id=INT32)) == [{"id": 1}] * 2
-    assert read(events) == ["note is missing", {"id": 1, "note": None}]
 
 
 def test_an_update_shows_the_new_row_with_what_did_not_change(

@@ -29,25 +29,14 @@ from tests.spark.payload.payload_values import (
     LOCAL,
     STRING,
     WIDE,
-)
+)  # fmt: skip
 from tests.support.queues import Connection, connect, make_queue, rows
 from tests.support.triggers import attach, take_events
 
 TRIGGERS = ["jsontriga", "logutriga"]
 ALL = [
-    BOOLEAN,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    FLOAT,
-    DOUBLE,
-    WIDE,
-    STRING,
-    BINARY,
-    DATE,
-    INSTANT,
-    LOCAL,
+    *(BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, WIDE, STRING, BINARY),
+    *(DATE, INSTANT, LOCAL),
 ]
 
 DOMAINS = """
@@ -68,29 +57,15 @@ MATRIX: list[Matrix] = [
     ("int2", [INT16, INT32, INT64, WIDE, DOUBLE], ["0", "-32768", "32767"], [], []),
     ("int4", [INT32, INT64, WIDE, DOUBLE], ["0", "-2147483648", "2147483647"], [], []),
     ("whole", [INT32, INT64, WIDE, DOUBLE], ["0", "-2147483648", "2147483647"], [], []),
-    (
-        "int8",
-        [INT64, WIDE],
-        ["0", "-9223372036854775808", "9223372036854775807", "9007199254740993"],
-        ["5"],
-        [],
-    ),
+    ("int8", [INT64, WIDE],
+     ["0", "-9223372036854775808", "9223372036854775807", "9007199254740993"], ["5"], []),
     ("oid", [INT64, WIDE], ["0", "4294967295"], [], []),
-    (
-        "float4",
-        [FLOAT, DOUBLE],
-        ["0.1", "-0", "1e-45", "3.4028235e38", "16777217", "NaN", "-Infinity", "0.33333334"],
-        ["1", "1e10"],
-        [],
-    ),
-    (
-        "float8",
-        [DOUBLE],
-        ["0.1", "-0", "5e-324", "1.7976931348623157e308", "1e23", "0.30000000000000004", "NaN",
-         "Infinity", "123456789.123456789"],
-        ["1", "100", "1e20"],
-        [],
-    ),
+    ("float4", [FLOAT, DOUBLE],
+     ["0.1", "-0", "1e-45", "3.4028235e38", "16777217", "NaN", "-Infinity", "0.33333334"],
+     ["1", "1e10"], []),
+    ("float8", [DOUBLE],
+     ["0.1", "-0", "5e-324", "1.7976931348623157e308", "1e23", "0.30000000000000004", "NaN",
+      "Infinity", "123456789.123456789"], ["1", "100", "1e20"], []),
     ("numeric", [WIDE], ["0", "1.10", "-12345678901234567890.123456789012345678"],
      ["1e30", "0.1", "7.00", "123456789012345.6", "1e-18", "12345678901234567890"],
      ["1e-19", "1e200", "-1e400"]),
@@ -108,14 +83,10 @@ MATRIX: list[Matrix] = [
     ("bytea", [BINARY], ["", r"\x00ff", r"\x5c78"], [], []),
     ("date", [DATE], ["2026-01-31", "0001-01-01", "9999-12-31", "1582-10-10"], [],
      ["0044-03-15 BC", "0001-12-31 BC", "10000-01-01", "infinity", "-infinity"]),
-    (
-        "timestamp",
-        [LOCAL],
-        ["2026-01-31 12:00", "0001-01-01", "9999-12-31 23:59:59.999999", "0099-01-02 03:04:05.6",
-         "2026-03-29 02:30", "1582-10-10 01:02:03"],
-        [],
-        ["0044-03-15 12:00 BC", "infinity", "-infinity", "10000-01-01"],
-    ),
+    ("timestamp", [LOCAL],
+     ["2026-01-31 12:00", "0001-01-01", "9999-12-31 23:59:59.999999", "0099-01-02 03:04:05.6",
+      "2026-03-29 02:30", "1582-10-10 01:02:03"], [],
+     ["0044-03-15 12:00 BC", "infinity", "-infinity", "10000-01-01"]),
     *(
         (
             name,
@@ -128,24 +99,23 @@ MATRIX: list[Matrix] = [
         )
         for name in ("timestamptz", "moment")
     ),
-    ("time", [STRING], ["12:30", "24:00"], [], []),
-    ("timetz", [STRING], ["12:30+01"], [], []),
-    ("interval", [STRING], ["1 day 2 hours", "-1 mon", "1 hour", "0"], [], []),
-    ("uuid", [STRING], ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"], [], []),
-    ("json", [STRING], ['{"a": [1.10, null]}', "[1]", '"x"'], ["1", "true", "null"], []),
-    ("jsonb", [STRING], ['{"a": [1.10, null]}', "[1]", '"x"'], ["1", "true", "null"], []),
-    ("mood", [STRING], ["sad"], [], []),
-    ("pair", [STRING], ['(1,"a b")', '(,"")'], [], []),
-    ("int[]", [STRING], ["{1,NULL}", "{}", "{{1},{2}}"], [], []),
-    ("text[]", [STRING], ['{"a b",NULL,"",null}'], [], []),
-    ("timestamptz[]", [STRING], ["{2026-01-31 12:00Z}"], [], []),
-    ("bit(3)", [STRING], ["101"], ["001"], []),
-    ("inet", [STRING], ["10.0.0.1"], [], []),
-    ("point", [STRING], ["(1,2)"], [], []),
-    ("int4range", [STRING], ["[1,5)", "empty"], [], []),
-    ("tsvector", [STRING], ["a b"], [], []),
-    ("pg_lsn", [STRING], ["0/1"], [], []),
-    ("regclass", [STRING], ["pg_class"], [], []),
+    *(
+        (name, [STRING], texts, sometimes, [])
+        for name, texts, sometimes in (
+            ("time", ["12:30", "24:00"], []), ("timetz", ["12:30+01"], []),
+            ("interval", ["1 day 2 hours", "-1 mon", "1 hour", "0"], []),
+            ("uuid", ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"], []),
+            ("json", ['{"a": [1.10, null]}', "[1]", '"x"'], ["1", "true", "null"]),
+            ("jsonb", ['{"a": [1.10, null]}', "[1]", '"x"'], ["1", "true", "null"]),
+            ("mood", ["sad"], []), ("pair", ['(1,"a b")', '(,"")'], []),
+            ("int[]", ["{1,NULL}", "{}", "{{1},{2}}"], []),
+            ("text[]", ['{"a b",NULL,"",null}'], []),
+            ("timestamptz[]", ["{2026-01-31 12:00Z}"], []), ("bit(3)", ["101"], ["001"]),
+            ("inet", ["10.0.0.1"], []), ("point", ["(1,2)"], []),
+            ("int4range", ["[1,5)", "empty"], []), ("tsvector", ["a b"], []),
+            ("pg_lsn", ["0/1"], []), ("regclass", ["pg_class"], []),
+        )
+    ),
 ]  # fmt: skip
 
 REASON = re.compile(r"v is no [a-z0-9_(,)]+|v has (a|no) time zone")

@@ -49,26 +49,28 @@ def read(request: pytest.FixtureRequest, client: Client, database_url: str) -> R
     return read
 
 
-@pytest.mark.parametrize(
-    "extras",
-    [
+def test_all_columns_arrive_as_they_are_stored(
+    client: Client, database_url: str, read: Read
+) -> None:
+    publish(client, ["early"])
+    claim(client).ack()
+    for extras in (
         (None, None, None, None),
         ("one", None, "three", None),
         (None, "two", None, ""),
         ("one", "two", "three", "four"),
-    ],
-)
-def test_all_columns_arrive_as_they_are_stored(
-    client: Client, database_url: str, read: Read, extras: tuple[str | None, ...]
-) -> None:
-    publish(client, ["early"])
-    claim(client).ack()
-    send_with_extras(database_url, None, None, None, None)
-    send_with_extras(database_url, *extras)
-    tick(client)
-    batch = claim(client)
+    ):
+        send_with_extras(database_url, None, None, None, None)
+        send_with_extras(database_url, *extras)
+        tick(client)
+        batch = claim(client)
 
-    assert sorted(read()) == sorted(stored(database_url, batch.batch_id))
+        found = read()
+        assert sorted(found, key=str) == sorted(stored(database_url, batch.batch_id), key=str)
+        assert sorted(read(("ev_extra3",)), key=str) == sorted(
+            ((row[8],) for row in found), key=str
+        )
+        claim(client).ack()
 
 
 def test_an_event_that_is_delivered_again_has_its_count(client: Client, read: Read) -> None:
@@ -80,12 +82,6 @@ def test_an_event_that_is_delivered_again_has_its_count(client: Client, read: Re
     tick(client)
 
     assert read(("ev_retry", "ev_id")) == [(1, event_id)]
-
-
-def test_columns_that_are_null_throughout_are_counted_still(client: Client, read: Read) -> None:
-    publish(client, ["a", "b"])
-
-    assert read(("ev_extra3",)) == [(None,), (None,)]
 
 
 def test_a_connection_that_breaks_midway_fails_the_read(client: Client, database_url: str) -> None:

@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -20,55 +18,35 @@ _KILL_READERS = (
 )
 
 
-@contextmanager
-def driver(master: str, url: str, batch_id: int) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.reading_driver", master, url, str(batch_id)],
+@pytest.mark.slow
+def test_a_task_whose_connection_is_killed_midway_is_repeated_without_a_double(
+    client: Client, database_url: str
+) -> None:
+    # More than fits between server and reader, so that the server waits for the reader.
+    batches = [client.send_batch("orders", ["x" * 10_000] * 1000) for _ in range(10)]
+    tick(client)
+    arguments = ("local[2,4]", database_url, str(claim(client).batch_id))
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.reading_driver", *arguments],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            kill_the_first_reader(database_url)
+            output, _ = process.communicate(timeout=600)
+        finally:
+            process.kill()
 
-
-def ids_read(process: subprocess.Popen[str]) -> list[int]:
-    """Returns what the driver read, after some slice took a second attempt."""
-    output, _ = process.communicate(timeout=600)
     told = {line.split()[0]: list(map(int, line.split()[1:])) for line in output.splitlines()}
     assert max(told["attempts"]) == 1
-    return told["ids"]
+    assert told["ids"] == [number for ids in batches for number in ids]
 
 
 def kill_the_first_reader(url: str) -> None:
     deadline = time.monotonic() + 300
     with psycopg.connect(url, autocommit=True) as connection:
-        while time.monotonic() < deadline:
-            if connection.execute(_KILL_READERS.encode()).fetchone():
-                return
+        while not connection.execute(_KILL_READERS.encode()).fetchone():
+            assert time.monotonic() < deadline, "nobody reads"
             time.sleep(0.05)
-    raise AssertionError("nobody reads")
-
-
-def large_batch(client: Client) -> list[int]:
-    """More than fits between server and reader, so that the server waits for the reader."""
-    ids = [
-        number for _ in range(10) for number in client.send_batch("orders", ["x" * 10_000] * 1000)
-    ]
-    tick(client)
-    return ids
-
-
-@pytest.mark.slow
-def test_a_task_whose_connection_is_killed_midway_is_repeated_without_a_double(
-    client: Client, database_url: str
-) -> None:
-    ids = large_batch(client)
-    with driver("local[2,4]", database_url, claim(client).batch_id) as process:
-        kill_the_first_reader(database_url)
-
-        assert ids_read(process) == ids

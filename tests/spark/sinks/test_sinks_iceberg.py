@@ -1,309 +1,383 @@
-"""Batches in an Iceberg table: each counts once, read by pyiceberg."""
+"""What only an Iceberg table promises: its catalogs, its snapshots, and sweeps of its folder."""
 
-from collections.abc import Callable
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import Table
+from pyiceberg.typedef import Record
+from pyiceberg.types import StringType
 from pyspark.sql import SparkSession
 
-from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
-from pgque_dagster.spark import IcebergSink, SparkBatch
-from pgque_dagster.spark.sinks.iceberg_output import IcebergOutput
+from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, PermissionDenied
+from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.storage import StorageFailed
-from pgque_dagster.spark.sinks.tables import BatchIdentity
-from tests.support.attempts import again, next_batch, once_before_the_swap, results_of_swaps
-from tests.support.events import claim
-from tests.support.s3 import S3
+from tests.conftest import TEMPLATE, Server, administer
+from tests.support.attempts import once_before_the_swap
+from tests.support.events import claim, make_queue, publish
+from tests.support.lakes import SCHEMA, TABLE, IcebergLake
+from tests.support.logins import as_login
 from tests.support.stored_tables import iceberg_catalog
 
-SCHEMA = "number bigint, name string"
-TABLE = "sales.revenue"
-
-Sink = Callable[..., IcebergSink]
+OLD_SECONDS = 8 * 86400
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> Sink:
-    def new(**options: Any) -> IcebergSink:
-        return IcebergSink(TABLE, warehouse=tmp_path / "warehouse", **options)
-
-    return new
+def lake(client: Client, spark: SparkSession, tmp_path: Path) -> IcebergLake:
+    return IcebergLake(client, spark, tmp_path)
 
 
-def test_a_batch_is_rows_of_one_snapshot_with_its_id(
-    client: Client, spark: SparkSession, sink: Sink
+def age(folder: Path, seconds: float = OLD_SECONDS) -> None:
+    """Makes all files look as if they were written long ago."""
+    for path in folder.rglob("*.parquet"):
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_rows_of_an_attempt_whose_snapshot_expired_are_replaced(lake: IcebergLake) -> None:
+    first = lake.batch(2, 3)
+    lake.write(first)
+    old = lake.table().current_snapshot()
+    lake.table().append(pa.table({"number": [9], "name": ["y"], "batch_id": [0]}))
+    lake.table().maintenance.expire_snapshots().by_id(old.snapshot_id).commit()
+
+    lake.write(lake.again(first), where="number = 3")
+
+    assert lake.numbers() == [3, 9]
+
+
+def test_readers_skip_files_by_statistics(lake: IcebergLake) -> None:
+    batch = lake.batch(3, 7)
+    lake.sink().write(batch, batch.payload(SCHEMA).coalesce(1))
+
+    assert list(lake.table().scan("number > 9").plan_files()) == []
+    assert len(list(lake.table().scan("number > 5").plan_files())) == 1
+
+
+@pytest.mark.parametrize("name", [{}, {"name": "lake"}], ids=["without a name", "with a name"])
+def test_tables_may_be_in_another_catalog(
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch, name: dict[str, str]
 ) -> None:
-    batch = next_batch(client, spark, [{"number": 1, "name": "a"}, {"number": 2, "name": "b"}])
+    properties = {"type": "sql", "uri": f"sqlite:///{lake.folder}/catalog.db"}
+    elsewhere: dict[str, Any] = {"catalog": {**properties, **name}}
+    stale = lake.batch(1)
 
-    stored = sink().write(batch, batch.payload(SCHEMA))
-
-    assert rows(client) == [(1, "a", batch.batch_id), (2, "b", batch.batch_id)]
-    snapshot = table(client).current_snapshot()
-    assert snapshot is not None and snapshot.summary is not None
-    assert (stored.version, stored.rows) == (snapshot.snapshot_id, 2)
-    properties = snapshot.summary.additional_properties
-    assert properties["pgque.batch"].endswith(f"/orders/revenue/{batch.batch_id}")
-    assert properties["pgque.epoch"] == str(batch.claim.lease.epoch)
-
-
-def test_another_attempt_replaces_the_rows_in_the_same_commit(
-    client: Client, spark: SparkSession, sink: Sink
-) -> None:
-    first = next_batch(client, spark, [{"number": n, "name": "x"} for n in range(9)])
-    sink().write(first, first.payload(SCHEMA))
-    before = table(client).metadata_location
-    second = again(client, spark, first)
-
-    sink().write(second, second.payload(SCHEMA).where("number < 5"))
-
-    after = table(client)
-    assert [log.metadata_file for log in after.metadata.metadata_log][-1] == before
-    assert [row[0] for row in rows(client)] == list(range(5))
-
-
-def test_an_attempt_without_rows_is_published_as_well(
-    client: Client, spark: SparkSession, sink: Sink
-) -> None:
-    first = next_batch(client, spark, [{"number": 1, "name": "x"}])
-    before = sink().write(first, first.payload(SCHEMA))
-    second = again(client, spark, first)
-
-    after = sink().write(second, second.payload(SCHEMA).where("false"))
-
-    assert after.version != before.version
-    assert after.rows == 0
-    assert rows(client) == []
-
-
-def test_a_stale_attempt_that_read_the_table_before_the_other_committed_cannot_commit(
-    client: Client, spark: SparkSession, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale = next_batch(client, spark, [{"number": n, "name": "x"} for n in range(9)])
-
-    def taken_over() -> None:
-        later = again(client, spark, stale)
-        sink().write(later, later.payload(SCHEMA))
-        later.claim.ack()
-
-    once_before_the_swap(monkeypatch, IcebergOutput, taken_over)
+    once_before_the_swap(monkeypatch, lake.output, lambda: lake.take_over(stale, **elsewhere))
     with pytest.raises(BatchNotOpen):
-        sink().write(stale, stale.payload(SCHEMA).where("number < 3"))
+        lake.write(stale, "9L as number", "name", **elsewhere)
 
-    assert [row[0] for row in rows(client)] == list(range(9))
-    assert {Path(path) for path in paths(client)} == set(tmp_path.rglob("data/*/*.parquet"))
+    catalog = load_catalog(name.get("name", "pgque"), **properties)
+    assert catalog.load_table(TABLE).scan().to_arrow()["number"].to_pylist() == [1]
+    read = lake.sink(**elsewhere).read(lake.spark, lake.client.url)
+    assert [row.number for row in read.collect()] == [1]
+    with psycopg.connect(lake.client.url) as connection:
+        schemas = connection.execute("select to_regnamespace('iceberg_catalog')").fetchone()
+    assert schemas == (None,)
 
 
-def test_two_batches_at_once_both_get_into_the_table(
-    client: Client, spark: SparkSession, sink: Sink, monkeypatch: pytest.MonkeyPatch
+def test_a_catalog_that_is_away_between_write_and_commit_leaves_nothing_half_published(
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.register_consumer("orders", "another")
-    results = results_of_swaps(monkeypatch, IcebergOutput)
-    first = next_batch(client, spark, [{"number": 1, "name": "x"}])
-    second = SparkBatch(spark, claim(client, consumer="another"), client.url)
+    lake.store(1)
+    batch = lake.batch(2)
+    rename = partial(execute, lake.client, "alter schema iceberg_catalog rename to away")
 
-    once_before_the_swap(
-        monkeypatch, IcebergOutput, lambda: sink().write(second, second.payload(SCHEMA))
+    once_before_the_swap(monkeypatch, lake.output, rename)
+    with pytest.raises(StorageFailed, match=rf"{TABLE} did not take batch {batch.batch_id}"):
+        lake.write(batch)
+    execute(lake.client, "alter schema away rename to iceberg_catalog")
+
+    assert lake.numbers() == [1]
+    lake.write(lake.again(batch))
+    assert lake.numbers() == [1, 2]
+
+
+def test_a_role_that_may_not_create_the_catalog_is_told_what_to_grant(lake: IcebergLake) -> None:
+    publish(lake.client, [{"number": 1, "name": "x"}])
+    url = as_login(lake.client.url, "pgque_reader")
+    with Client(url) as reader:
+        batch = SparkBatch(lake.spark, claim(reader), url)
+
+        with pytest.raises(PermissionDenied, match="iceberg_catalog") as told:
+            lake.write(batch)
+
+        execute(lake.client, str(told.value).partition("As an administrator: ")[2])
+        lake.write(batch)
+    assert lake.numbers() == [1]
+
+
+def execute(client: Client, statement: str) -> None:
+    with psycopg.connect(client.url, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+def test_a_namespace_that_another_attempt_creates_at_the_same_time_is_used(
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = SqlCatalog.create_namespace
+
+    def too_late(catalog: SqlCatalog, namespace: str) -> None:
+        create(catalog, namespace)
+        with monkeypatch.context() as patch:
+            patch.setattr(SqlCatalog, "namespace_exists", lambda *_: False)
+            create(catalog, namespace)
+
+    monkeypatch.setattr(SqlCatalog, "create_namespace", too_late)
+
+    lake.store(1)
+
+    assert lake.numbers() == [1]
+
+
+def test_tables_of_two_databases_in_one_warehouse_have_folders_of_their_own(
+    lake: IcebergLake, other_database: Client
+) -> None:
+    other = IcebergLake(other_database, lake.spark, lake.folder)
+    for each in (lake, other):
+        each.store(1)
+    age(lake.folder)
+
+    assert lake.sink().sweep(lake.client.url) == lake.sink().sweep(other_database.url) == []
+
+    assert lake.numbers() == other.numbers() == [1]
+
+
+@pytest.fixture
+def other_database(server: Server) -> Iterator[Client]:
+    """A database with a queue and batch ids of its own."""
+    administer(server, f"create database another_lake template {TEMPLATE}")
+    with Client(server.database_url("another_lake")) as client:
+        make_queue(client)
+        yield client
+    administer(server, "drop database another_lake with (force)")
+
+
+def test_a_table_that_takes_the_name_of_a_renamed_one_has_a_folder_of_its_own(
+    lake: IcebergLake,
+) -> None:
+    lake.store(1)
+    iceberg_catalog(lake.client.url).rename_table(TABLE, "sales.earlier")
+    lake.store(2)
+    age(lake.folder)
+
+    assert lake.sink().sweep(lake.client.url) == []
+
+    earlier = lake.table("sales.earlier").scan().to_arrow()
+    assert (earlier["number"].to_pylist(), lake.numbers()) == ([1], [2])
+
+
+@pytest.mark.parametrize("name", ["with space", "größe", "a+b=c", "it's"])
+def test_a_table_is_readable_wherever_its_warehouse_is(lake: IcebergLake, name: str) -> None:
+    folder, lake.folder = lake.folder, lake.folder / name
+    lake.store(1)
+    lake.store(2)
+
+    assert lake.numbers() == [1, 2]
+    assert lake.read().count() == 2
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["100%", "a#b", "a?b"])
+def test_a_warehouse_where_readers_would_look_elsewhere_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(InvalidArgument, match="look for the files elsewhere"):
+        IcebergSink(TABLE, warehouse=tmp_path / name)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a#b", "s3://bucket/a?b", "file:///tmp/a#b"])
+def test_a_url_that_stores_would_cut_is_refused_by_every_sink_of_files(url: str) -> None:
+    for sink in (DeltaSink, ParquetSink, lambda url: IcebergSink(TABLE, warehouse=url)):
+        with pytest.raises(InvalidArgument, match="more than a bucket and a path"):
+            sink(url)
+
+
+def renamed(table: Table) -> None:
+    with table.update_schema() as change:
+        change.rename_column("name", "label")
+
+
+def dropped_and_added(table: Table) -> None:
+    with table.update_schema() as change:
+        change.delete_column("name")
+    with table.update_schema() as change:
+        change.add_column("name", StringType())
+
+
+@pytest.mark.parametrize("change", [renamed, dropped_and_added])
+def test_a_table_whose_columns_changed_names_is_not_read_by_names(
+    lake: IcebergLake, change: Callable[[Table], None]
+) -> None:
+    lake.store(1)
+
+    change(lake.table())
+
+    with pytest.raises(InvalidArgument, match=r"renamed, or dropped and added again: (name|label)"):
+        lake.read()
+
+
+def test_a_table_with_lists_of_deleted_rows_is_not_read_without_them(lake: IcebergLake) -> None:
+    batch = lake.batch(1, 2)
+    lake.sink().write(batch, batch.payload(SCHEMA).coalesce(1))
+
+    delete_first_row(lake.table())
+
+    assert len(lake.numbers()) == 1
+    with pytest.raises(InvalidArgument, match="files that list deleted rows"):
+        lake.read()
+
+
+def delete_first_row(table: Table) -> None:
+    """As engines do that merge on read."""
+    (task,) = table.scan().plan_files()
+    path = f"{table.location()}/data/deleted.parquet"
+    rows = pa.table({"file_path": [task.file.file_path], "pos": pa.array([0], pa.int64())})
+    pq.write_table(rows, path.removeprefix("file://"))
+    entry = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=Path(path.removeprefix("file://")).stat().st_size,
+        spec_id=0,
     )
-    sink().write(first, first.payload(SCHEMA))
-
-    assert {row[2] for row in rows(client)} == {first.batch_id, second.batch_id}
-    # The second's, and the first's, which pyiceberg must not repeat by itself.
-    assert results == [True, False, True]
+    with table.transaction() as change, change.update_snapshot().fast_append() as append:
+        append.append_data_file(entry)
 
 
-def test_rows_that_were_compacted_before_the_ack_are_replaced(
-    client: Client, spark: SparkSession, sink: Sink
+# A sweep: what dead attempts left goes, and nothing else.
+
+
+def ended(lake: IcebergLake, how: str) -> Batch:
+    """An attempt that ended in one of these ways, or goes on."""
+    publish(lake.client, [{"number": 2}])
+    ttl = timedelta(milliseconds=1 if how == "out of its lease" else 600_000)
+    claimed = lake.client.claim("orders", "revenue", owner="a test", ttl=ttl)
+    assert claimed is not None
+    if how == "acked":
+        claimed.ack()
+    elif how == "taken over":
+        claim(lake.client)
+    elif how == "released":
+        claimed.release()
+    elif how == "unregistered":
+        lake.client.unregister_consumer("orders", "revenue")
+    return claimed
+
+
+def leave(lake: IcebergLake, claimed: Batch, seconds: float = OLD_SECONDS) -> Path:
+    """A file that an attempt wrote some time ago, and did not publish."""
+    attempt = f"{claimed.batch_id}-{claimed.lease.epoch}-{uuid.uuid4().hex}"
+    (table,) = (lake.folder / "sales").iterdir()
+    path = table / "data" / attempt / f"part-{uuid.uuid4().hex}.parquet"
+    path.parent.mkdir()
+    path.touch()
+    age(path.parent, seconds)
+    return path
+
+
+def relative(path: Path) -> str:
+    return "/".join(path.parts[-3:])
+
+
+@pytest.mark.parametrize("how", ["acked", "taken over", "released", "unregistered"])
+def test_old_files_of_attempts_that_ended_are_swept(lake: IcebergLake, how: str) -> None:
+    lake.store(1)
+    left = leave(lake, ended(lake, how))
+
+    assert lake.sink().sweep(lake.client.url, dry_run=True) == [relative(left)]
+    assert left.exists()
+    assert lake.sink().sweep(lake.client.url) == [relative(left)]
+
+    assert not left.exists()
+    assert lake.numbers() == [1]
+
+
+# Out of its lease, an attempt may still renew it, because nobody took the batch over.
+@pytest.mark.parametrize("how", ["leased", "out of its lease"])
+def test_files_of_an_attempt_that_may_still_publish_are_kept(lake: IcebergLake, how: str) -> None:
+    lake.store(1)
+    left = leave(lake, ended(lake, how))
+
+    assert lake.sink().sweep(lake.client.url) == []
+
+    assert left.exists()
+
+
+def test_young_files_and_those_of_others_are_kept(lake: IcebergLake) -> None:
+    lake.store(1)
+    young = leave(lake, ended(lake, "acked"), seconds=6 * 86400)
+    foreign = young.with_name("by-hand.parquet")
+    foreign.touch()
+    os.utime(foreign, (0, 0))
+
+    assert lake.sink().sweep(lake.client.url) == []
+    older = timedelta(days=5)
+    assert lake.sink().sweep(lake.client.url, older_than=older) == [relative(young)]
+
+    assert foreign.exists()
+
+
+def test_files_of_snapshots_that_the_table_still_has_are_kept(lake: IcebergLake) -> None:
+    lake.store(1)
+    first = lake.batch(2, 3)
+    before = lake.write(first).version
+    second = lake.again(first)
+    lake.write(second, where="number = 3")
+    second.claim.ack()
+    age(lake.folder)
+
+    assert lake.sink().sweep(lake.client.url) == []
+    then = lake.table().scan(snapshot_id=before).to_arrow()
+    assert sorted(then["number"].to_pylist()) == [1, 2, 3]
+
+    lake.table().maintenance.expire_snapshots().by_id(before).commit()
+    kept = lake.table().snapshots()
+    swept = lake.sink().sweep(lake.client.url)
+
+    assert {path.split("/")[1].split("-")[1] for path in swept} == {str(first.claim.lease.epoch)}
+    assert lake.numbers() == [1, 3]
+    assert lake.table().snapshots() == kept
+
+
+def test_files_that_are_published_while_the_sweep_looks_are_kept(
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acked = next_batch(client, spark, [{"number": 1, "name": "acked"}])
-    sink().write(acked, acked.payload(SCHEMA))
-    acked.claim.ack()
-    first = next_batch(client, spark, [{"number": 2, "name": "x"}, {"number": 3, "name": "x"}])
-    sink().write(first, first.payload(SCHEMA))
-    compact(client)
-    second = again(client, spark, first)
+    lake.store(1)
 
-    sink().write(second, second.payload(SCHEMA).where("number = 3"))
+    def swept() -> None:
+        age(lake.folder)
+        assert lake.sink().sweep(lake.client.url) == []
 
-    assert [row[0] for row in rows(client)] == [1, 3]
+    once_before_the_swap(monkeypatch, lake.output, swept)
+    lake.store(2)
 
-
-def test_rows_of_an_attempt_whose_snapshot_expired_are_replaced(
-    client: Client, spark: SparkSession, sink: Sink
-) -> None:
-    first = next_batch(client, spark, [{"number": 2, "name": "x"}, {"number": 3, "name": "x"}])
-    sink().write(first, first.payload(SCHEMA))
-    old = table(client).current_snapshot()
-    table(client).append(pa.table({"number": [9], "name": ["y"], "batch_id": [0]}))
-    assert old is not None
-    table(client).maintenance.expire_snapshots().by_id(old.snapshot_id).commit()
-    second = again(client, spark, first)
-
-    sink().write(second, second.payload(SCHEMA).where("number = 3"))
-
-    assert [row[0] for row in rows(client)] == [3, 9]
+    assert lake.sink().sweep(lake.client.url) == []
+    assert lake.numbers() == [1, 2]
 
 
-def test_a_write_by_the_same_claim_is_refused(
-    client: Client, spark: SparkSession, sink: Sink
-) -> None:
-    batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
-    sink().write(batch, batch.payload(SCHEMA))
+def test_a_sweep_that_could_remove_what_is_needed_is_refused(lake: IcebergLake) -> None:
+    with pytest.raises(InvalidArgument, match=r"there is no Iceberg table sales.revenue"):
+        lake.sink().sweep(lake.client.url)
+    with pytest.raises(InvalidArgument, match="at least a day"):
+        lake.sink().sweep(lake.client.url, older_than=timedelta(hours=1))
+    lake.store(1)
+    left = leave(lake, ended(lake, "acked"))
+    lake.adopt("another")
 
-    with pytest.raises(InvalidArgument, match="write them once"):
-        sink().write(batch, batch.payload(SCHEMA))
+    with pytest.raises(InvalidArgument, match=r"lineage another.*whose leases are live"):
+        lake.sink().sweep(lake.client.url)
 
-    assert len(rows(client)) == 1
-
-
-def test_a_table_of_another_lineage_is_refused_until_it_is_adopted(
-    client: Client, spark: SparkSession, sink: Sink
-) -> None:
-    batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
-    sink().write(batch, batch.payload(SCHEMA))
-    batch.claim.ack()
-    adopt(client, "an-earlier-life")
-    later = next_batch(client, spark, [{"number": 2, "name": "x"}])
-
-    with pytest.raises(InvalidArgument, match=r"lineage an-earlier-life.*Store into another table"):
-        sink().write(later, later.payload(SCHEMA))
-
-    assert len(rows(client)) == 1
-    adopt(client, BatchIdentity.of(later.claim).lineage)
-    sink().write(later, later.payload(SCHEMA))
-    assert len(rows(client)) == 2
-
-
-@pytest.mark.parametrize(
-    ("columns", "told"),
-    [
-        ("number", r"has no column name, which Iceberg table"),
-        ("number, name, 1 as more", r"has no column more. .*add_columns"),
-        ("cast(number as int) as number, name", r"column number of .* is int64, .* is int32"),
-        ("number, name as Name", r"has the column name, and the DataFrame has Name"),
-        ("number, cast(1 as tinyint) as name", "column name is tinyint.*Cast name to int"),
-    ],
-)
-def test_columns_that_do_not_fit_the_table_are_refused_before_anything_is_written(
-    client: Client, spark: SparkSession, sink: Sink, tmp_path: Path, columns: str, told: str
-) -> None:
-    first = next_batch(client, spark, [{"number": 1, "name": "x"}])
-    sink().write(first, first.payload(SCHEMA))
-    first.claim.ack()
-    batch = next_batch(client, spark, [{"number": 2, "name": "x"}])
-
-    with pytest.raises(InvalidArgument, match=told):
-        sink().write(batch, batch.payload(SCHEMA).selectExpr(*columns.split(", ")))
-
-    assert len(list(tmp_path.rglob("*.parquet"))) == 1
-    sink().write(batch, batch.payload(SCHEMA))
-    assert [row[0] for row in rows(client)] == [1, 2]
-
-
-def test_a_table_gets_columns_if_this_is_asked_for(
-    client: Client, spark: SparkSession, sink: Sink
-) -> None:
-    first = next_batch(client, spark, [{"number": 1, "name": "x"}])
-    sink().write(first, first.payload(SCHEMA))
-    first.claim.ack()
-    batch = next_batch(client, spark, [{"number": 2, "name": "x"}])
-    frame = batch.payload(SCHEMA).selectExpr("number", "array(named_struct('a', 1)) as more")
-
-    sink(schema_evolution="add_columns").write(batch, frame)
-
-    stored = table(client).scan().to_arrow().sort_by("number").to_pylist()
-    assert [(row["name"], row["more"]) for row in stored] == [("x", None), (None, [{"a": 1}])]
-    assert sink().read(spark, client.url).count() == 2
-
-
-def test_types_arrive_exactly(client: Client, spark: SparkSession, sink: Sink) -> None:
-    batch = next_batch(client, spark, [{"number": 3, "name": "x"}])
-    frame = batch.payload(SCHEMA).selectExpr(
-        "number",
-        "cast(number as decimal(38, 10)) as decimal",
-        "timestamp_micros(1) as at",
-        "timestamp_ntz'2024-01-01 00:00:00' as ntz",
-        "date'1582-10-10' as day",
-        "X'00ff' as binary",
-        "map('a', array(named_struct('b', 1.5F))) as nested",
-    )
-    sink().write(batch, frame)
-
-    read = sink().read(spark, client.url).drop("batch_id")
-
-    assert read.schema.simpleString() == frame.schema.simpleString()
-    assert read.collect() == frame.collect()
-    (row,) = table(client).scan().to_arrow().to_pylist()
-    assert row["nested"] == [("a", [{"b": 1.5}])]
-    assert row["binary"] == b"\x00\xff"
-
-
-def test_readers_skip_files_by_statistics(client: Client, spark: SparkSession, sink: Sink) -> None:
-    batch = next_batch(client, spark, [{"number": n, "name": "x"} for n in (3, 7)])
-    sink().write(batch, batch.payload(SCHEMA).coalesce(1))
-
-    assert list(table(client).scan("number > 9").plan_files()) == []
-    assert len(list(table(client).scan("number > 5").plan_files())) == 1
-
-
-def test_a_table_that_is_deleted_meanwhile_is_an_error_and_the_next_attempt_succeeds(
-    client: Client, spark: SparkSession, sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = next_batch(client, spark, [{"number": 1, "name": "x"}])
-
-    once_before_the_swap(monkeypatch, IcebergOutput, lambda: catalog(client).drop_table(TABLE))
-    with pytest.raises(StorageFailed, match=rf"{TABLE}.*batch {batch.batch_id} of orders"):
-        sink().write(batch, batch.payload(SCHEMA))
-
-    later = again(client, spark, batch)
-    sink().write(later, later.payload(SCHEMA))
-    assert len(rows(client)) == 1
-
-
-def test_a_table_in_an_object_store(client: Client, spark: SparkSession, s3: S3) -> None:
-    sink = IcebergSink(TABLE, warehouse=s3.url("iceberg"), storage_options=s3.options)
-    first = next_batch(client, spark, [{"number": n, "name": "x"} for n in range(9)])
-    sink.write(first, first.payload(SCHEMA))
-    second = again(client, spark, first)
-
-    sink.write(second, second.payload(SCHEMA).where("number < 5"))
-
-    assert [row[0] for row in rows(client, **s3.iceberg_properties)] == list(range(5))
-    names = s3.names("iceberg/")
-    assert names
-    for name in names:
-        body = s3.client.get_object(Bucket="lake", Key=name)["Body"].read()
-        assert s3.secret.encode() not in body
-
-
-def rows(client: Client, **properties: str) -> list[tuple[Any, ...]]:
-    found = catalog(client, **properties).load_table(TABLE).scan().to_arrow()
-    return sorted(
-        zip(*(found[name].to_pylist() for name in ("number", "name", "batch_id")), strict=True)
-    )
-
-
-def paths(client: Client) -> list[str]:
-    found = (task.file.file_path for task in table(client).scan().plan_files())
-    return [path.removeprefix("file://") for path in found]
-
-
-def table(client: Client) -> Any:
-    return catalog(client).load_table(TABLE)
-
-
-def catalog(client: Client, **properties: str) -> Catalog:
-    return iceberg_catalog(client.url, **properties)
-
-
-def adopt(client: Client, lineage: str) -> None:
-    with table(client).transaction() as change:
-        change.set_properties({"pgque.lineage": lineage})
-
-
-def compact(client: Client) -> None:
-    """Writes all rows into one file, as programs do that maintain tables."""
-    stored = table(client)
-    stored.overwrite(stored.scan().to_arrow())
+    assert left.exists()

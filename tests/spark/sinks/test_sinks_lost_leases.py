@@ -23,7 +23,13 @@ LEASE = timedelta(seconds=3)
 PATIENCE_SECONDS = 120
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow) if table.is_on_s3 else kind
+        for kind, table in TABLES.items()
+    ],
+)
 def test_the_job_is_cancelled_once_another_attempt_has_the_batch(
     client: Client,
     spark: SparkSession,
@@ -42,7 +48,6 @@ def test_the_job_is_cancelled_once_another_attempt_has_the_batch(
     def store(batch: SparkBatch, frame: DataFrame) -> None:
         TABLES[kind].write(batch, frame, location)
 
-    publish(client, [{"number": 1}])
     loses_its_lease_while_it_stores(client, spark, tmp_path, store, lambda: claim(client))
 
     later = SparkBatch(spark, claim(client), client.url)
@@ -50,29 +55,23 @@ def test_the_job_is_cancelled_once_another_attempt_has_the_batch(
     assert TABLES[kind].rows(location) == [(1, 2)]
 
 
-def test_the_job_is_cancelled_once_the_batch_is_acked(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    def store(batch: SparkBatch, frame: DataFrame) -> None:
-        TABLES["delta"].write(batch, frame, str(tmp_path / "table"))
-
-    publish(client, [{"number": 1}])
-    loses_its_lease_while_it_stores(
-        client, spark, tmp_path, store, lambda: claim(client).ack(), BatchNotOpen
-    )
-
-    assert TABLES["delta"].rows(str(tmp_path / "table")) == []
-
-
+@pytest.mark.parametrize(
+    ("take_over", "error"),
+    [(claim, LeaseLost), (lambda client: claim(client).ack(), BatchNotOpen)],
+    ids=["another attempt", "an ack"],
+)
 def test_the_job_that_fills_a_table_of_postgresql_is_cancelled(
-    client: Client, spark: SparkSession, tmp_path: Path
+    client: Client,
+    spark: SparkSession,
+    tmp_path: Path,
+    take_over: Callable[[Client], object],
+    error: type[Exception],
 ) -> None:
     with connect(client.url) as db:
         db.execute("create table taken (number bigint, writer bigint)")
 
-    publish(client, [{"number": 1}])
     loses_its_lease_while_it_stores(
-        client, spark, tmp_path, PostgresSink("taken").write, lambda: claim(client)
+        client, spark, tmp_path, PostgresSink("taken").write, lambda: take_over(client), error
     )
 
     with connect(client.url) as db:
@@ -88,6 +87,7 @@ def loses_its_lease_while_it_stores(
     error: type[Exception] = LeaseLost,
 ) -> None:
     """Takes a batch over while a task of its attempt works, which would go on for a long time."""
+    publish(client, [{"number": 1}])
     begun, ended = folder / "begun", folder / "ended"
     claimed = client.claim("orders", "revenue", owner="a test", ttl=LEASE)
     assert claimed is not None

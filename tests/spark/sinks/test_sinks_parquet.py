@@ -1,7 +1,10 @@
-"""Batches as Parquet: each once, however often it is written."""
+"""Batches as Parquet, in a directory or an object store: each once, however often it is written."""
 
+import json
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,50 +12,150 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, LeaseLost
-from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark import ParquetSink, SparkBatch
+from pgque_dagster.spark.sinks.folders import Folders
 from pgque_dagster.spark.sinks.object_store import ManifestOutput
 from pgque_dagster.spark.sinks.publication import Attempt
 from pgque_dagster.spark.sinks.storage import Storage, StorageFailed
-from tests.support.events import claim, publish
-from tests.support.parquet_tables import (
-    OPTIONS,
-    attempt,
-    files,
-    names,
-    numbers,
-    sink,
-    stored,
-    write,
-)
+from tests.conftest import TEMPLATE, Server, administer
+from tests.support.events import claim, make_queue, publish
 from tests.support.s3 import BUCKET, S3
 from tests.support.stored_tables import rows_by_manifests
 
+AGO = timedelta(seconds=-60)  # so that every file is old enough to be swept
 
-def test_all_batches_are_one_table_with_the_column_batch_id(
-    client: Client, location: str, spark: SparkSession
+
+class Place:
+    """A location of a table, and attempts to store batches there."""
+
+    def __init__(self, spark: SparkSession, location: object, s3: S3 | None = None) -> None:
+        self.spark, self.location, self.s3 = spark, str(location), s3
+        self.sink = ParquetSink(self.location, storage_options=s3.options if s3 else None)
+
+    def at(self, path: str) -> "Place":
+        return Place(self.spark, f"{self.location}/{path}", self.s3)
+
+    def write(self, claimed: Batch, rows: int | DataFrame) -> str:
+        """Stores the numbers below this one, or a DataFrame."""
+        frame = self.spark.range(rows) if isinstance(rows, int) else rows
+        return self.sink.write(SparkBatch(self.spark, claimed, claimed.session.url), frame)
+
+    def attempt(self, client: Client, rows: int | DataFrame) -> Batch:
+        """Claims the open batch, or the next one, and writes it."""
+        claimed = claim(client)
+        self.write(claimed, rows)
+        return claimed
+
+    def store(self, client: Client, rows: int | DataFrame) -> Batch:
+        """Publishes an event, stores the batch and acks it."""
+        publish(client, ["a"])
+        claimed = self.attempt(client, rows)
+        claimed.ack()
+        return claimed
+
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted((row.batch_id, row.id) for row in self.sink.read(self.spark).collect())
+
+    @property
+    def key(self) -> str:
+        """The location in its bucket."""
+        assert self.s3 is not None
+        return self.location.removeprefix(self.s3.url(""))
+
+    def files(self) -> list[str]:
+        """The Parquet files that are there, whether they count or not."""
+        if self.s3:
+            found = self.s3.names(self.key)
+        else:
+            found = [str(path) for path in Path(self.location).rglob("*")]
+        return [name for name in found if name.endswith(".parquet")]
+
+    def leave(self, batch: int) -> str:
+        """A file of an attempt that was killed; returns its name."""
+        if self.s3:
+            name = f"{self.key}/batch_id={batch}/epoch-7.killed/part-0.parquet"
+            self.s3.client.put_object(Bucket=BUCKET, Key=name, Body=b"")
+            return name
+        path = Path(self.location, f"batch_id={batch}", ".writing-7.killed", "part-0.parquet")
+        path.parent.mkdir()
+        path.touch()
+        return str(path)
+
+    def rename_mark(self, old: object, new: object) -> None:
+        """Has the lineage of another database own the batches."""
+        marks = Path(self.location, "_pgque/lineages")
+        if not self.s3:
+            (marks / str(old)).rename(marks / str(new))
+            return
+        (name,) = self.s3.names(f"{self.key}/_pgque/lineages")
+        target = name.replace(str(old), str(new))
+        source = {"Bucket": BUCKET, "Key": name}
+        self.s3.client.copy_object(Bucket=BUCKET, Key=target, CopySource=source)
+        self.s3.client.delete_object(Bucket=BUCKET, Key=name)
+
+
+@pytest.fixture
+def directory(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path / "with space")
+
+
+@pytest.fixture
+def bucket(spark: SparkSession, s3: S3) -> Place:
+    return Place(spark, s3.url(f"{uuid.uuid4().hex}/with space"), s3)
+
+
+@pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def names(folder: str | Path) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def overtaken_when_it_has_files(
+    monkeypatch: pytest.MonkeyPatch, late: Batch, place: Place, overtake: Callable[[], object]
 ) -> None:
-    publish(client, ["a"])
-    first = attempt(client, location, numbers(spark, 2))
-    first.ack()
-    publish(client, ["b"])
-    second = attempt(client, location, numbers(spark, 1)).batch_id
+    """Has something done once an attempt has files, when it asks for its lease."""
+    renew, overtakers = late.renew, [overtake]
 
-    assert stored(location, spark) == [(first.batch_id, 0), (first.batch_id, 1), (second, 0)]
-    assert sink(location).read(spark).columns == ["id", "batch_id"]
+    def renewing() -> None:
+        if overtakers and place.files():
+            overtakers.pop()()
+        renew()
+
+    monkeypatch.setattr(late, "renew", renewing)
 
 
-def test_spark_and_arrow_read_a_directory_as_one_table(
-    client: Client, tmp_path: Path, spark: SparkSession
+def test_all_batches_are_one_table_which_is_read_from_one_on_or_by_their_ids(
+    client: Client, place: Place
 ) -> None:
-    publish(client, ["a"])
-    batch_id = attempt(client, tmp_path, numbers(spark, 2)).batch_id
+    ids = [place.store(client, rows).batch_id for rows in (1, 2, 0, 3)]
 
-    arrow = ds.dataset(tmp_path, format="parquet", partitioning="hive").to_table()
-    by_spark = spark.read.parquet(str(tmp_path))
+    def read(**wanted: Any) -> list[int]:
+        table = place.sink.read(place.spark, **wanted)
+        return sorted({row.batch_id for row in table.collect()})
+
+    first, second, empty, last = ids
+    assert place.sink.read(place.spark).columns == ["id", "batch_id"]
+    assert place.rows() == [
+        *((first, 0), (second, 0), (second, 1)), *((last, n) for n in range(3))
+    ]  # fmt: skip
+    assert read(since=second) == [second, last]
+    assert read(batches=[first, last]) == [first, last]
+    assert read(batches=[]) == read(batches=[empty]) == []
+    assert len(place.sink.files(batches=ids[:2])) < len(place.sink.files())
+
+
+def test_spark_and_arrow_read_a_directory_as_one_table(client: Client, directory: Place) -> None:
+    batch_id = directory.store(client, 2).batch_id
+
+    arrow = ds.dataset(directory.location, format="parquet", partitioning="hive").to_table()
+    by_spark = directory.spark.read.parquet(directory.location)
 
     assert sorted(by_spark.collect()) == [(0, batch_id), (1, batch_id)]
     assert by_spark.columns == arrow.column_names == ["id", "batch_id"]
@@ -60,192 +163,123 @@ def test_spark_and_arrow_read_a_directory_as_one_table(
 
 
 def test_another_attempt_at_a_batch_replaces_what_was_stored_of_it(
-    client: Client, location: str, spark: SparkSession
+    client: Client, place: Place
 ) -> None:
-    publish(client, ["a"])
-    first = attempt(client, location, numbers(spark, 1))
-    first.ack()
+    first = place.store(client, 1)
     publish(client, ["b"])
-    attempt(client, location, numbers(spark, 3)).release()
-    attempt(client, location, numbers(spark, 1)).release()
+    for rows in (3, 1):
+        place.attempt(client, rows).release()
 
-    again = attempt(client, location, numbers(spark, 2))
+    again = place.attempt(client, 2)
 
-    expected = [(first.batch_id, 0), (again.batch_id, 0), (again.batch_id, 1)]
-    assert stored(location, spark) == expected
-    assert len(files(location)) == len(sink(location).files())
+    assert place.rows() == [(first.batch_id, 0), (again.batch_id, 0), (again.batch_id, 1)]
+    assert len(place.files()) == len(place.sink.files())
 
 
 def test_an_attempt_that_is_overtaken_while_it_writes_leaves_no_rows(
-    client: Client, location: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    client: Client, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(client, ["a"])
     late = claim(client)
-    overtaken_when_it_has_files(
-        monkeypatch, late, location, lambda: attempt(client, location, numbers(spark, 2)).ack()
-    )
+    overtaken_when_it_has_files(monkeypatch, late, place, lambda: place.attempt(client, 2).ack())
 
     with pytest.raises(BatchNotOpen):
-        write(late, location, numbers(spark, 3))
+        place.write(late, 3)
 
-    assert [number for _, number in stored(location, spark)] == [0, 1]
-    assert len(files(location)) == len(sink(location).files())
-
-
-def overtaken_when_it_has_files(
-    monkeypatch: pytest.MonkeyPatch, late: Batch, location: str, overtake: Callable[[], None]
-) -> None:
-    """Has another attempt done once the late one has files, when it asks for its lease."""
-    renew, overtakers = late.renew, [overtake]
-
-    def renewing() -> None:
-        if overtakers and files(location):
-            overtakers.pop()()
-        renew()
-
-    monkeypatch.setattr(late, "renew", renewing)
+    assert [number for _, number in place.rows()] == [0, 1]
+    assert len(place.files()) == len(place.sink.files())
 
 
 def test_an_attempt_that_was_overtaken_fails_before_spark_works(
-    client: Client, tmp_path: Path, spark: SparkSession
+    client: Client, directory: Place
 ) -> None:
     publish(client, ["a"])
     late = claim(client)
     claim(client)
-    raising = spark.range(1).select(f.raise_error(f.lit("computed")))
 
     with pytest.raises(LeaseLost):
-        write(late, tmp_path, raising)
+        directory.write(late, directory.spark.range(1).select(f.raise_error(f.lit("computed"))))
 
 
-def test_a_write_that_fails_leaves_the_batch_as_it_was(
-    client: Client, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_write_that_fails_leaves_the_batch_as_it_was(client: Client, directory: Place) -> None:
     publish(client, ["a"])
-    first = attempt(client, tmp_path, numbers(spark, 2))
+    first = directory.attempt(client, 2).batch_id
 
     with pytest.raises(PySparkException, match="no good"):
-        raising = f.raise_error(f.lit("no good")).cast("bigint")
-        attempt(client, tmp_path, numbers(spark, 5).select(raising.alias("id")))
+        raising = f.raise_error(f.lit("no good")).cast("bigint").alias("id")
+        directory.attempt(client, directory.spark.range(5).select(raising))
 
-    assert stored(tmp_path, spark) == [(first.batch_id, 0), (first.batch_id, 1)]
-    assert names(tmp_path / f"batch_id={first.batch_id}") == ["publication-1"]
+    assert directory.rows() == [(first, 0), (first, 1)]
+    assert names(f"{directory.location}/batch_id={first}") == ["publication-1"]
 
 
 def test_what_killed_attempts_left_is_not_read_and_goes_with_the_next(
-    client: Client, tmp_path: Path, spark: SparkSession
+    client: Client, directory: Place
 ) -> None:
     publish(client, ["a"])
-    first = attempt(client, tmp_path, numbers(spark, 2))
-    folder = tmp_path / f"batch_id={first.batch_id}"
+    spark, location = directory.spark, directory.location
+    folder = Path(location, f"batch_id={directory.attempt(client, 2).batch_id}")
     for name in (".writing-1.a", ".trash-c", ".writing-9.d"):
-        numbers(spark, 7).write.parquet(str(folder / name))
-    assert spark.read.parquet(str(tmp_path)).count() == 2
+        spark.range(7).write.parquet(str(folder / name))
+    assert spark.read.parquet(location).count() == 2
 
-    attempt(client, tmp_path, numbers(spark, 3))
+    directory.attempt(client, 3)
 
-    assert spark.read.parquet(str(tmp_path)).count() == 3
+    assert spark.read.parquet(location).count() == 3
     assert names(folder) == [".writing-9.d", "publication-1", "publication-2"]
     assert list((folder / "publication-1").rglob("*.parquet")) == []
 
 
-def test_an_empty_batch_is_a_batch(client: Client, location: str, spark: SparkSession) -> None:
-    publish(client, ["a"])
-
-    attempt(client, location, numbers(spark, 0))
-
-    assert stored(location, spark) == []
-
-
-@pytest.mark.parametrize("is_same_object", [True, False])
-def test_a_claim_writes_its_batch_to_a_location_once(
-    client: Client, location: str, spark: SparkSession, is_same_object: bool
-) -> None:
+def test_a_claim_writes_its_batch_to_a_location_once(client: Client, place: Place) -> None:
     publish(client, ["a"])
     claimed = claim(client)
-    batch = SparkBatch(spark, claimed, client.url)
-    sink(location).write(batch, numbers(spark, 2))
-    again = batch if is_same_object else SparkBatch(spark, claimed, client.url)
+    batch = SparkBatch(place.spark, claimed, client.url)
+    place.sink.write(batch, place.spark.range(2))
 
-    with pytest.raises(InvalidArgument, match="write them once"):
-        sink(location).write(again, numbers(spark, 2))
+    for again in (batch, SparkBatch(place.spark, claimed, client.url)):
+        with pytest.raises(InvalidArgument, match="write them once"):
+            place.sink.write(again, place.spark.range(2))
 
-    assert len(stored(location, spark)) == 2
-
-
-def test_batches_are_read_from_one_on_or_by_their_ids(
-    client: Client, location: str, spark: SparkSession
-) -> None:
-    ids = []
-    for number in range(3):
-        publish(client, [f"{number}"])
-        claimed = attempt(client, location, numbers(spark, number + 1))
-        claimed.ack()
-        ids.append(claimed.batch_id)
-
-    def read(**wanted: Any) -> list[int]:
-        return sorted({row.batch_id for row in sink(location).read(spark, **wanted).collect()})
-
-    assert read(since=ids[1]) == ids[1:]
-    assert read(batches=[ids[0], ids[2]]) == [ids[0], ids[2]]
-    assert read(batches=[]) == []
-    assert len(sink(location).files(batches=ids[:2])) < len(sink(location).files())
+    assert len(place.rows()) == 2
 
 
 def test_tables_of_replays_in_a_location_are_read_with_the_column_replay(
-    client: Client, location: str, spark: SparkSession
+    client: Client, place: Place
 ) -> None:
-    publish(client, ["a"])
-    claimed = attempt(client, f"{location}/replay=first", numbers(spark, 2))
-    claimed.ack()
+    batch_id = place.at("replay=first").store(client, 2).batch_id
 
-    table = sink(location).read(spark)
+    table = place.sink.read(place.spark)
 
     assert table.columns == ["id", "replay", "batch_id"]
-    assert sorted(table.collect()) == [(n, "first", claimed.batch_id) for n in range(2)]
-    assert len(sink(location).files()) == len(files(location))
+    assert sorted(table.collect()) == [(n, "first", batch_id) for n in range(2)]
+    assert len(place.sink.files()) == len(place.files())
 
 
-def test_the_newest_batch_has_the_columns_of_a_table_in_an_object_store(
-    client: Client, s3: S3, spark: SparkSession
+def test_a_table_in_an_object_store_is_read_by_its_manifests(
+    client: Client, bucket: Place, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    OPTIONS.update(s3.options)
-    location = s3.url(uuid.uuid4().hex)
     publish(client, ["a"])
-    attempt(client, location, numbers(spark, 1)).ack()
-    publish(client, ["b"])
-    wider = numbers(spark, 1).withColumn("name", f.lit("tea"))
-    attempt(client, location, wider).ack()
+    late = claim(client)
+    overtaken_when_it_has_files(monkeypatch, late, bucket, lambda: bucket.attempt(client, 2).ack())
+    with pytest.raises(BatchNotOpen):
+        bucket.write(late, 5)
 
-    table = sink(location).read(spark)
+    assert rows_by_manifests(s3, bucket.key) == [(0,), (1,)]
+    assert all(url.startswith(f"{bucket.location}/batch_id=") for url in bucket.sink.files())
 
+    # The newest batch has the columns of the table.
+    bucket.store(client, bucket.spark.range(1).withColumn("name", f.lit("tea")))
+    table = bucket.sink.read(bucket.spark)
     assert table.columns == ["id", "name", "batch_id"]
-    assert [row.name for row in table.orderBy("batch_id").collect()] == [None, "tea"]
+    assert [row.name for row in table.orderBy("batch_id").collect()] == [None, None, "tea"]
 
 
-def test_another_program_reads_an_object_store_by_its_manifests(
-    client: Client, s3: S3, spark: SparkSession
-) -> None:
-    OPTIONS.update(s3.options)
-    location = s3.url("manifests/table")
+def test_only_one_of_two_attempts_creates_a_manifest(client: Client, bucket: Place) -> None:
+    assert bucket.s3 is not None
+    storage = Storage.of(bucket.location, bucket.s3.options)
     publish(client, ["a"])
-    attempt(client, location, numbers(spark, 5)).release()
-    attempt(client, location, numbers(spark, 2)).ack()
-
-    assert rows_by_manifests(s3, "manifests/table") == [(0,), (1,)]
-    urls = sorted(sink(location).files())
-    assert all(url.startswith(f"{location}/batch_id=") for url in urls)
-
-
-def test_only_one_of_two_attempts_creates_a_manifest(
-    client: Client, s3: S3, spark: SparkSession
-) -> None:
-    storage = Storage.of(s3.url(uuid.uuid4().hex), s3.options)
-    publish(client, ["a"])
-    claimed = claim(client)
-    first, second = (
-        ManifestOutput(storage, claimed, Attempt(1, name), spark.range(1).schema) for name in "ab"
-    )
+    claimed, schema = claim(client), bucket.spark.range(1).schema
+    first, second = (ManifestOutput(storage, claimed, Attempt(1, name), schema) for name in "ab")
     state = first.read()
 
     assert second.replace(second.read())
@@ -253,52 +287,169 @@ def test_only_one_of_two_attempts_creates_a_manifest(
     assert first.published(first.read()) == Attempt(1, "b")
 
 
-def test_files_that_were_swept_before_they_were_published_are_not_published(
-    client: Client, s3: S3, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_objects_that_were_swept_before_they_were_published_are_not_published(
+    client: Client, bucket: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    OPTIONS.update(s3.options)
-    location = s3.url(uuid.uuid4().hex)
     publish(client, ["a"])
     claimed = claim(client)
 
     def sweep() -> None:
-        assert sink(location).sweep(ago(-60))
+        assert bucket.sink.sweep(AGO)
 
-    overtaken_when_it_has_files(monkeypatch, claimed, location, sweep)
+    overtaken_when_it_has_files(monkeypatch, claimed, bucket, sweep)
 
     with pytest.raises(StorageFailed, match="has lost"):
-        write(claimed, location, numbers(spark, 3))
+        bucket.write(claimed, 3)
 
-    attempt(client, location, numbers(spark, 2)).ack()
-    assert len(stored(location, spark)) == 2
-
-
-def ago(seconds: float) -> timedelta:
-    return timedelta(seconds=seconds)
+    bucket.attempt(client, 2).ack()
+    assert len(bucket.rows()) == 2
 
 
-def test_a_sweep_removes_what_nobody_reads_and_is_old(
-    client: Client, location: str, spark: SparkSession
+def test_a_sweep_removes_what_nobody_reads_and_is_old(client: Client, place: Place) -> None:
+    leftover = place.leave(place.store(client, 2).batch_id)
+
+    assert place.sink.sweep() == 0
+    assert leftover in place.files()
+    assert place.sink.sweep(AGO) == 1
+    assert leftover not in place.files()
+    assert len(place.rows()) == 2
+
+
+@pytest.mark.slow
+def test_a_sweep_keeps_a_table_in_the_folder_of_another_one_in_an_object_store(
+    client: Client, bucket: Place
+) -> None:
+    inner, replay = bucket.at("inner"), bucket.at("replay=again")
+    for each in (bucket, inner, replay):
+        for _ in range(2):
+            batch_id = each.store(client, 1).batch_id
+    left = {each.leave(batch_id) for each in (bucket, replay)}
+
+    assert bucket.sink.sweep(AGO) == len(left)
+
+    assert not left & set(bucket.files())
+    assert (len(bucket.rows()), len(inner.rows())) == (4, 2)
+
+
+# Whose batches a location holds, and where one may be.
+
+
+@pytest.fixture
+def other_database(server: Server) -> Iterator[Client]:
+    """A copy of the same template, as if the queue was copied with its database."""
+    administer(server, f"create database another template {TEMPLATE}")
+    with Client(server.database_url("another")) as client:
+        make_queue(client)
+        publish(client, ["b"])
+        yield client
+    administer(server, "drop database another with (force)")
+
+
+def test_another_database_is_refused_where_batches_of_the_first_are(
+    client: Client, other_database: Client, place: Place
+) -> None:
+    place.store(client, 2)
+
+    with pytest.raises(InvalidArgument) as refused:
+        place.attempt(other_database, 5)
+
+    told = str(refused.value)
+    assert f"batches of lineage {client.lineage()}" in told
+    assert f"lineage {other_database.lineage()}" in told
+    assert place.location in told and "Write to another directory" in told
+
+    place.rename_mark(client.lineage(), other_database.lineage())
+    place.attempt(other_database, 5).ack()
+
+
+def test_batches_of_an_unknown_database_are_refused(client: Client, directory: Place) -> None:
+    directory.spark.range(3).write.parquet(f"{directory.location}/batch_id=1")
+    publish(client, ["a"])
+
+    with pytest.raises(InvalidArgument, match="unknown database") as refused:
+        directory.attempt(client, 2)
+
+    assert directory.spark.read.parquet(directory.location).count() == 3
+    mark = Path(directory.location, "_pgque", "lineages", str(client.lineage()))
+    assert f"/_pgque/lineages/{client.lineage()}/" in str(refused.value)
+    mark.mkdir(parents=True)
+    (mark / "note").write_text("ours")
+    directory.attempt(client, 2)
+
+    # A location says to people whose it is.
+    other = directory.at("../sales")
+    other.store(client, 2)
+    (mark,) = Path(other.location, "_pgque", "lineages").iterdir()
+    note = json.loads((mark / "lineage.json").read_text())
+    assert note["lineage"] == mark.name == str(client.lineage())
+    assert note["database"] == client.database
+
+
+@pytest.mark.slow
+def test_objects_of_an_unknown_database_are_refused(client: Client, bucket: Place, s3: S3) -> None:
+    s3.client.put_object(Bucket=BUCKET, Key=f"{bucket.key}/batch_id=1/part-0.parquet", Body=b"")
+    publish(client, ["a"])
+
+    with pytest.raises(InvalidArgument, match="unknown database"):
+        bucket.attempt(client, 2)
+
+
+def test_of_two_databases_that_mark_a_directory_at_once_one_is_refused(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "table")
+    begin = threading.Barrier(8)
+
+    def mark(number: int) -> None:
+        begin.wait()
+        folders.mark(f"lineage {number}", "{}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(mark, range(8)))
+
+    assert len(folders.lineages()) == 1
+    assert names(tmp_path / "table" / "_pgque") == ["lineages"]
+
+
+def test_a_column_that_the_directory_would_hide_is_refused(client: Client, place: Place) -> None:
+    publish(client, ["a"])
+    for path, name in ((".", "batch_id"), (".", "Batch_Id"), ("replay=x", "replay")):
+        where = place if path == "." else place.at(path)
+        with pytest.raises(InvalidArgument, match=f"column {name} would be hidden"):
+            where.attempt(client, place.spark.range(1).withColumnRenamed("id", name))
+
+
+def test_a_table_inside_another_is_refused_whichever_is_first(
+    client: Client, directory: Place
+) -> None:
+    directory.at("sales").store(client, 1)
+    directory.at("stock/daily").store(client, 1)
+    publish(client, ["c"])
+
+    for path in ("sales/daily", "stock"):
+        with pytest.raises(InvalidArgument, match="is inside the other"):
+            directory.at(path).attempt(client, 1)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a*", "a\\b", "o[1]"])
+def test_a_location_that_spark_takes_for_a_pattern_is_refused(
+    client: Client, directory: Place, name: str
 ) -> None:
     publish(client, ["a"])
-    claimed = attempt(client, location, numbers(spark, 2))
-    leftover = leave(location, f"batch_id={claimed.batch_id}")
 
-    assert sink(location).sweep() == 0
-    assert leftover in files(location)
-    assert sink(location).sweep(ago(-60)) == 1
-    assert leftover not in files(location)
-    assert len(stored(location, spark)) == 2
+    with pytest.raises(InvalidArgument, match="for a pattern"):
+        directory.at(name).attempt(client, 1)
 
 
-def leave(location: str, batch: str) -> str:
-    """A file of an attempt that was killed; returns its name."""
-    if not location.startswith("s3:"):
-        path = Path(location, batch, ".writing-7.killed", "part-0.parquet")
-        path.parent.mkdir()
-        path.touch()
-        return str(path)
-    s3 = S3(OPTIONS["aws_endpoint_url"])
-    name = f"{location.removeprefix(s3.url(''))}/{batch}/epoch-7.killed/part-0.parquet"
-    s3.client.put_object(Bucket=BUCKET, Key=name, Body=b"")
-    return name
+@pytest.mark.parametrize("scheme", ["file:", "file://"])
+def test_a_file_url_is_a_directory(
+    client: Client, spark: SparkSession, tmp_path: Path, scheme: str
+) -> None:
+    Place(spark, f"{scheme}{tmp_path}/table").store(client, 2)
+
+    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "table")).collect()) == [0, 1]
+
+
+def test_a_url_that_cannot_be_written_with_conditions_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="hdfs: URLs") as refused:
+        ParquetSink("hdfs://namenode/table")
+
+    assert "Mount" in str(refused.value)

@@ -1,13 +1,14 @@
-"""A driver that is killed, or stopped past its lease and continued: every event is stored once."""
+"""A driver that is killed, or stopped past its lease and continued: every event counts once."""
 
 import os
 import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
 from typing import Any
@@ -17,37 +18,47 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
+from tests.conftest import Server
+from tests.support.databases import empty_database
 from tests.support.events import claim, publish
-from tests.support.publishing_driver import BETWEEN_RENAMES, POINTS, numbers, store
+from tests.support.publishing_driver import (
+    BETWEEN_RENAMES,
+    MERGED,
+    MERGED_ELSEWHERE,
+    POINTS,
+    POSTGRES_POINTS,
+    numbers,
+    store,
+)
+from tests.support.queues import connect, rows, value
 from tests.support.s3 import S3
 from tests.support.stored_tables import TABLES
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 600
 EVENTS = 400
+WHILE_ANOTHER_WRITES = "while the later attempt writes"
 # Each starts a Spark of its own, so only these run each time.
 ALWAYS = {
     ("parquet", SIGSTOP, "after the lease is renewed"),
-    ("parquet", SIGSTOP, "while the later attempt writes"),
-    ("parquet", SIGKILL, "between publishing and ack"),
-    ("parquet on s3", SIGSTOP, "after the lease is renewed"),
-    ("delta", SIGSTOP, "after the lease is renewed"),
-    ("iceberg", SIGSTOP, "after the lease is renewed"),
+    ("postgres", SIGSTOP, MERGED),
+    ("postgres", SIGKILL, "before the ack"),
 }
-POINTS_OF = {"parquet": (BETWEEN_RENAMES,)}
+BALANCE = "create table balance (account text primary key, amount bigint not null)"
 
 
-def cases() -> Iterator[Any]:
+def cases(*kinds: str) -> Iterator[Any]:
     """Yields the kind of table, the signal and the point."""
-    for kind in TABLES:
-        for point in (*POINTS, *POINTS_OF.get(kind, ()), "while the later attempt writes"):
+    for kind in kinds:
+        points = (*POINTS, WHILE_ANOTHER_WRITES) if kind in TABLES else POSTGRES_POINTS
+        for point in (*points, BETWEEN_RENAMES) if kind == "parquet" else points:
             for signal in (SIGSTOP, SIGKILL):
                 marks = [] if (kind, signal, point) in ALWAYS else [pytest.mark.slow]
                 name = f"{kind}, {signal.name} {point}"
                 yield pytest.param(kind, signal, point, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("kind", "signal", "point"), list(cases()))
+@pytest.mark.parametrize(("kind", "signal", "point"), list(cases(*TABLES)))
 def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
     client: Client,
     spark: SparkSession,
@@ -62,15 +73,23 @@ def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
     if TABLES[kind].is_on_s3:
         s3: S3 = request.getfixturevalue("s3")
         location = s3.url(uuid.uuid4().hex)
-        for name, value in s3.options.items():
-            monkeypatch.setenv(name.upper(), value)
+        for name, option in s3.options.items():
+            monkeypatch.setenv(name.upper(), option)
     publish(client, [{"number": number} for number in range(EVENTS)])
-    fail_after_storing(client, spark, kind, location)
+    # An attempt of which something is there that does not count.
+    failed = SparkBatch(spark, claim(client), client.url)
+    TABLES[kind].write(failed, numbers(failed).where("number < 100"), location)
+    failed.claim.release()
 
     log = tmp_path / "log"
-    with driver(client.url, kind, location, signal, point, log) as pid:
+    sent, at = (
+        (SIGSTOP, "after the lease is renewed")
+        if point == WHILE_ANOTHER_WRITES
+        else (signal, point)
+    )
+    with driver(client.url, kind, location, sent, at, log) as pid:
         wait_until(lambda: not lease_is_live(client))
-        if point == "while the later attempt writes":
+        if point == WHILE_ANOTHER_WRITES:
             # It is stopped when it may publish, and ends while the later attempt writes.
             going_on = SIGKILL if signal == SIGKILL else SIGCONT
             store(spark, client.url, kind, location, ending(pid, going_on))
@@ -79,20 +98,58 @@ def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
             go_on(pid, SIGCONT)
         wait_until(lambda: has_ended(pid))
 
-    told = log.read_text()
     if signal == SIGSTOP and point != "after the ack":
-        assert "LeaseLost" in told or "BatchNotOpen" in told
+        assert was_refused(log)
     acked_by = pid if point == "after the ack" else os.getpid()
     assert TABLES[kind].rows(location) == [(number, acked_by) for number in range(EVENTS)]
     assert client.next_batch("orders", "revenue") is None
 
 
-def fail_after_storing(client: Client, spark: SparkSession, kind: str, location: str) -> None:
-    """An attempt of which something is there that does not count."""
-    claimed = claim(client)
-    batch = SparkBatch(spark, claimed, client.url)
-    TABLES[kind].write(batch, numbers(batch).where("number < 100"), location)
-    claimed.release()
+@pytest.mark.parametrize(("kind", "signal", "point"), list(cases("postgres")))
+def test_every_event_is_added_up_once_when_a_driver_gets_a_signal(
+    client: Client,
+    server: Server,
+    spark: SparkSession,
+    tmp_path: Path,
+    kind: str,
+    signal: Signals,
+    point: str,
+) -> None:
+    oracle: Counter[str] = Counter()
+    for number in range(30):
+        oracle[f"account {number % 3}"] += number
+    publish(
+        client, [{"account": f"account {number % 3}", "amount": number} for number in range(30)]
+    )
+    log = tmp_path / "log"
+    with empty_database(server) as elsewhere, ThreadPoolExecutor(1) as threads:
+        for url in (client.url, elsewhere):
+            with connect(url) as db:
+                db.execute(BALANCE.encode())
+
+        with driver(client.url, kind, elsewhere, signal, point, log) as pid:
+            wait_until(lambda: not lease_is_live(client))
+            attempt = threads.submit(store, spark, client.url, kind, elsewhere)
+            if signal == SIGSTOP and point in (MERGED, MERGED_ELSEWHERE):
+                # It holds locks on the rows, and the next attempt's merge waits for it.
+                where = client.url if point == MERGED else elsewhere
+                wait_until(lambda: attempt.done() or somebody_waits(where))
+                assert not attempt.done(), "the attempt waited for nobody"
+            else:
+                attempt.result(PATIENCE_SECONDS)
+            go_on(pid, SIGCONT)
+            is_new = attempt.result(PATIENCE_SECONDS)
+            wait_until(lambda: has_ended(pid))
+
+        assert is_new == (point != "after the ack")
+        if signal == SIGSTOP and is_new:
+            assert was_refused(log)
+        for url in (client.url, elsewhere):
+            with connect(url) as db:
+                assert dict(rows(db, "select account, amount::int from balance")) == oracle
+                if signal == SIGKILL:
+                    assert rows(db, "select 1 from pg_class where relname ~ '^pgque_stage_'") == []
+    assert client.next_batch("orders", "revenue") is None
 
 
 @contextmanager
@@ -100,26 +157,22 @@ def driver(
     url: str, kind: str, location: str, signal: Signals, point: str, log: Path
 ) -> Iterator[int]:
     """A driver that got the signal at the point; killed at the end, if it still runs."""
-    if point == "while the later attempt writes":
-        signal, point = SIGSTOP, "after the lease is renewed"
     command = [sys.executable, "-m", "tests.support.publishing_driver", url, kind, location]
     command += [signal.name, point, f"{log}.signalled"]
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
+
+    def got_its_signal() -> bool:
+        ended_by_itself = process.poll() not in (None, -SIGKILL)
+        assert not ended_by_itself, f"the driver ended: {log.read_text()}"
+        return state_of(process.pid) in "TZ"
+
     try:
-        wait_until(lambda: is_stopped(process, log))
+        wait_until(got_its_signal)
         yield process.pid
     finally:
         go_on(process.pid, SIGKILL)
         process.wait()
-
-
-def is_stopped(process: "subprocess.Popen[bytes]", log: Path) -> bool:
-    """Says whether a driver got its signal, be it to stop or to end."""
-    state = state_of(process.pid)
-    ended_by_itself = process.poll() not in (None, -SIGKILL)
-    assert not ended_by_itself, f"the driver ended: {log.read_text()}"
-    return state in "TZ"
 
 
 def state_of(pid: int) -> str:
@@ -147,9 +200,24 @@ def ending(pid: int, signal: Signals) -> Callable[[str], None]:
     def at(point: str) -> None:
         if point == "between two files":
             go_on(pid, signal)
-            wait_until(partial(has_ended, pid))
+            wait_until(lambda: has_ended(pid))
 
     return at
+
+
+def was_refused(log: Path) -> bool:
+    told = log.read_text()
+    return any(reason in told for reason in ("LeaseLost", "BatchNotOpen", "StagingLost"))
+
+
+def somebody_waits(url: str) -> bool:
+    """Whether a transaction of the database waits for another to end."""
+    waiting = (
+        "select count(*) > 0 from pg_locks l join pg_stat_activity a using (pid)"
+        " where not l.granted and a.datname = current_database()"
+    )
+    with connect(url) as db:
+        return bool(value(db, waiting))
 
 
 def lease_is_live(client: Client) -> bool:

@@ -1,53 +1,71 @@
 """Results in a Postgres table: each batch counts once, whatever fails between."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from pgque_dagster.client import Batch, Client, InvalidArgument, StagingLost
+from pgque_dagster.client import Client, InvalidArgument, StagingLost, TransactionOutdated
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.address import DatabaseAddress
-from pgque_dagster.spark.sinks import PostgresSink
+from pgque_dagster.spark.sinks import PostgresSink, ledger, stage
 from tests.conftest import Server
 from tests.support.databases import empty_database
-from tests.support.events import claim, make_queue, publish
-from tests.support.queues import connect, rows
+from tests.support.events import claim, publish
+from tests.support.queues import connect, rows, value
 
-SUM = "account string, amount decimal(10,2)"
 TABLE = "create table balance (account text primary key, amount numeric, note text default 'new')"
+ADD: dict[str, Any] = {"key": ["account"], "mode": "add"}
+SECOND = "was written to public.balance before"
+PATIENCE_SECONDS = 120
+
+
+class Work:
+    """A queue with a batch, whose results go into the table balance."""
+
+    def __init__(self, client: Client, spark: SparkSession) -> None:
+        self.client, self.spark, self.url = client, spark, client.url
+        publish(client, ["a", "b"])
+        run(client.url, TABLE)
+
+    def claim(self) -> SparkBatch:
+        return SparkBatch(self.spark, claim(self.client), self.url)
+
+    def amounts(self, amount: int = 1, account: str = "x") -> DataFrame:
+        return self.spark.createDataFrame([(account, amount)], "account string, amount int")
+
+    def write(self, batch: SparkBatch, amount: int = 1, **options: Any) -> None:
+        PostgresSink("balance", **{**ADD, **options}).write(batch, self.amounts(amount))
 
 
 @pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as opened:
-        make_queue(opened)
-        publish(opened, ["a", "b"])
-        with opened.transaction() as connection:
-            connection.execute(TABLE)
-        yield opened
+def work(client: Client, spark: SparkSession) -> Work:
+    return Work(client, spark)
 
 
 @pytest.fixture
 def elsewhere(server: Server) -> Iterator[str]:
     """Another database with the same table."""
     with empty_database(server) as url:
-        with connect(url) as db:
-            db.execute(TABLE.encode())
+        run(url, TABLE)
         yield url
 
 
-def work(client: Client, spark: SparkSession) -> tuple[Batch, SparkBatch]:
-    batch = claim(client)
-    return batch, SparkBatch(spark, batch, client.url)
-
-
-def balances(url: str) -> list[tuple[Any, ...]]:
+def run(url: str, *statements: str) -> None:
     with connect(url) as db:
-        return rows(db, "select account, amount::float, note from balance order by 1")
+        for statement in statements:
+            db.execute(statement.encode())
+
+
+def balances(url: str, more: str = "") -> list[tuple[Any, ...]]:
+    with connect(url) as db:
+        return rows(db, f"select account, amount::float{more} from balance order by 1")
 
 
 def stages(url: str) -> list[tuple[Any, ...]]:
@@ -55,271 +73,167 @@ def stages(url: str) -> list[tuple[Any, ...]]:
         return rows(db, "select relname from pg_class where relname ~ '^pgque_stage_'")
 
 
-def expire_lease(client: Client) -> None:
-    with connect(client.url) as db:
-        db.execute("update pgque.position_log set lease_until = now() where sub_batch is not null")
+def test_rows_count_with_the_ack_and_not_before(work: Work) -> None:
+    batch = work.claim()
 
-
-def test_rows_count_with_the_ack_and_not_before(client: Client, spark: SparkSession) -> None:
-    batch, spark_batch = work(client, spark)
-
-    PostgresSink("balance").write(
-        spark_batch, spark.createDataFrame([("x", 1)], SUM.replace("decimal(10,2)", "int"))
-    )
-    before = balances(client.url)
-    batch.ack()
+    PostgresSink("balance").write(batch, work.amounts())
+    before = balances(work.url)
+    batch.claim.ack()
 
     assert before == []
-    assert balances(client.url) == [("x", 1.0, "new")]
-    assert stages(client.url) == []
+    assert balances(work.url, ", note") == [("x", 1.0, "new")]
+    assert stages(work.url) == []
 
 
-def test_upsert_replaces_the_values_given_and_keeps_the_others(
-    client: Client, spark: SparkSession
-) -> None:
-    with connect(client.url) as db:
-        db.execute("insert into balance values ('x', 5, 'kept'), ('z', 9, 'kept')")
-    batch, spark_batch = work(client, spark)
-    frame = spark.createDataFrame([("x", Decimal("1.5")), ("y", Decimal(2))], SUM)
+def test_upsert_replaces_the_values_given_and_keeps_the_others(work: Work) -> None:
+    run(work.url, "insert into balance values ('x', 5, 'kept'), ('z', 9, 'kept')")
+    batch = work.claim()
+    given = [("x", Decimal("1.5")), ("y", Decimal(2))]
+    frame = work.spark.createDataFrame(given, "account string, amount decimal(10,2)")
 
-    PostgresSink("public.balance", key=["account"], mode="upsert").write(spark_batch, frame)
-    batch.ack()
+    PostgresSink("public.balance", key=["account"], mode="upsert").write(batch, frame)
+    batch.claim.ack()
 
-    assert balances(client.url) == [("x", 1.5, "kept"), ("y", 2.0, "new"), ("z", 9.0, "kept")]
-
-
-def test_add_sums_the_batch_and_what_is_there(client: Client, spark: SparkSession) -> None:
-    with connect(client.url) as db:
-        db.execute("insert into balance values ('x', 5), ('n', null)")
-    batch, spark_batch = work(client, spark)
-    frame = spark.createDataFrame(
-        [
-            (account, Decimal(amount))
-            for account, amount in zip("xxyn", (1.25, 2, 7, 3), strict=True)
-        ],
-        SUM,
-    ).repartition(3)
-
-    PostgresSink("balance", key=["account"], mode="add").write(spark_batch, frame)
-    batch.ack()
-
-    assert [row[:2] for row in balances(client.url)] == [("n", 3.0), ("x", 8.25), ("y", 7.0)]
+    assert balances(work.url, ", note") == [
+        ("x", 1.5, "kept"),
+        ("y", 2.0, "new"),
+        ("z", 9.0, "kept"),
+    ]
 
 
-def test_an_attempt_that_was_released_leaves_nothing_to_the_next(
-    client: Client, spark: SparkSession
-) -> None:
-    sink = PostgresSink("balance", key=["account"], mode="add")
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    first, first_spark = work(client, spark)
-    sink.write(first_spark, frame)
-    first.release()
+def test_add_sums_the_batch_and_what_is_there(work: Work) -> None:
+    run(work.url, "insert into balance values ('x', 5), ('n', null)")
+    batch = work.claim()
+    given = [(account, Decimal(n)) for account, n in zip("xxyn", (1.25, 2, 7, 3), strict=True)]
+    frame = work.spark.createDataFrame(given, "account string, amount decimal(10,2)")
 
-    second, second_spark = work(client, spark)
-    sink.write(second_spark, frame)
-    second.ack()
+    PostgresSink("balance", **ADD).write(batch, frame.repartition(3))
+    batch.claim.ack()
 
-    assert [row[:2] for row in balances(client.url)] == [("x", 1.0)]
+    assert balances(work.url) == [("n", 3.0), ("x", 8.25), ("y", 7.0)]
 
 
-def test_an_attempt_that_lost_its_lease_merges_nothing(client: Client, spark: SparkSession) -> None:
-    sink = PostgresSink("balance", key=["account"], mode="add")
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    late, late_spark = work(client, spark)
-    sink.write(late_spark, frame)
-    expire_lease(client)
-    new, new_spark = work(client, spark)
-    sink.write(new_spark, frame)
+def test_attempts_that_were_released_leave_nothing_to_the_next(work: Work) -> None:
+    for _ in range(2):
+        batch = work.claim()
+        work.write(batch)
+        batch.claim.release()
+
+    batch = work.claim()
+    work.write(batch)
+    batch.claim.ack()
+
+    assert balances(work.url) == [("x", 1.0)]
+    assert stages(work.url) == []
+
+
+def test_an_attempt_that_lost_its_lease_merges_nothing(work: Work) -> None:
+    late = work.claim()
+    work.write(late)
+    run(work.url, "update pgque.position_log set lease_until = now() where sub_batch is not null")
+    new = work.claim()
+    work.write(new)
 
     with pytest.raises(StagingLost, match="Another attempt at the batch"):
-        late.ack()
-    new.ack()
+        late.claim.ack()
+    new.claim.ack()
 
-    assert [row[:2] for row in balances(client.url)] == [("x", 1.0)]
+    assert balances(work.url) == [("x", 1.0)]
 
 
-def test_what_the_server_lost_in_a_crash_keeps_the_batch_open(
-    client: Client, spark: SparkSession
-) -> None:
-    batch, spark_batch = work(client, spark)
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    PostgresSink("balance").write(spark_batch, frame)
-    with connect(client.url) as db:
-        db.execute(f"truncate {stages(client.url)[0][0]}".encode())
+def test_what_the_server_lost_in_a_crash_keeps_the_batch_open(work: Work) -> None:
+    batch = work.claim()
+    work.write(batch)
+    run(work.url, f"truncate {stages(work.url)[0][0]}")
 
     with pytest.raises(StagingLost, match="holds 0 of 1 rows"):
-        batch.ack()
+        batch.claim.ack()
 
-    assert balances(client.url) == []
-    batch.release()
-    assert claim(client).batch_id == batch.batch_id
+    assert balances(work.url) == []
+    batch.claim.release()
+    assert work.claim().batch_id == batch.batch_id
 
 
-def test_in_another_database_a_batch_counts_once(
-    client: Client, spark: SparkSession, elsewhere: str
-) -> None:
-    sink = PostgresSink("balance", key=["account"], mode="add", url=elsewhere)
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    for _ in range(2):
-        batch, spark_batch = work(client, spark)
-        sink.write(spark_batch, frame)
-        batch.release()
-    batch, spark_batch = work(client, spark)
-    sink.write(spark_batch, frame)
-    batch.ack()
-    publish(client, ["c"])
-    batch, spark_batch = work(client, spark)
-    sink.write(spark_batch, frame)
-    batch.ack()
+def test_in_another_database_a_batch_counts_once(work: Work, elsewhere: str) -> None:
+    for end in ("release", "release", "ack"):
+        batch = work.claim()
+        work.write(batch, url=elsewhere)
+        getattr(batch.claim, end)()
+    publish(work.client, ["c"])
+    work.write(work.claim(), url=elsewhere)
 
-    assert [row[:2] for row in balances(elsewhere)] == [("x", 2.0)]
+    assert balances(elsewhere) == [("x", 2.0)]
     assert stages(elsewhere) == []
 
 
 def test_of_two_attempts_at_once_elsewhere_one_counts(
-    client: Client, spark: SparkSession, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+    work: Work, elsewhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second stages while the first, that was thought dead, has not merged yet."""
-    from pgque_dagster.spark.sinks import stage
-
-    sink = PostgresSink("balance", key=["account"], mode="add", url=elsewhere)
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    late, late_spark = work(client, spark)
-    late.release()
-    _, new_spark = work(client, spark)
+    late = work.claim()
+    late.claim.release()
+    new = work.claim()
     fill = stage.Stage.fill
 
     def overtaken(self: stage.Stage, address: DatabaseAddress, given: Any) -> None:
         fill(self, address, given)
         monkeypatch.setattr(stage.Stage, "fill", fill)
-        sink.write(new_spark, frame)
+        work.write(new, url=elsewhere)
 
     monkeypatch.setattr(stage.Stage, "fill", overtaken)
-    sink.write(late_spark, frame)
+    work.write(late, url=elsewhere)
 
-    assert [row[:2] for row in balances(elsewhere)] == [("x", 1.0)]
-
-
-def test_stages_of_dead_drivers_are_removed(
-    client: Client, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pgque_dagster.spark.sinks import stage
-
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    sink = PostgresSink("balance", key=["account"], mode="add")
-    dead, dead_spark = work(client, spark)
-    monkeypatch.setattr(stage, "_PROCESS", "0123abcd")
-    sink.write(dead_spark, frame)
-    with connect(client.url) as db:
-        db.execute("create table pgque_stage_0123456789ab_01234567_1700000000_abcdef ()")
-    monkeypatch.undo()
-    dead.release()
-
-    batch, spark_batch = work(client, spark)
-    sink.write(spark_batch, frame)
-    batch.ack()
-
-    assert stages(client.url) == []
-
-
-def test_stages_of_attempts_of_this_process_that_were_released_are_removed(
-    client: Client, spark: SparkSession
-) -> None:
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    sink = PostgresSink("balance", key=["account"], mode="add")
-    for _ in range(2):
-        batch, spark_batch = work(client, spark)
-        sink.write(spark_batch, frame)
-        batch.release()
-
-    batch, spark_batch = work(client, spark)
-    sink.write(spark_batch, frame)
-    batch.ack()
-
-    assert stages(client.url) == []
-
-
-@pytest.mark.parametrize(
-    ("table", "options", "ddl", "message"),
-    [
-        ("nowhere", {}, "account string", "there is no table nowhere"),
-        ("balance", {}, "account string, colour string", "has no column colour"),
-        ("balance", {"mode": "upsert", "key": ["amount"]}, SUM, "primary key or unique index"),
-        ("balance", {"mode": "add", "key": ["account"]}, "account string, note string", r"sum\("),
-        ("balance", {"mode": "add", "key": ["account"]}, "amount int", "no column account"),
-    ],
-)
-def test_what_the_table_cannot_take_is_named_before_spark_works(
-    client: Client,
-    spark: SparkSession,
-    table: str,
-    options: dict[str, Any],
-    ddl: str,
-    message: str,
-) -> None:
-    _, spark_batch = work(client, spark)
-
-    with pytest.raises(InvalidArgument, match=message):
-        PostgresSink(table, **options).write(spark_batch, spark.createDataFrame([], ddl))
-
-    assert stages(client.url) == []
-
-
-def test_two_rows_of_one_key_cannot_be_upserted(client: Client, spark: SparkSession) -> None:
-    batch, spark_batch = work(client, spark)
-    frame = spark.createDataFrame([("x", 1), ("x", 2)], "account string, amount int")
-    PostgresSink("balance", key=["account"], mode="upsert").write(spark_batch, frame)
-
-    with pytest.raises(InvalidArgument, match="aggregate them first"):
-        batch.ack()
-
-    assert balances(client.url) == []
-    assert stages(client.url) == []
-
-
-@pytest.mark.parametrize("amount", ["bigint(if(id = 2, raise_error('broken'), id))", "-id"])
-def test_an_attempt_that_fails_leaves_no_stage(
-    client: Client, spark: SparkSession, elsewhere: str, amount: str
-) -> None:
-    """Whether a task fails, or the table refuses the rows."""
-    frame = spark.range(3).selectExpr("string(id) as account", f"{amount} as amount")
-    for url in (client.url, elsewhere):
-        with connect(url) as db:
-            db.execute("alter table balance add check (amount >= 0)")
-        batch, spark_batch = work(client, spark)
-        sink = PostgresSink("balance", url=None if url == client.url else url)
-
-        with pytest.raises((PySparkException, InvalidArgument), match=r"broken|violates check"):
-            sink.write(spark_batch, frame)
-            batch.ack()
-        batch.release()
-
-        assert balances(url) == []
-        assert stages(url) == []
+    assert balances(elsewhere) == [("x", 1.0)]
 
 
 def test_an_attempt_that_finds_the_batch_applied_leaves_no_stage(
-    client: Client, spark: SparkSession, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+    work: Work, elsewhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pgque_dagster.spark.sinks import ledger
-
-    sink = PostgresSink("balance", url=elsewhere)
-    frame = spark.createDataFrame([("x", 1)], "account string, amount int")
-    first, first_spark = work(client, spark)
-    sink.write(first_spark, frame)
-    first.release()
-    _, late_spark = work(client, spark)
-    has = ledger.Ledger.has
+    first = work.claim()
+    work.write(first, url=elsewhere)
+    first.claim.release()
+    late, has = work.claim(), ledger.Ledger.has
 
     def too_early(self: ledger.Ledger, connection: Any, batch: str) -> bool:
         monkeypatch.setattr(ledger.Ledger, "has", has)
         return False
 
     monkeypatch.setattr(ledger.Ledger, "has", too_early)
-    sink.write(late_spark, frame)
+    work.write(late, url=elsewhere)
 
-    assert [row[:2] for row in balances(elsewhere)] == [("x", 1.0)]
+    assert balances(elsewhere) == [("x", 1.0)]
     assert stages(elsewhere) == []
+
+
+def test_stages_of_dead_drivers_are_removed(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = work.claim()
+    monkeypatch.setattr(stage, "_PROCESS", "0123abcd")
+    work.write(dead)
+    run(work.url, "create table pgque_stage_0123456789ab_01234567_1700000000_abcdef ()")
+    monkeypatch.undo()
+    dead.claim.release()
+
+    batch = work.claim()
+    work.write(batch)
+    batch.claim.ack()
+
+    assert stages(work.url) == []
+
+
+def test_what_the_table_cannot_take_is_named_before_spark_works(work: Work) -> None:
+    batch = work.claim()
+    upsert = {"mode": "upsert", "key": ["amount"]}
+    for table, options, ddl, message in (
+        ("nowhere", {}, "account string", "there is no table nowhere"),
+        ("balance", {}, "account string, colour string", "has no column colour"),
+        ("balance", upsert, "amount int", "primary key or unique index"),
+        ("balance", ADD, "account string, note string", r"sum\("),
+        ("balance", ADD, "amount int", "no column account"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            PostgresSink(table, **options).write(batch, work.spark.createDataFrame([], ddl))
+
+    assert stages(work.url) == []
 
 
 @pytest.mark.parametrize(
@@ -333,3 +247,186 @@ def test_an_attempt_that_finds_the_batch_applied_leaves_no_stage(
 def test_mode_and_key_must_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         PostgresSink("balance", **options)
+
+
+def test_two_rows_of_one_key_cannot_be_upserted(work: Work) -> None:
+    batch = work.claim()
+    frame = work.amounts().union(work.amounts(2))
+    PostgresSink("balance", key=["account"], mode="upsert").write(batch, frame)
+
+    with pytest.raises(InvalidArgument, match="aggregate them first"):
+        batch.claim.ack()
+
+    assert balances(work.url) == stages(work.url) == []
+
+
+@pytest.mark.parametrize("amount", ["bigint(if(id = 2, raise_error('broken'), id))", "-id"])
+def test_an_attempt_that_fails_leaves_no_stage(work: Work, elsewhere: str, amount: str) -> None:
+    """Whether a task fails, or the table refuses the rows."""
+    frame = work.spark.range(3).selectExpr("string(id) as account", f"{amount} as amount")
+    for url in (work.url, elsewhere):
+        run(url, "alter table balance add check (amount >= 0)")
+        batch = work.claim()
+
+        with pytest.raises((PySparkException, InvalidArgument), match=r"broken|violates check"):
+            PostgresSink("balance", url=None if url == work.url else url).write(batch, frame)
+            batch.claim.ack()
+        batch.claim.release()
+
+        assert balances(url) == stages(url) == []
+
+
+# A merge that loses against another transaction.
+
+
+def be_serializable(url: str) -> None:
+    """A row, in a database that wants its transactions serializable."""
+    with connect(url) as db:
+        name = value(db, "select quote_ident(current_database())")
+        set_it = f"alter database {name} set default_transaction_isolation = 'serializable'"
+        db.execute(set_it.encode())
+        db.execute(b"insert into balance values ('x', 5)")
+
+
+@contextmanager
+def another_writer(url: str) -> Iterator[None]:
+    """Changes the row, and commits as soon as somebody waits for it."""
+
+    def change() -> None:
+        with connect(url) as db, db.transaction():
+            db.execute("set transaction isolation level read committed")
+            db.execute("update balance set amount = amount + 100")
+            ready.append(True)
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            waiting = (
+                "select count(*) from pg_locks l join pg_stat_activity a using (pid)"
+                " where not l.granted and a.datname = current_database()"
+            )
+            while not value(db, waiting):
+                assert time.monotonic() < deadline, "nobody waits"
+                db.execute("select pg_stat_clear_snapshot()")
+                time.sleep(0.05)
+
+    ready: list[bool] = []
+    with ThreadPoolExecutor(1) as threads:
+        changed = threads.submit(change)
+        while not ready and not changed.done():
+            time.sleep(0.01)
+        yield
+        changed.result()
+
+
+@pytest.mark.parametrize("by", ["the same attempt", "the next one"])
+def test_after_an_ack_that_loses_against_another_writer_the_batch_counts_once(
+    work: Work, by: str
+) -> None:
+    be_serializable(work.url)
+    with Client(work.url) as strict:  # connects after the change
+        work.client = strict
+        batch = work.claim()
+        work.write(batch)
+
+        with another_writer(work.url), pytest.raises(TransactionOutdated) as caught:
+            batch.claim.ack()
+
+        assert "add into" in str(caught.value) and "concurrent update" in str(caught.value)
+        assert balances(work.url) == [("x", 105)]
+        if by == "the next one":
+            batch.claim.release()
+            batch = work.claim()
+            work.write(batch)
+        batch.claim.ack()
+        assert balances(work.url) == [("x", 106)]
+        assert strict.next_batch("orders", "revenue") is None
+
+
+def test_elsewhere_a_conflict_stores_nothing_and_the_next_attempt_counts_once(
+    work: Work, elsewhere: str
+) -> None:
+    be_serializable(elsewhere)
+    batch = work.claim()
+
+    with another_writer(elsewhere), pytest.raises(TransactionOutdated, match="concurrent update"):
+        work.write(batch, url=elsewhere)
+
+    assert balances(elsewhere) == [("x", 105)]
+    batch.claim.release()
+    work.write(work.claim(), url=elsewhere)
+    assert balances(elsewhere) == [("x", 106)]
+
+
+# Two writes of one batch to one table: refused, or told apart by names.
+
+
+def test_a_second_write_is_refused_whatever_the_tables_spelling_and_the_databases_address(
+    work: Work, elsewhere: str
+) -> None:
+    batch = work.claim()
+    work.write(batch, 5)
+    work.write(batch, 5, url=elsewhere)
+
+    for address in (None, elsewhere):
+        for table in ("balance", "public.balance", 'public."balance"', "BALANCE"):
+            with pytest.raises(InvalidArgument, match=SECOND) as refused:
+                PostgresSink(table, url=address, **ADD).write(batch, work.amounts(7))
+            assert "name=" in str(refused.value)
+    sign = "&" if "?" in elsewhere else "?"
+    for option in ("options=-csearch_path%3Dpublic", "options=-ctimezone%3DAsia/Tokyo"):
+        with pytest.raises(InvalidArgument, match=SECOND):
+            work.write(batch, 7, url=f"{elsewhere}{sign}{option}")
+    batch.claim.ack()
+    assert balances(work.url) == balances(elsewhere) == [("x", 5)]
+
+
+def test_tables_of_one_name_in_two_schemas_are_two(work: Work, elsewhere: str) -> None:
+    run(elsewhere, "create schema other", TABLE.replace("balance", "other.balance"))
+    batch = work.claim()
+
+    work.write(batch, 5, url=elsewhere)
+    PostgresSink("other.balance", url=elsewhere, **ADD).write(batch, work.amounts(7))
+
+    with connect(elsewhere) as db:
+        assert rows(db, "select sum(amount)::int from other.balance") == [(7,)]
+
+
+def test_names_tell_writes_apart_and_each_counts_once(work: Work, elsewhere: str) -> None:
+    for end in ("release", "ack"):
+        batch = work.claim()
+        for address in (elsewhere, None):
+            for name, amount in (("debits", 5), ("credits", 7), (None, 100)):
+                work.write(batch, amount, url=address, name=name)
+        getattr(batch.claim, end)()
+
+    assert balances(elsewhere) == balances(work.url) == [("x", 112)]
+
+
+def test_a_later_attempt_is_refused_as_well_until_the_second_write_has_a_name(
+    work: Work, elsewhere: str
+) -> None:
+    for _ in range(2):
+        batch = work.claim()
+        work.write(batch, 5, url=elsewhere)
+        with pytest.raises(InvalidArgument, match=SECOND):
+            work.write(batch, 7, url=elsewhere)
+        batch.claim.release()
+
+    batch = work.claim()
+    work.write(batch, 5, url=elsewhere)
+    work.write(batch, 7, url=elsewhere, name="credits")
+    batch.claim.ack()
+
+    assert balances(elsewhere) == [("x", 12)]
+
+
+def test_a_write_that_failed_may_be_done_again_in_the_same_attempt(
+    work: Work, elsewhere: str
+) -> None:
+    batch = work.claim()
+    broken = work.spark.sql("select 'x' as account, int(raise_error('broken')) as amount")
+    for address in (elsewhere, None):
+        with pytest.raises(PySparkException, match="broken"):
+            PostgresSink("balance", url=address, **ADD).write(batch, broken)
+        work.write(batch, 5, url=address)
+    batch.claim.ack()
+
+    assert balances(elsewhere) == balances(work.url) == [("x", 5)]

@@ -69,7 +69,7 @@ def found(url: str) -> list[tuple[Any, ...]]:
 
 
 def refused(
-    client: Client, spark: SparkSession, sink: PostgresSink, why: type[Exception] = PermissionDenied
+    client: Client, spark: SparkSession, sink: PostgresSink, why: Any = PermissionDenied
 ) -> str:
     with pytest.raises(why) as denied:
         sink.write(spark_batch(client, spark), frame_that_must_not_be_computed(spark))
@@ -106,77 +106,44 @@ def test_rows_that_are_only_appended_need_no_more_than_insert(
     assert len(found(database_url)) == 1
 
 
-def test_who_may_not_create_a_stage_is_told_both_ways_out_before_spark_works(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    run(database_url, ALL)
-
-    told = refused(client, spark, PostgresSink("sales.revenue"))
-
-    assert told == (
-        'role "login_reader" lacks USAGE, CREATE on schema "sales", where rows for '
-        '"sales"."revenue" are staged. Let its owner run: '
-        'grant usage, create on schema "sales" to "login_reader"; or pass as '
-        "stage_schema a schema in which the role may create tables."
-    )
-
-
-def test_a_schema_for_stages_is_told_what_it_lacks(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    run(database_url, ALL, "create schema staging")
-
-    told = refused(client, spark, PostgresSink("sales.revenue", stage_schema="staging"))
-
-    assert 'grant usage, create on schema "staging" to "login_reader";' in told
-
-
-def test_a_schema_for_stages_that_is_missing_is_named(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    run(database_url, ALL)
-
-    told = refused(
-        client, spark, PostgresSink("sales.revenue", stage_schema="nowhere"), InvalidArgument
-    )
-
-    assert 'schema "nowhere" does not exist' in told
-    assert "Create the schema first" in told
+BOTH_WAYS = (
+    'role "login_reader" lacks USAGE, CREATE on schema "sales", where rows for '
+    '"sales"."revenue" are staged. Let its owner run: '
+    'grant usage, create on schema "sales" to "login_reader"; or pass as '
+    "stage_schema a schema in which the role may create tables."
+)
+UPSERT = {**ADD, "mode": "upsert"}
 
 
 @pytest.mark.parametrize(
-    ("granted", "options", "needed"),
+    ("statements", "options", "told"),
     [
-        ("update, select", {}, "insert"),
-        ("insert", ADD, "select, insert, update"),
-        ("insert, select", {"key": ["product"], "mode": "upsert"}, "select, insert, update"),
+        ([ALL], {"stage_schema": None}, BOTH_WAYS),
+        ([ALL, "create schema staging"], {}, 'grant usage, create on schema "staging" to "login_'),
+        ([ALL], {}, 'schema "staging" does not exist. Create the schema first'),
+        ([STAGING, "grant update, select {}"], {}, 'grant insert on "sales"."revenue" to "login_'),
+        ([STAGING, "grant insert {}"], ADD, 'grant select, insert, update on "sales"."revenue" to'),
+        ([STAGING, "grant insert, select {}"], UPSERT, "grant select, insert, update on "),
+        ([ALL, STAGING, "revoke usage on schema sales from login_reader"], {},
+         'grant usage on schema sales to "login_reader";'),
     ],
-)
-def test_who_may_not_change_the_table_is_told_the_grant_before_spark_works(
+)  # fmt: skip
+def test_who_lacks_a_right_is_told_the_grant_before_spark_works(
     client: Client,
     database_url: str,
     spark: SparkSession,
-    granted: str,
+    statements: list[str],
     options: dict[str, Any],
-    needed: str,
+    told: str,
 ) -> None:
-    run(database_url, f"grant {granted} on sales.revenue to login_reader", STAGING)
+    on = "on sales.revenue to login_reader"
+    run(database_url, *(statement.format(on) for statement in statements))
+    sink = PostgresSink("sales.revenue", **{"stage_schema": "staging", **options})
 
-    told = refused(client, spark, PostgresSink("sales.revenue", stage_schema="staging", **options))
+    assert told in refused(client, spark, sink, (PermissionDenied, InvalidArgument))
 
-    assert f'grant {needed} on "sales"."revenue" to "login_reader";' in told
     with connect(database_url) as db:
         assert rows(db, "select relname from pg_class where relname ~ '^pgque_stage'") == []
-
-
-def test_who_may_not_use_the_tables_schema_is_told_the_grant(
-    client: Client, database_url: str, spark: SparkSession
-) -> None:
-    run(database_url, ALL, STAGING, "revoke usage on schema sales from login_reader")
-
-    told = refused(client, spark, PostgresSink("sales.revenue", stage_schema="staging"))
-
-    assert 'grant usage on schema sales to "login_reader";' in told
 
 
 def statements_in(told: str) -> list[str]:

@@ -65,7 +65,7 @@ def drain(spark: SparkSession, url: str, folder: Path, max_events: str = "100") 
 
 
 @needs_limits
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_driver_killed_around_storing_leaves_each_event_once(
     database_url: str, spark: SparkSession, tmp_path: Path, moment: str
 ) -> None:

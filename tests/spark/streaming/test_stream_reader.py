@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pgque_dagster.client import BatchLeased, Client, InvalidArgument
+from pgque_dagster.client import BatchLeased, Client, ConsumerNotFound, InvalidArgument
 from pgque_dagster.client.calls.ticks import claim_ticks
 from pgque_dagster.spark.streaming.factory import stream_reader
 from pgque_dagster.spark.streaming.options import StreamOptions
@@ -15,7 +15,7 @@ from pgque_dagster.spark.streaming.reader import (
     PgqueStreamReader,
 )
 from tests.support.events import publish, tick
-from tests.support.queues import value
+from tests.support.queues import connect, rotate, stored_payloads, value
 
 
 @pytest.fixture
@@ -79,24 +79,63 @@ def test_the_next_micro_batch_finishes_one_that_spark_did_not_commit(
 def test_a_micro_batch_that_is_planned_again_has_the_same_events(
     client: Client, reader: PgqueStreamReader
 ) -> None:
+    """Also those that would expire if they were read for the first time."""
+    client.configure_queue("orders", event_ttl="1 hour")
     start = reader.initialOffset()
     publish(client, ["a"])
     end = reader.latestOffset()
     read(reader, start, end)
+
+    assert reader.latestOffset() == end  # without news
+    assert read(reader, end, end) == []
     reader.stop()
     publish(client, ["b"])
-
+    client.configure_queue("orders", event_ttl="1 millisecond")
     assert read(reader, start, end) == ["a"]
 
 
-def test_without_news_the_offset_stays(client: Client, reader: PgqueStreamReader) -> None:
+def test_rotation_waits_for_what_is_not_stored(client: Client, reader: PgqueStreamReader) -> None:
     start = reader.initialOffset()
     publish(client, ["a"])
     end = reader.latestOffset()
     read(reader, start, end)
+    with connect(client.url) as db:
+        for is_stored in (False, True):
+            if is_stored:
+                reader.commit(end)
+                tick(client)
+                read(reader, end, reader.latestOffset())
+                reader.commit(reader.latestOffset())
+            for _ in range(4):
+                rotate(db, "orders")
+            assert stored_payloads(db, "orders") == (set() if is_stored else {"a"})
 
-    assert reader.latestOffset() == end
-    assert read(reader, end, end) == []
+
+def test_the_checkpoint_of_another_consumer_or_registration_is_refused(
+    client: Client, reader: PgqueStreamReader
+) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    end = reader.latestOffset()
+    reader.commit(end)
+    reader.stop()
+    client.register_consumer("orders", "audit")
+    audit, nobody = (
+        PgqueStreamReader(options(client, consumer=name)) for name in ("audit", "nobody")
+    )
+
+    with pytest.raises(CheckpointMismatch, match="of consumer revenue on queue orders") as told:
+        audit.partitions(start, end)
+    assert "not of consumer audit on queue orders" in str(told.value)
+    with pytest.raises(ConsumerNotFound, match='consumer "nobody" is not registered on queue'):
+        nobody.initialOffset()
+    client.unregister_consumer("orders", "revenue")
+    client.register_consumer("orders", "revenue")
+    anew = PgqueStreamReader(options(client))
+    with pytest.raises(CheckpointMismatch, match="revenue on queue orders was registered anew"):
+        anew.partitions(start, end)
+    for each in (audit, nobody, anew):
+        each.stop()
 
 
 def test_asking_for_nothing_finishes_nothing(client: Client, reader: PgqueStreamReader) -> None:

@@ -3,8 +3,10 @@
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,25 +21,18 @@ from pgque_dagster.spark import register
 from pgque_dagster.spark.address import DatabaseAddress
 from pgque_dagster.spark.writing.event_columns import EventColumns
 from pgque_dagster.spark.writing.writer import PgqueWriter, WriteOptions
-from tests.support.events import claim, make_queue, tick
+from tests.support.events import claim, tick
 from tests.support.queues import connect, rows
 
 # What COPY, CSV or JSON could take for something else.
 NASTY = ["", " ", "\\N", "\\.", "a\n\\.\nb", "tab\there", "\r\n", 'quo"te', "é漢🎉", "back\\slash"]
-
-
-@pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    with Client(database_url) as opened:
-        make_queue(opened)
-        yield opened
+PATIENCE_SECONDS = 120
 
 
 def write(frame: DataFrame, client: Client, mode: str = "append", **options: str) -> None:
     register(frame.sparkSession)
-    frame.write.format("pgque").options(**{"url": client.url, "queue": "orders", **options}).mode(
-        mode
-    ).save()
+    options = {"url": client.url, "queue": "orders", **options}
+    frame.write.format("pgque").options(**options).mode(mode).save()
 
 
 def sent(client: Client) -> list[Message]:
@@ -51,74 +46,50 @@ def sent(client: Client) -> list[Message]:
 
 def staging_tables(client: Client) -> list[tuple[Any, ...]]:
     with connect(client.url) as db:
-        return rows(db, "select 1 from pg_class where relkind = 'r' and relname ~ '^staging_'")
+        return rows(db, "select relname::text from pg_class where relkind = 'r'"
+                    " and relname ~ '^staging_[0-9]+$'")  # fmt: skip
 
 
-def test_rows_become_events_each_once(client: Client, spark: SparkSession) -> None:
-    frame = spark.range(25_000).repartition(5).select(f.col("id").cast("string").alias("data"))
+def test_rows_become_events_each_once_and_those_of_a_partition_in_order(
+    client: Client, spark: SparkSession
+) -> None:
+    numbers = spark.range(25_000).select(f.col("id").cast("string").alias("data"))
 
-    write(frame, client)
-
+    write(numbers.repartition(5), client)
     events = sent(client)
     assert sorted(int(event.payload or "") for event in events) == list(range(25_000))
     assert {event.type for event in events} == {"default"}
-    assert staging_tables(client) == []
+
+    write(numbers.limit(3000).coalesce(1), client)
+    assert [event.payload for event in sent(client)] == [str(n) for n in range(3000)]
+    write(numbers.where("false"), client)
+    assert sent(client) == staging_tables(client) == []
 
 
-def test_columns_map_to_the_parts_of_an_event(client: Client, spark: SparkSession) -> None:
+def test_columns_map_to_the_parts_of_an_event_and_texts_arrive_as_they_are(
+    client: Client, spark: SparkSession
+) -> None:
     frame = spark.createDataFrame(
-        [("placed", "{}", "key", "two", None, "four")],
+        [("placed", text, "key", text, None, "four") for text in NASTY],
         "type string, data string, partition_key string, extra2 string, ev_extra3 string,"
         " ev_extra4 string",
     )
 
     write(frame, client)
+    write(frame.drop("type").limit(1), client, type="nasty\ttype")
 
-    (event,) = sent(client)
-    assert (event.type, event.payload) == ("placed", "{}")
-    assert (event.extra1, event.extra2, event.extra3, event.extra4) == ("key", "two", None, "four")
-
-
-def test_texts_arrive_as_they_are(client: Client, spark: SparkSession) -> None:
-    frame = spark.createDataFrame([(text, text) for text in NASTY], "data string, extra1 string")
-
-    write(frame, client, type="nasty\ttype")
-
-    events = sent(client)
+    *events, last = sent(client)
     assert sorted(event.payload or "" for event in events) == sorted(NASTY)
-    assert all(event.extra1 == event.payload for event in events)
-    assert {event.type for event in events} == {"nasty\ttype"}
-
-
-def test_events_of_a_partition_keep_their_order(client: Client, spark: SparkSession) -> None:
-    frame = spark.range(3000).coalesce(1).select(f.col("id").cast("string").alias("data"))
-
-    write(frame, client)
-
-    assert [event.payload for event in sent(client)] == [str(n) for n in range(3000)]
-
-
-def test_an_empty_dataframe_sends_nothing(client: Client, spark: SparkSession) -> None:
-    write(spark.createDataFrame([], "data string"), client)
-
-    assert sent(client) == []
-    assert staging_tables(client) == []
+    for event in events:
+        assert (event.type, event.extra1, event.extra2) == ("placed", "key", event.payload)
+        assert (event.extra3, event.extra4) == (None, "four")
+    assert last.type == "nasty\ttype"
 
 
 def test_the_other_columns_make_the_payload(client: Client, spark: SparkSession) -> None:
+    day, at = date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5)
     frame = spark.createDataFrame(
-        [
-            (
-                "placed",
-                7,
-                None,
-                Decimal("1.50"),
-                date(2026, 1, 2),
-                datetime(2026, 1, 2, 3, 4, 5),
-                [1, 2],
-                ("é", None),
-            )
-        ],
+        [("placed", 7, None, Decimal("1.50"), day, at, [1, 2], ("é", None))],
         "type string, id int, gone string, total decimal(10,2), day date, at timestamp_ntz,"
         " many array<int>, one struct<name: string, rest: string>",
     )
@@ -128,17 +99,13 @@ def test_the_other_columns_make_the_payload(client: Client, spark: SparkSession)
     (event,) = sent(client)
     assert event.type == "placed"
     assert json.loads(event.payload or "") == {
-        "id": 7,
-        "total": "1.50",
-        "day": "2026-01-02",
-        "at": "2026-01-02T03:04:05",
-        "many": [1, 2],
-        "one": {"name": "é"},
-    }
+        "id": 7, "total": "1.50", "day": "2026-01-02", "at": "2026-01-02T03:04:05",
+        "many": [1, 2], "one": {"name": "é"},
+    }  # fmt: skip
 
 
 def test_a_task_that_fails_in_the_end_leaves_nothing(client: Client, spark: SparkSession) -> None:
-    """The last of 4 partitions fails after 9,999 rows, when others are done."""
+    """The last of 4 partitions fails at its end, when others are done."""
 
     def fail(number: int) -> str:
         if number == 39_999:
@@ -151,16 +118,21 @@ def test_a_task_that_fails_in_the_end_leaves_nothing(client: Client, spark: Spar
         write(frame, client)
 
     assert sent(client) == []
-    forget_stagings(client)
-
-
-def forget_stagings(client: Client) -> None:
-    """Waits until maintenance has taken a staging that another task still wrote to at the abort."""
+    # Maintenance takes a staging that another task still wrote to at the abort.
     deadline = time.monotonic() + 60
-    while staging_tables(client) and time.monotonic() < deadline:
+    while staging_tables(client):
+        assert time.monotonic() < deadline
         client.maint()
         time.sleep(0.1)
-    assert staging_tables(client) == []
+
+
+# What Spark does with a writer, step by step.
+
+
+@pytest.fixture
+def writer(client: Client) -> PgqueWriter:
+    options = WriteOptions(DatabaseAddress(client.url), "orders", None, None)
+    return PgqueWriter(options, StructType().add("data", "string"), overwrite=False)
 
 
 def attempt(writer: PgqueWriter, *texts: str) -> Any:
@@ -168,28 +140,10 @@ def attempt(writer: PgqueWriter, *texts: str) -> Any:
     return writer.write(iter([batch]))
 
 
-def make_writer(client: Client) -> PgqueWriter:
-    return PgqueWriter(
-        WriteOptions(DatabaseAddress(client.url), "orders", None, None),
-        StructType().add("data", "string"),
-        overwrite=False,
-    )
-
-
-def test_of_two_attempts_at_a_task_only_the_one_that_counts_is_sent(client: Client) -> None:
-    """As with speculation, or a retry after an executor died behind its commit."""
-    writer = make_writer(client)
-    attempt(writer, "a", "b")
-    counted = attempt(writer, "a", "b")
-    other_task = attempt(writer, "c")
-
-    writer.commit([counted, other_task])
-
-    assert [event.payload for event in sent(client)] == ["a", "b", "c"]
-
-
-def test_an_attempt_that_dies_while_it_writes_leaves_nothing(client: Client) -> None:
-    writer = make_writer(client)
+def test_of_several_attempts_at_a_task_only_the_one_that_counts_is_sent_once(
+    client: Client, writer: PgqueWriter
+) -> None:
+    """As with speculation, a retry, or a connection that broke over the commit."""
 
     def dying() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"data": ["a"] * 1000})
@@ -197,15 +151,20 @@ def test_an_attempt_that_dies_while_it_writes_leaves_nothing(client: Client) -> 
 
     with pytest.raises(RuntimeError, match="killed"):
         writer.write(dying())
-    writer.commit([attempt(writer, "b")])
+    attempt(writer, "a", "b")
+    counted = attempt(writer, "a", "b")
+    other_task = attempt(writer, "c")
 
-    assert [event.payload for event in sent(client)] == ["b"]
+    for _ in range(2):
+        writer.commit([counted, other_task])
+
+    assert [event.payload for event in sent(client)] == ["a", "b", "c"]
 
 
-def test_a_driver_that_dies_before_the_commit_has_sent_nothing(client: Client) -> None:
-    writer = make_writer(client)
+def test_a_driver_that_dies_before_the_commit_has_sent_nothing(
+    client: Client, writer: PgqueWriter
+) -> None:
     attempt(writer, "a")
-    del writer
 
     assert sent(client) == []
     with connect(client.url) as db:
@@ -214,23 +173,11 @@ def test_a_driver_that_dies_before_the_commit_has_sent_nothing(client: Client) -
     assert staging_tables(client) == []
 
 
-def test_asking_for_the_commit_again_sends_nothing_twice(client: Client) -> None:
-    """As after a connection that broke over it."""
-    writer = make_writer(client)
+def test_what_the_server_lost_in_a_crash_is_noticed(client: Client, writer: PgqueWriter) -> None:
     written = attempt(writer, "a")
-
-    writer.commit([written])
-    writer.commit([written])
-
-    assert [event.payload for event in sent(client)] == ["a"]
-
-
-def test_what_the_server_lost_in_a_crash_is_noticed(client: Client) -> None:
-    writer = make_writer(client)
-    written = attempt(writer, "a")
+    ((table,),) = staging_tables(client)
     with connect(client.url) as db:
-        (table,) = rows(db, "select relname::text from pg_class where relname ~ '^staging_[0-9]+$'")
-        db.execute(f"truncate pgque.{table[0]}".encode())
+        db.execute(f"truncate pgque.{table}".encode())
 
     with pytest.raises(StagingLost, match="holds 0 of 1 events"):
         writer.commit([written])
@@ -238,35 +185,18 @@ def test_what_the_server_lost_in_a_crash_is_noticed(client: Client) -> None:
     assert sent(client) == []
 
 
-def test_a_queue_must_exist_and_is_only_added_to(client: Client, spark: SparkSession) -> None:
-    frame = spark.createDataFrame([("{}",)], "data string")
-
-    with pytest.raises(PySparkException, match='queue "nowhere" does not exist'):
-        write(frame, client, queue="nowhere")
-    with pytest.raises(PySparkException, match="lacks the option queue"):
-        write(frame, client, queue="")
-    with pytest.raises(PySparkException, match="no option 'typ'"):
-        write(frame, client, typ="order")
-    with pytest.raises(PySparkException, match="cannot be overwritten"):
-        write(frame, client, mode="overwrite")
-
-
-def test_an_event_without_payload_fails_the_write(client: Client, spark: SparkSession) -> None:
-    frame = spark.createDataFrame([("{}",), (None,)], "data string")
-
-    with pytest.raises(PySparkException, match="column data is null in 1 of"):
-        write(frame, client)
-
-    assert sent(client) == []
-
-
-def test_a_text_that_postgres_cannot_hold_fails_the_write(
-    client: Client, spark: SparkSession
-) -> None:
-    frame = spark.createDataFrame([("good",), ("a\0b",)], "data string")
-
-    with pytest.raises(PySparkException, match=r"column ev_data holds .* U\+0000"):
-        write(frame, client)
+def test_what_cannot_be_sent_fails_the_whole_write(client: Client, spark: SparkSession) -> None:
+    good: list[tuple[str | None]] = [("{}",)]
+    for more, mode, options, told in (
+        ([(None,)], "append", {}, "column data is null in 1 of"),
+        ([("a\0b",)], "append", {}, r"column ev_data holds .* U\+0000"),
+        ([], "append", {"queue": "nowhere"}, 'queue "nowhere" does not exist'),
+        ([], "append", {"queue": ""}, "lacks the option queue"),
+        ([], "append", {"typ": "order"}, "no option 'typ'"),
+        ([], "overwrite", {}, "cannot be overwritten"),
+    ):
+        with pytest.raises(PySparkException, match=told):
+            write(spark.createDataFrame([*good, *more], "data string"), client, mode, **options)
 
     assert sent(client) == []
 
@@ -286,7 +216,50 @@ def test_a_text_that_postgres_cannot_hold_fails_the_write(
     ],
 )
 def test_columns_that_make_no_event_are_named(
-    spark: SparkSession, ddl: str, options: dict[str, str], message: str
+    ddl: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
         EventColumns.of(StructType.fromDDL(ddl), options.get("type"), options.get("payload"))
+
+
+@pytest.mark.parametrize("one_fails", [False, True])
+def test_of_two_writes_at_once_each_is_sent_as_a_whole_or_not_at_all(
+    client: Client, spark: SparkSession, tmp_path: Path, one_fails: bool
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    frames = [
+        meeting(spark, 0, one, other, one_fails),
+        meeting(spark, 5_000, other, one, False),
+    ]
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = (threads.submit(write, frame, client) for frame in frames)
+        second.result()
+        if one_fails:
+            with pytest.raises(PySparkException, match="killed in the middle"):
+                first.result()
+        first.exception()
+
+    events = sorted(int(event.payload or "") for event in sent(client))
+    assert events == list(range(5_000 if one_fails else 0, 10_000))
+    assert one_fails or staging_tables(client) == []
+
+
+def meeting(spark: SparkSession, first: int, here: Path, there: Path, fails: bool) -> DataFrame:
+    """One partition of numbers; in the middle of it, it waits until the other one is there, too."""
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            half = batch.num_rows // 2
+            yield batch[:half]
+            here.touch()
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not there.exists():
+                assert time.monotonic() < deadline, "the other write does not come"
+                time.sleep(0.05)
+            if fails:
+                raise RuntimeError("killed in the middle")
+            yield batch[half:]
+
+    numbers = spark.range(first, first + 5_000, numPartitions=1).selectExpr("string(id) as data")
+    return numbers.mapInArrow(pass_on, "data string")
