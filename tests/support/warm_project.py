@@ -14,64 +14,43 @@ GREETING = "first"
 WARM = {"pgque/warm": "true"}
 
 
-def folder() -> Path:
-    return Path(os.environ["DAGSTER_HOME"]) / "test"
+def note(context: dg.OpExecutionContext) -> Path:
+    """Notes the words and the process of a run; returns the folder of the notes."""
+    folder = Path(os.environ["DAGSTER_HOME"]) / "test"
+    (folder / f"{context.run_id}.new").write_text(f"{GREETING} {os.getpid()}")
+    (folder / f"{context.run_id}.new").rename(folder / context.run_id)
+    return folder
 
 
 @dg.op
 def say(context: dg.OpExecutionContext) -> None:
-    context.log.info(f"{GREETING} from {os.getpid()}")
+    note(context)
 
 
 @dg.op
 def wait(context: dg.OpExecutionContext) -> None:
-    (folder() / f"{context.run_id}.waits").write_text(str(os.getpid()))
-    while not (folder() / "go").exists():
+    folder = note(context)
+    while not (folder / "go").exists():
         time.sleep(0.05)
 
 
 @dg.op
-def die() -> None:
+def die(context: dg.OpExecutionContext) -> None:
+    note(context)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dg.op
-def fail() -> None:
+def fail(context: dg.OpExecutionContext) -> None:
+    note(context)
     raise RuntimeError("the op fails")
 
 
-@dg.job(tags=WARM)
-def say_warm() -> None:
-    say()
+def job_of(op: dg.OpDefinition) -> dg.JobDefinition:
+    return dg.GraphDefinition(name=f"{op.name}_warm", node_defs=[op]).to_job(
+        tags=WARM, executor_def=dg.in_process_executor
+    )
 
 
-@dg.job
-def say_cold() -> None:
-    say()
-
-
-@dg.job(tags=WARM)
-def wait_warm() -> None:
-    wait()
-
-
-@dg.job(tags=WARM)
-def die_warm() -> None:
-    die()
-
-
-@dg.job(tags=WARM)
-def fail_warm() -> None:
-    fail()
-
-
-@dg.run_failure_sensor(default_status=dg.DefaultSensorStatus.RUNNING)
-def note_failure(context: dg.RunFailureSensorContext) -> None:
-    (folder() / f"{context.dagster_run.run_id}.failed").touch()
-
-
-defs = dg.Definitions(
-    jobs=[say_warm, say_cold, wait_warm, die_warm, fail_warm],
-    sensors=[note_failure],
-    executor=dg.in_process_executor,
-)
+JOBS = {op.name: job_of(op) for op in (say, wait, die, fail)}
+defs = dg.Definitions(jobs=list(JOBS.values()))

@@ -1,174 +1,256 @@
-"""The warm launcher in a running Dagster: runs share processes, and are runs like any other."""
+"""The warm launcher: runs share processes, and are runs like any other.
 
+Here the test launches runs as Dagster's daemon does in `tests/live`.
+"""
+
+import json
 import os
 import re
-import signal
-import tempfile
+import shutil
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import dagster as dg
 import pytest
 
-from tests.support.live_graphql import cancel, reload
-from tests.support.warm import SETTINGS, WarmDagster, warm_dagster
+from tests.support import warm_project
+from tests.support.sensing import remote_origin
 
-MAX_RUNS = 5
+PATIENCE_SECONDS = 180.0
+MAX_RUNS = 3
+FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
+_SETTINGS = """\
+run_launcher:
+  module: pgque_dagster.launcher
+  class: WarmRunLauncher
+  config: {config}
+"""
+
+
+class Warm:
+    """An instance with the launcher, and a copy of `warm_project`."""
+
+    def __init__(self, folder: Path, config: str) -> None:
+        self._home = folder
+        self._notes = folder / "test"
+        self._notes.mkdir()
+        (folder / "dagster.yaml").write_text(_SETTINGS.format(config=config))
+        self.project = folder / "shop.py"
+        shutil.copy(warm_project.__file__, self.project)
+        self.instance = dg.DagsterInstance.from_config(str(folder))
+        self.location = SimpleNamespace(origin=SimpleNamespace(socket=None), server_id="1")
+
+    def start(self, op: str, **tags: str) -> str:
+        """Launches a job, with more tags of this package, and returns its run."""
+        job = warm_project.JOBS[op]
+        run = self.instance.create_run_for_job(
+            job,
+            tags={f"pgque/{name}": value for name, value in ({"warm": "true"} | tags).items()},
+            remote_job_origin=remote_origin(job.name),
+            job_code_origin=_code_origin(job.name, self.project),
+        )
+        workspace: Any = SimpleNamespace(get_code_location=lambda name: self.location)
+        try:
+            self.instance.launch_run(run.run_id, workspace)
+        except Exception as error:
+            # Dagster's own launcher, which starts cold runs, finds no code server here.
+            assert "not loaded from a GRPC server" in str(error)
+        return run.run_id
+
+    def run(self, run: str) -> dg.DagsterRun:
+        """The record of a run, which is there without the launcher."""
+        with dg.DagsterInstance.from_config(str(self._home)) as instance:
+            found = instance.get_run_by_id(run)
+        assert found is not None
+        return found
+
+    def status(self, run: str) -> str:
+        return self.run(run).status.value
+
+    def tag(self, run: str) -> str | None:
+        return self.run(run).tags.get("pgque/warm_process")
+
+    def end_of(self, run: str) -> str:
+        """Waits for the end of a run and returns its status."""
+        self.wait(lambda: self.status(run) in FINISHED, "a run's end")
+        return self.status(run)
+
+    def said(self, op: str = "say") -> tuple[str, int]:
+        """Executes a job; returns the words and the process of its run."""
+        run = self.start(op)
+        self.end_of(run)
+        return self.note(run)
+
+    def note(self, run: str) -> tuple[str, int]:
+        """Waits until a run has noted its words and its process."""
+        self.wait((self._notes / run).exists, "a run that works")
+        words, process = (self._notes / run).read_text().split()
+        return words, int(process)
+
+    def messages(self, run: str) -> str:
+        return "\n".join(entry.message for entry in self.instance.all_logs(run))
+
+    def go(self) -> None:
+        """Lets all runs go that wait."""
+        (self._notes / "go").touch()
+
+    def hold(self) -> None:
+        (self._notes / "go").unlink(missing_ok=True)
+
+    def wait_until_gone(self, process: int) -> None:
+        self.wait(lambda: not Path(f"/proc/{process}").exists(), "the end of the process")
+
+    def wait(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
+            time.sleep(0.1)
+
+
+def _code_origin(job: str, path: Path) -> Any:
+    """Which file a process loads for a job."""
+    pointer = {
+        "__class__": "FileCodePointer",
+        **{"fn_name": "defs", "python_file": str(path), "working_directory": str(path.parent)},
+    }
+    repository = {
+        "__class__": "RepositoryPythonOrigin",
+        **{"code_pointer": pointer, "executable_path": sys.executable, "entry_point": ["dagster"]},
+        **{"container_image": None, "container_context": None},
+    }
+    origin = {"__class__": "PipelinePythonOrigin", "repository_origin": repository}
+    return dg.deserialize_value(json.dumps({**origin, "pipeline_name": job}))
+
+
+@contextmanager
+def launching(folder: Path, config: str) -> Iterator[Warm]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(folder))
+        warm = Warm(folder, config)
+        try:
+            yield warm
+        finally:
+            warm.go()
+            warm.instance.dispose()
 
 
 @pytest.fixture(scope="module")
-def running_warm() -> Iterator[WarmDagster]:
-    with (
-        tempfile.TemporaryDirectory(prefix="pgque-warm-") as folder,
-        warm_dagster(Path(folder)) as warm,
-    ):
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    config = f"{{processes: 2, max_runs: {MAX_RUNS}}}"
+    with launching(tmp_path_factory.mktemp("warm"), config) as warm:
         yield warm
 
 
 @pytest.fixture
-def warm(running_warm: WarmDagster) -> Iterator[WarmDagster]:
-    running_warm.hold()
-    yield running_warm
-    running_warm.go()
+def warm(running: Warm) -> Iterator[Warm]:
+    running.hold()
+    yield running
+    running.go()
 
 
-def test_a_process_executes_several_runs_and_is_then_replaced(warm: WarmDagster) -> None:
-    said = [warm.said(warm.start("say_warm")) for _ in range(MAX_RUNS + 1)]
+def test_a_process_executes_several_runs_and_is_then_replaced(warm: Warm) -> None:
+    processes = [warm.said()[1] for _ in range(MAX_RUNS + 1)]
 
-    runs_of_processes = Counter(process for _, process in said)
-    assert len(runs_of_processes) == 2
-    assert max(runs_of_processes.values()) <= MAX_RUNS
-
-
-def test_a_run_that_follows_at_once_gets_the_process_that_is_about_to_be_idle(
-    warm: WarmDagster,
-) -> None:
-    processes = [warm.said(warm.start("say_warm"))[1] for _ in range(3)]
-
-    # One of them may be the last run of its process.
+    # A run that follows at once gets the process that is about to be idle.
     assert any(one == next_one for one, next_one in pairwise(processes))
+    assert max(Counter(processes).values()) <= MAX_RUNS
 
 
-def test_a_run_without_the_tag_gets_a_process_of_its_own(warm: WarmDagster) -> None:
-    cold = warm.start("say_cold")
-
-    _, process = warm.said(cold)
-    assert process not in warm.warm_processes()
-    assert warm.warm_process(cold) is None
-
-
-def test_a_cold_run_with_the_tags_of_a_warm_one_is_not_taken_for_dead(warm: WarmDagster) -> None:
-    """As a re-execution has them, whose first run died."""
+def test_a_run_that_gets_no_warm_process_is_not_taken_for_one_whose_process_died(
+    warm: Warm,
+) -> None:
+    """As a re-execution, it has the tags of a run whose process died."""
     gone = f"{os.uname().nodename}:1:/nowhere"
-    run = warm.start("wait_warm", warm="false", warm_process=gone)
-    warm.wait_until_waiting(run)
-    time.sleep(5)  # several rounds of run monitoring
-    warm.go()
+    busy = [warm.start("wait"), warm.start("wait")]
+    assert len({warm.note(run) for run in busy}) == 2
 
-    assert warm.end_of(run) == "SUCCESS"
+    third = warm.start("say", warm_process=gone)
+    cold = warm.start("say", warm="false", warm_process=gone)
 
-
-def test_a_run_gets_a_process_of_its_own_while_all_warm_ones_are_busy(warm: WarmDagster) -> None:
-    busy = [warm.start("wait_warm"), warm.start("wait_warm")]
-    processes = {warm.wait_until_waiting(run) for run in busy}
-
-    run = warm.start("say_warm")
-
-    assert warm.said(run)[1] not in processes
-    assert warm.warm_process(run) is None
+    assert "All warm processes are busy: the run gets a process of its own" in warm.messages(third)
+    for run in (third, cold):
+        assert warm.tag(run) == "none"
+        health: Any = warm.instance.run_launcher.check_run_worker_health(warm.run(run))
+        assert health.status.name == "RUNNING"
     warm.go()
     assert [warm.end_of(run) for run in busy] == ["SUCCESS", "SUCCESS"]
 
 
-def test_a_process_that_dies_fails_its_run_alone(warm: WarmDagster) -> None:
-    other = warm.start("wait_warm")
-    warm.wait_until_waiting(other)
+def test_a_process_that_dies_fails_its_run_alone(warm: Warm) -> None:
+    other = warm.start("wait")
+    warm.note(other)
 
-    run = warm.start("die_warm")
+    run = warm.start("die")
 
     assert warm.end_of(run) == "FAILURE"
-    assert any("was killed by signal 9" in message for message in warm.messages(run))
-    warm.wait(lambda: warm.is_noted_as_failed(run), "the failure sensor")
+    assert "was killed by signal 9" in warm.messages(run)
     assert warm.status(other) == "STARTED"
     warm.go()
     assert warm.end_of(other) == "SUCCESS"
 
 
-def test_a_process_whose_run_failed_gets_no_other_run(warm: WarmDagster) -> None:
-    _, process = warm.said(warm.start("say_warm"))
+def test_a_process_whose_run_failed_gets_no_other_run(warm: Warm) -> None:
+    failed = warm.start("fail")
 
-    failed = warm.start("fail_warm")
     assert warm.end_of(failed) == "FAILURE"
-
-    warm.wait(lambda: process not in warm.warm_processes(), "the end of the process")
-    warm.wait(lambda: warm.is_noted_as_failed(failed), "the failure sensor")
+    warm.wait_until_gone(warm.note(failed)[1])
 
 
-def test_a_run_is_canceled(warm: WarmDagster) -> None:
-    run = warm.start("wait_warm")
-    process = warm.wait_until_waiting(run)
+def test_a_run_is_canceled(warm: Warm) -> None:
+    run = warm.start("wait")
+    _, process = warm.note(run)
 
-    cancel(warm.dagster, run)
+    assert warm.instance.run_launcher.terminate(run)
 
     assert warm.end_of(run) == "CANCELED"
-    warm.wait(lambda: process not in warm.warm_processes(), "the end of the process")
+    warm.wait_until_gone(process)
+    assert not warm.instance.run_launcher.terminate(run)
 
 
-def test_a_run_never_executes_older_code_than_that_on_disk(warm: WarmDagster) -> None:
-    words, _ = warm.said(warm.start("say_warm"))
+def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
+    def change(words: str) -> None:
+        text = re.sub('GREETING = ".*"', f'GREETING = "{words}"', warm.project.read_text())
+        warm.project.write_text(text)
 
-    changed = warm.project.read_text().replace(f'"{words}"', '"changed"')
-    warm.project.write_text(changed)
-
-    assert warm.said(warm.start("say_warm"))[0] == "changed"
-
-
-def test_code_that_changes_during_a_run_is_not_missed(warm: WarmDagster) -> None:
-    run = warm.start("wait_warm")
-    warm.wait_until_waiting(run)
-
-    changed = re.sub('GREETING = ".*"', 'GREETING = "meanwhile"', warm.project.read_text())
-    warm.project.write_text(changed)
+    warm.said()
+    change("changed")
+    run = warm.start("wait")
+    assert warm.note(run)[0] == "changed"
+    change("meanwhile")
     warm.go()
 
     assert warm.end_of(run) == "SUCCESS"
-    assert warm.said(warm.start("say_warm"))[0] == "meanwhile"
+    assert warm.said()[0] == "meanwhile"
 
 
-def test_reloading_the_code_location_starts_new_processes(warm: WarmDagster) -> None:
-    _, process = warm.said(warm.start("say_warm"))
+def test_reloading_the_code_location_starts_new_processes(warm: Warm) -> None:
+    _, process = warm.said()
 
-    reload(warm.dagster)
+    warm.location.server_id = "2"
 
-    warm.wait(lambda: warm.said(warm.start("say_warm"))[1] != process, "a run in a new process")
-    warm.wait(lambda: process not in warm.warm_processes(), "the end of the old process")
+    assert warm.said()[1] != process
+    warm.wait_until_gone(process)
 
 
-def test_a_killed_daemon_leaves_a_process_that_ends_with_its_run() -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="pgque-warm-") as folder,
-        warm_dagster(Path(folder)) as warm,
-    ):
-        warm.said(warm.start("say_warm"))
-        run = warm.start("wait_warm")
-        process = warm.wait_until_waiting(run)
+def test_a_launcher_that_ends_leaves_a_process_that_ends_with_its_run(tmp_path: Path) -> None:
+    with launching(tmp_path, "{}") as warm:
+        run = warm.start("wait")
+        _, process = warm.note(run)
 
-        daemon = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(daemon, signal.SIGKILL)
+        warm.instance.run_launcher.dispose()
         warm.go()
 
-        warm.wait(lambda: warm.warm_processes() == set(), "the end of the process")
-        assert warm.recorded_status(run) == "SUCCESS"
+        warm.wait_until_gone(process)
+        assert warm.status(run) == "SUCCESS"
 
 
-def test_a_process_that_holds_too_much_memory_is_replaced() -> None:
-    settings = SETTINGS.replace(f"max_runs: {MAX_RUNS}", "max_memory_mb: 1")
-    with (
-        tempfile.TemporaryDirectory(prefix="pgque-warm-") as folder,
-        warm_dagster(Path(folder), settings) as warm,
-    ):
-        said = [warm.said(warm.start("say_warm")) for _ in range(2)]
-
-    assert len({process for _, process in said}) == 2
+def test_a_process_that_holds_too_much_memory_is_replaced(tmp_path: Path) -> None:
+    with launching(tmp_path, "{max_memory_mb: 1}") as warm:
+        assert warm.said()[1] != warm.said()[1]
