@@ -1,15 +1,19 @@
 """A fresh database with the queue and an add-on: the one that the test's folder is named after."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
+from typing import Any
 
 import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL, Server, execute
-from tests.support.queues import Connection, connect
+from tests.support.queues import Connection, connect, value, wait_until_blocked
+
+Another = Callable[[], Connection]
+Blocked = Callable[..., Future[Any]]
 
 _numbers = count(1)
 
@@ -54,19 +58,38 @@ def database_url(
 
 
 @pytest.fixture
-def another(database_url: str) -> Iterator[Callable[[], Connection]]:
+def another(database_url: str) -> Iterator[Another]:
     """Opens one more connection to the test's database."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(connect(database_url))
 
 
 @pytest.fixture
-def db(another: Callable[[], Connection]) -> Connection:
+def db(another: Another) -> Connection:
     return another()
 
 
 @pytest.fixture
-def background(another: Callable[[], Connection]) -> Iterator[ThreadPoolExecutor]:
-    """Threads for calls that wait for another session. They end before the connections close."""
-    with ThreadPoolExecutor() as pool:
-        yield pool
+def blocked(another: Another) -> Iterator[Blocked]:
+    """Calls a function with a session of its own, and returns when this waits for a lock."""
+    watcher = another()
+    with ThreadPoolExecutor() as pool:  # ends before the connections close
+
+        def call(function: Callable[..., Any], *arguments: object) -> Future[Any]:
+            session = another()
+            future = pool.submit(function, session, *arguments)
+            wait_until_blocked(watcher, session)
+            return future
+
+        yield call
+
+
+def begun(db: Connection, level: str = "read committed") -> Connection:
+    """Begins a transaction. If its level keeps a snapshot, it is taken now."""
+    db.execute(f"begin isolation level {level}".encode())
+    value(db, "select count(*) from pg_class")
+    return db
+
+
+def with_snapshot(db: Connection) -> Connection:
+    return begun(db, "repeatable read")

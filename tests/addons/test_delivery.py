@@ -10,9 +10,15 @@ from click.testing import CliRunner, Result
 
 from pgque_dagster import PgqueResource, installer
 from pgque_dagster.cli import main
-from pgque_dagster.client import InvalidArgument, OlderInstalled, PermissionDenied, SchemaMissing
+from pgque_dagster.client import (
+    AddonMissing,
+    InvalidArgument,
+    OlderInstalled,
+    PermissionDenied,
+    SchemaMissing,
+)
 from tests.addons.conftest import addon_sql
-from tests.conftest import new_server
+from tests.conftest import INSTALL_SQL, new_server
 from tests.support.databases import as_user, empty_database, owned_database
 from tests.support.queues import connect, make_queue, rows, send, value
 
@@ -36,63 +42,66 @@ def schemas(url: str) -> set[str]:
 
 
 @each_addon
-def test_it_needs_the_queue(url: str, addon: str) -> None:
-    with connect(url) as db, pytest.raises(psycopg.Error, match="needs pgque") as error:
-        db.execute(addon_sql(addon))
-    assert error.value.sqlstate == "PQ011"
-    assert "pgque.sql" in str(error.value.diag.message_hint)
-    assert schemas(url).isdisjoint({addon, "pgque"})
-
-
-@each_addon
-def test_it_needs_the_queue_in_its_version(url: str, addon: str) -> None:
-    installer.install(url)
-    with connect(url) as db:
-        db.execute("alter table pgque.config disable trigger all")
-        db.execute("update pgque.config set schema_version = '0.0.1'")
-        with pytest.raises(psycopg.Error, match=r"this database has pgque 0\.0\.1"):
+def test_it_needs_the_queue_in_its_version_and_a_free_name(url: str, addon: str) -> None:
+    def is_refused(text: str) -> psycopg.Error:
+        with connect(url) as db, pytest.raises(psycopg.Error, match=text) as error:
             db.execute(addon_sql(addon))
-    assert addon not in schemas(url)
+        return error.value
 
-
-@each_addon
-def test_a_schema_of_its_name_is_left_alone(url: str, addon: str) -> None:
+    error = is_refused("needs pgque")
+    assert error.sqlstate == "PQ011"
+    assert "pgque.sql" in str(error.diag.message_hint)
+    assert schemas(url).isdisjoint({addon, "pgque"})
     installer.install(url)
     with connect(url) as db:
         db.execute(f"create schema {addon} create table kept ()".encode())
-        with pytest.raises(psycopg.Error, match=f"schema {addon} already"):
-            db.execute(addon_sql(addon))
-        db.rollback()
+        error = is_refused(f"schema {addon} already")
+        assert error.sqlstate == "42P06"
         assert value(db, "select to_regclass(%s)", f"{addon}.kept") is not None
+        db.execute(f"drop schema {addon} cascade".encode())
+        db.execute("alter table pgque.config disable trigger all")
+        db.execute("update pgque.config set schema_version = '0.0.1'")
+    is_refused(r"this database has pgque 0\.0\.1")
+    assert addon not in schemas(url)
 
 
 def test_an_owner_without_superuser_installs_all() -> None:
-    # In a new cluster, so that the owner creates the roles, too.
-    with new_server() as server, owned_database(server) as database:
+    """In a new cluster, so that the owner creates the roles, too, or is told who creates them."""
+    with new_server() as server:
+        with owned_database(server, "nocreaterole") as database:
+            for script in (INSTALL_SQL.read_bytes(), *map(addon_sql, installer.ADDONS)):
+                with connect(database.owner_url) as db, connect(server.url) as admin:
+                    try:
+                        db.execute(script)
+                        continue
+                    except psycopg.errors.InsufficientPrivilege as error:
+                        hint = error.diag.message_hint or ""
+                    db.execute("rollback")
+                    for command in re.findall(r"(?:create|grant) [^;]*;", hint):
+                        admin.execute(command.encode())
+                    db.execute(script)
+            assert set(installer.installed_addons(database.owner_url)) == set(installer.ADDONS)
+            with connect(database.superuser_url) as db:
+                owners = rows(
+                    db,
+                    "select distinct p.proowner::regrole::text from pg_proc p where"
+                    " p.pronamespace::regnamespace::text ~ '^(pgque|pgq|postgremq|qgres)'",
+                )
+            assert owners == [(database.owner,)]
+            installer.uninstall(database.owner_url)
+            assert schemas(database.superuser_url).isdisjoint({"pgque", *installer.ADDONS})
+        with connect(server.url) as admin:
+            admin.execute("drop role pgq_admin")
+        with owned_database(server, "nocreaterole") as database:
+            installer.install(database.owner_url)
+            with pytest.raises(
+                PermissionDenied, match="pgq_admin is missing or incomplete"
+            ) as told:
+                installer.install(database.owner_url, ["pgq"])
+            assert re.search(r"run: create role .*; then install again", str(told.value))
+    with new_server() as server, owned_database(server) as database:  # who may create roles
         installer.install(database.owner_url, installer.ADDONS)
         assert set(installer.installed_addons(database.owner_url)) == set(installer.ADDONS)
-        with connect(database.superuser_url) as db:
-            owners = rows(
-                db,
-                "select distinct p.proowner::regrole::text from pg_proc p"
-                " where p.pronamespace::regnamespace::text ~ '^(pgque|pgq|postgremq|qgres)'",
-            )
-        assert owners == [(database.owner,)]
-        installer.uninstall(database.owner_url)
-        assert schemas(database.superuser_url).isdisjoint({"pgque", *installer.ADDONS})
-
-
-def test_an_owner_who_creates_no_roles_is_told_what_an_administrator_runs() -> None:
-    with new_server() as server, owned_database(server, "nocreaterole") as database:
-        installer.install(server.url)
-        installer.install(database.owner_url)
-        with pytest.raises(PermissionDenied, match="pgq_admin is missing or incomplete") as error:
-            installer.install(database.owner_url, ["pgq"])
-        (statements,) = re.findall(r"run: (.*); then install again", str(error.value))
-        with connect(server.url) as db:
-            db.execute(statements.encode())
-        installer.install(database.owner_url, ["pgq"])
-        assert set(installer.installed_addons(database.owner_url)) == {"pgq"}
 
 
 @each_addon
@@ -112,10 +121,18 @@ def test_a_role_that_does_not_own_the_queue_is_refused(server: Any, addon: str) 
 
 
 def test_the_command_installs_reinstalls_and_removes_add_ons(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="no add-on 'pgmq'"):
+        installer.install(url, ["pgmq"])
+    assert pgque(url, "install", "--with", "nothing").exit_code == 2
+    assert "pgque" not in schemas(url)
     done = pgque(url, "install", *(f"--with={addon}" for addon in installer.ADDONS))
     assert done.exit_code == 0, done.output
     assert "with pgq, postgremq, qgres" in done.output
-    assert pgque(url, "install").exit_code == 0
+    with connect(url) as db:
+        make_queue(db)
+        send(db, "a")
+        assert pgque(url, "install").exit_code == 0
+        assert value(db, "select count(*) from pgque.event") == 1
     assert set(installer.installed_addons(url)) == set(installer.ADDONS)
     assert pgque(url, "uninstall", "--addon", "qgres").exit_code == 0
     assert set(installer.installed_addons(url)) == {"pgq", "postgremq"}
@@ -123,51 +140,24 @@ def test_the_command_installs_reinstalls_and_removes_add_ons(url: str) -> None:
     missing = pgque(url, "uninstall", "--addon", "qgres")
     assert missing.exit_code != 0
     assert "add-on qgres is not installed" in missing.output
-    assert pgque(url, "install", "--with", "nothing").exit_code == 2
+    with pytest.raises(AddonMissing, match=r"not installed.*Installed are: pgq, postgremq"):
+        installer.uninstall(url, addon="qgres")
+    with connect(url) as db:
+        value(db, "select pgque.drop_queue('q', true)")
     assert pgque(url, "uninstall").exit_code == 0
     assert schemas(url).isdisjoint({"pgque", *installer.ADDONS})
 
 
-def test_installing_again_keeps_the_events_of_the_queue(url: str) -> None:
-    installer.install(url, installer.ADDONS)
-    with connect(url) as db:
-        make_queue(db)
-        send(db, "a")
-        for addon in installer.ADDONS:
-            db.execute(addon_sql(addon))
-        assert value(db, "select count(*) from pgque.event") == 1
-
-
-def test_an_unknown_add_on_is_refused_before_anything_is_installed(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="no add-on 'pgmq'"):
-        installer.install(url, ["pgmq"])
-    assert "pgque" not in schemas(url)
-
-
-def test_the_resource_installs_what_is_missing(url: str) -> None:
-    installer.install(url)
-    assert PgqueResource(url=url, addons=["qgres"]).database_url() == url
-    assert set(installer.installed_addons(url)) == {"qgres"}
-
-
-def test_the_resource_says_what_is_missing(url: str) -> None:
+def test_the_resource_installs_what_is_missing_or_says_so(url: str) -> None:
     installer.install(url)
     with pytest.raises(SchemaMissing, match="lacks the add-on qgres") as error:
         PgqueResource(url=url, install="never", addons=["qgres"]).database_url()
     assert "pgque install --with qgres" in str(error.value.hint)
+    assert PgqueResource(url=url, addons=["qgres"]).database_url() == url
+    assert set(installer.installed_addons(url)) == {"qgres"}
 
 
 def test_an_older_add_on_is_upgraded_with_the_queue(url: str) -> None:
-    installer.install(url, ["qgres"])
-    with connect(url) as db:
-        db.execute("update pgque.addon set addon_version = '0.0.1'")
-    with pytest.raises(OlderInstalled, match=r"qgres 0\.0\.1"):
-        PgqueResource(url=url, install="never").database_url()
-    PgqueResource(url=url, install="upgrade").database_url()
-    assert installer.installed_addons(url)["qgres"] != "0.0.1"
-
-
-def test_the_queue_alone_warns_of_an_older_add_on(url: str) -> None:
     installer.install(url, ["qgres"])
     with connect(url) as db:
         db.execute("update pgque.addon set addon_version = '0.0.1'")
@@ -175,3 +165,7 @@ def test_the_queue_alone_warns_of_an_older_add_on(url: str) -> None:
         db.add_notice_handler(lambda notice: said.append(notice.message_primary))
         db.execute(installer.read_sql("pgque.sql").encode())
     assert [text for text in said if text and "install pgque_qgres.sql" in text]
+    with pytest.raises(OlderInstalled, match=r"qgres 0\.0\.1"):
+        PgqueResource(url=url, install="never").database_url()
+    PgqueResource(url=url, install="upgrade").database_url()
+    assert installer.installed_addons(url)["qgres"] != "0.0.1"

@@ -14,6 +14,8 @@ from tests.support.databases import empty_database
 from tests.support.dg_project import DgProject
 from tests.support.queues import connect, value
 
+LEASE = timedelta(seconds=30)
+
 
 @pytest.fixture
 def client(server: Any) -> Iterator[Client]:
@@ -34,83 +36,51 @@ def evaluate(client: Client, defs: dg.Definitions) -> dg.AssetCheckEvaluation:
     return found
 
 
-def give_up(client: Client) -> None:
-    """Makes a dead letter."""
-    client.messages.publish("mail", {"to": "ada"})
-    (message,) = client.messages.consume("emails", visibility=timedelta(seconds=30))
-    client.messages.nack(message)
-    with connect(client.url) as db:
-        assert value(db, "select postgremq.move_messages_to_dlq()") == 1
-
-
-def test_an_empty_queue_passes(client: Client) -> None:
-    assert evaluate(client, build_message_queue_defs(["emails"])).passed
-
-
-def test_a_dead_letter_fails_and_says_what_to_do(client: Client) -> None:
-    give_up(client)
-
-    found = evaluate(client, build_message_queue_defs(["emails"]))
-
-    assert not found.passed
-    assert found.severity == dg.AssetCheckSeverity.ERROR
-    assert found.description == "1 dead letters, 0 allowed"
-    assert "requeue_dlq_messages" in str(found.metadata["what_to_do"].value)
-    assert evaluate(client, build_message_queue_defs(["emails"], max_dead_letters=1)).passed
-
-
-def test_a_backlog_fails_only_where_it_is_limited(client: Client) -> None:
+def test_dead_letters_and_a_limited_backlog_fail_and_say_what_to_do(client: Client) -> None:
+    unlimited = build_message_queue_defs(["emails"])
+    limited = build_message_queue_defs(["emails"], max_dead_letters=1, max_unfinished=2)
+    assert evaluate(client, unlimited).passed
     for number in range(3):
         client.messages.publish("mail", {"n": number})
-    client.messages.consume("emails", visibility=timedelta(seconds=30))
+    (message,) = client.messages.consume("emails", visibility=LEASE)
 
-    assert evaluate(client, build_message_queue_defs(["emails"])).passed
-    found = evaluate(client, build_message_queue_defs(["emails"], max_unfinished=2))
+    assert evaluate(client, unlimited).passed
+    found = evaluate(client, limited)
     assert not found.passed
     assert found.description == "3 unfinished messages, 2 allowed"
     assert (found.metadata["pending"].value, found.metadata["processing"].value) == (2, 1)
 
+    client.messages.nack(message)
+    with connect(client.url) as db:
+        assert value(db, "select postgremq.move_messages_to_dlq()") == 1
+    assert evaluate(client, limited).passed
+    found = evaluate(client, unlimited)
+    assert not found.passed
+    assert found.severity == dg.AssetCheckSeverity.ERROR
+    assert found.description == "1 dead letters, 0 allowed"
+    assert "requeue_dlq_messages" in str(found.metadata["what_to_do"].value)
 
-def test_a_negative_limit_is_refused() -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="max_unfinished is -1"):
         build_message_queue_defs(["emails"], max_unfinished=-1)
 
 
-def test_what_is_scaffolded_passes_the_checks_and_works(
+def test_yaml_that_is_scaffolded_or_written_builds_the_same(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PGQUE_URL", client.url)
     project = DgProject(tmp_path)
     monkeypatch.chdir(project.folder)
     monkeypatch.syspath_prepend(project.folder)
-    for component, name in (("PgqueComponent", "pgque"), ("MessageQueueComponent", "emails")):
-        project.run("scaffold", "defs", f"pgque_dagster.{component}", name)
-    project.replace("pgque", "# url:", "url:")
-
-    checked = project.run("check", "defs")
-
-    assert "All definitions loaded successfully." in checked
-    job = project.load().resolve_implicit_global_asset_job_def()
-    (found,) = job.execute_in_process().get_asset_check_evaluations()
-    assert found.passed
-    give_up(client)
-    (found,) = job.execute_in_process().get_asset_check_evaluations()
-    assert found.description == "1 dead letters, 0 allowed"
-
-
-def test_yaml_builds_the_same(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give_up(client)
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
-    project.write(
-        "emails",
-        "type: pgque_dagster.MessageQueueComponent\nattributes: {queue: emails, severity: WARN}\n",
-    )
-
+    project.run("scaffold", "defs", "pgque_dagster.MessageQueueComponent", "emails")
+    assert evaluate(client, project.load()).passed
+    client.messages.publish("mail", {"to": "ada"})
+    client.messages.nack(*client.messages.consume("emails", visibility=LEASE))
+    with connect(client.url) as db:
+        assert value(db, "select postgremq.move_messages_to_dlq()") == 1
     found = evaluate(client, project.load())
-
-    assert not found.passed
-    assert found.severity == dg.AssetCheckSeverity.WARN
+    assert found.description == "1 dead letters, 0 allowed"
+    assert found.severity == dg.AssetCheckSeverity.ERROR
+    (project.defs / "emails" / "defs.yaml").write_text(
+        "type: pgque_dagster.MessageQueueComponent\nattributes: {queue: emails, severity: WARN}\n"
+    )
+    found = evaluate(client, project.load())
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)

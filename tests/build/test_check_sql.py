@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import check_sql
-import pytest
 
 COMMENT = "-- Why it exists.\n-- Locks: none. Writes: nothing.\n"
 PINNED = "set search_path = pgque, pg_catalog, pg_temp"
@@ -31,8 +30,8 @@ def function(
 
 def findings(tmp_path: Path, text: str, *, unpinned: str = "", last: str = REVOKE) -> list[str]:
     """What the checker says of one SQL file, without the file's name."""
-    (tmp_path / "build").mkdir()
-    (tmp_path / "sql").mkdir()
+    for folder in ("build", "sql"):
+        (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / "sql/a.sql").write_text(text)
     (tmp_path / "sql/z.sql").write_text(last)
     (tmp_path / "build/manifest.txt").write_text("a.sql\nz.sql\n[uninstall]\n")
@@ -41,80 +40,31 @@ def findings(tmp_path: Path, text: str, *, unpinned: str = "", last: str = REVOK
     return [str(each).removeprefix("sql/a.sql:") for each in check_sql.check(tmp_path)]
 
 
-def rules(tmp_path: Path, text: str, *, unpinned: str = "", last: str = REVOKE) -> list[str]:
-    found = findings(tmp_path, text, unpinned=unpinned, last=last)
-    return [each.split(": ")[1] for each in found]
+def sql_function(body: str, options: str = "", returns: str = "text") -> str:
+    create = f"create or replace function pgque.f(i integer) returns {returns} language sql"
+    return f"{COMMENT}{create} {options} {body};"
 
 
-@pytest.mark.parametrize("literal", [r"'\d+'", "'it''s' || '\\'", "'a '\n    '\\'"])
-def test_a_backslash_needs_an_escape_string(tmp_path: Path, literal: str) -> None:
-    assert rules(tmp_path, function(f"v_sql := {literal}; return 1;")) == ["backslash"]
+def listed(body: str) -> str:
+    """A definer function without a search path, with the names of its declarations qualified."""
+    return function(body, options=DEFINER).replace("v_sql text;", "v_sql pg_catalog.text;")
 
 
-@pytest.mark.parametrize("literal", [r"e'\\d+'", "e'a '\n    '\\\\'", "'none'", "1 -- it's \\\n"])
-def test_an_escape_string_may_have_backslashes(tmp_path: Path, literal: str) -> None:
-    assert rules(tmp_path, function(f"v_sql := {literal}; return 1;")) == []
-
-
-def test_a_good_function_passes(tmp_path: Path) -> None:
-    assert findings(tmp_path, function()) == []
-
-
-def test_a_finding_names_place_rule_and_remedy(tmp_path: Path) -> None:
-    text = "\n" + function(create="create function")
-    assert findings(tmp_path, text) == [
-        "4: create-or-replace: f cannot be installed again. Write create or replace"
-    ]
-
-
-@pytest.mark.parametrize("name", ["f", "public.f"])
-def test_another_schema_is_refused(tmp_path: Path, name: str) -> None:
-    assert rules(tmp_path, function(name=name)) == ["schema"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "",
-        DEFINER,
-        f"{DEFINER} set search_path = pgque, pg_catalog",
-        f"{DEFINER} set search_path = pg_temp, pgque, pg_catalog",
-        "set search_path from current",
+LISTED = "pgque.f hot path\n"
+PASSING = {
+    "escape strings": [r"e'\\d+'", "e'a '\n    '\\\\'", "'none'", "1 -- it's \\\n"],
+    "quoted dynamic sql": [
+        "execute 'select 1';",
+        "execute v_sql using i_name;",
+        "execute format('select %I, %L, 100%%', i_name, i_name);",
+        "execute pg_catalog.format('select %1$I, %1$L', i_name);",
+        "execute format('select %s', 1);  -- quoted: a number",
+        "execute format(  -- quoted: made of\n'select %s '  -- a number\n'from t', 1);",
+        "execute format('select %I', format('a_%s', i_name));",
+        "v_sql := format('select %I', i_name); execute v_sql;",
+        "i_name := 'a' || i_name; execute v_sql;",
     ],
-)
-def test_a_search_path_that_is_not_pinned_is_refused(tmp_path: Path, options: str) -> None:
-    assert rules(tmp_path, function(options=options)) == ["search-path"]
-
-
-@pytest.mark.parametrize("options", [PINNED, f"{DEFINER} {PINNED}", f"{PINNED} stable"])
-def test_a_pinned_search_path_passes(tmp_path: Path, options: str) -> None:
-    assert rules(tmp_path, function(options=options)) == []
-
-
-def test_a_listed_procedure_needs_no_search_path(tmp_path: Path) -> None:
-    create = "create or replace procedure pgque.p() language plpgsql"
-    text = f"{COMMENT}{create} as $$ begin commit; end $$;"
-    assert rules(tmp_path, text, unpinned="pgque.p commits, so it cannot pin\n") == []
-
-
-def test_a_listed_sql_function_needs_no_search_path(tmp_path: Path) -> None:
-    create = "create or replace function pgque.g() returns text language sql"
-    text = f"{COMMENT}{create} as 'select a operator(pg_catalog.||) b';"
-    assert rules(tmp_path, text, unpinned="pgque.g is inlined\n") == []
-
-
-def test_an_entry_without_reason_is_refused(tmp_path: Path) -> None:
-    text = function(options="").replace("v_sql text;", "")
-    assert rules(tmp_path, text, unpinned="pgque.f\n") == ["unpinned"]
-
-
-def test_an_entry_that_nothing_needs_is_refused(tmp_path: Path) -> None:
-    assert rules(tmp_path, function(), unpinned="pgque.f hot path\n") == ["unpinned"]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
+    "qualified names": [
         "return 1 operator(pg_catalog.+) 2;",
         "insert into pgque.t (a) values (i_name) returning b into v_sql;",
         "v_sql := pg_catalog.lower(i_name);",
@@ -124,15 +74,126 @@ def test_an_entry_that_nothing_needs_is_refused(tmp_path: Path) -> None:
         "if i_name is null or not exists (select 1 from pgque.t) then return 2; end if;",
         "return case when i_name is null then 1 else coalesce(1, 2) end;",
     ],
-)
-def test_qualified_names_pass_in_a_listed_definer(tmp_path: Path, body: str) -> None:
-    text = function(body, options=DEFINER).replace("v_sql text;", "v_sql pg_catalog.text;")
-    assert findings(tmp_path, text, unpinned="pgque.f hot path\n") == []
+}
+SPLIT_REVOKE = REVOKE.replace("routines", "functions") + REVOKE.replace("routines", "procedures")
+DEFAULTS = "alter default privileges in schema pgque"
+ROWS = "\n    v_a pgque.t%rowtype;\n    v_b pgque.t;\n    v_c pgque.t.a%type;"
 
 
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
+def test_what_keeps_the_rules_passes(tmp_path: Path) -> None:
+    for body in PASSING["quoted dynamic sql"]:
+        assert findings(tmp_path, function(body)) == [], body
+    for literal in PASSING["escape strings"]:
+        assert findings(tmp_path, function(f"v_sql := {literal}; return 1;")) == [], literal
+    for body in PASSING["qualified names"]:
+        assert findings(tmp_path, listed(body), unpinned=LISTED) == [], body
+    for options in (PINNED, f"{DEFINER} {PINNED}", f"{PINNED} stable"):
+        assert findings(tmp_path, function(options=options)) == [], options
+    for statement in (
+        "grant execute on function pgque.f(text) to pgque_writer;",
+        f"{DEFAULTS} revoke execute on functions from public;",
+    ):
+        assert findings(tmp_path, statement) == [], statement
+    assert findings(tmp_path, function(), last=SPLIT_REVOKE) == []
+    assert findings(tmp_path, function("v_a.x := 1; v_b.x := 2; return 1;", declare=ROWS)) == []
+    assert findings(tmp_path, function("\n".join(["perform 1;"] * 55) + "\nreturn 1;")) == []
+    procedure = "create or replace procedure pgque.p() language plpgsql as $$ begin commit; end $$;"
+    unpinned = "pgque.p commits, so it cannot pin\n"
+    assert findings(tmp_path, COMMENT + procedure, unpinned=unpinned) == []
+    inlined = sql_function("as 'select a operator(pg_catalog.||) b'")
+    assert findings(tmp_path, inlined, unpinned="pgque.f is inlined\n") == []
+
+
+REFUSED = [
+    *(
+        ("backslash", function(f"v_sql := {literal}; return 1;"))
+        for literal in (r"'\d+'", "'it''s' || '\\'", "'a '\n    '\\'")
+    ),
+    *(("schema", function(name=name)) for name in ("f", "public.f")),
+    *(
+        ("search-path", function(options=options))
+        for options in (
+            "",
+            DEFINER,
+            f"{DEFINER} set search_path = pgque, pg_catalog",
+            f"{DEFINER} set search_path = pg_temp, pgque, pg_catalog",
+            "set search_path from current",
+        )
+    ),
+    ("public", "grant execute on function pgque.f(text) to public;"),
+    ("public", "grant select on pgque.t to pgque_reader, public;"),
+    ("public", f"{DEFAULTS} grant execute on functions to public;"),
+    *(
+        ("dynamic-sql", function(body))
+        for body in (
+            "execute 'select ' || i_name;",
+            "execute format('select %I', 'a' || i_name);",
+            "execute concat('select ', i_name);",
+            "execute format(v_sql, i_name);",
+            "execute format('select %s', i_name);",
+            "execute format('select %s', i_name);  -- quoted:",
+            "execute format('select %d', i_name);",
+            "v_sql := 'select ' || i_name; execute v_sql;",
+            "for v_sql in execute 'select ' || i_name loop null; end loop;",
+            "begin null; exception when others then execute 'select ' || i_name; end;",
+        )
+    ),
+    ("dynamic-sql", "do $$ declare x text := 'a'; begin execute 'drop ' || x; end $$;"),
+    ("length", function("\n".join(["perform 1;"] * 56) + "\nreturn 1;")),
+    *(
+        ("comment", function(comment=comment))
+        for comment in (
+            "",
+            "-- Locks: none. Writes: nothing.\n",
+            "-- Why.\n-- Locks: none.\n",
+            "-- Why.\n-- Writes: nothing.\n",
+            f"{COMMENT}\n",
+            f"{COMMENT}select 1;\n",
+        )
+    ),
+    ("syntax", "selec 1;"),
+    ("syntax", function("retur 1;")),
+]
+
+
+def rules(tmp_path: Path, text: str, **more: str) -> list[str]:
+    return [each.split(": ")[1] for each in findings(tmp_path, text, **more)]
+
+
+def test_what_breaks_a_rule_is_refused(tmp_path: Path) -> None:
+    for rule, text in REFUSED:
+        assert rules(tmp_path, text) == [rule], text
+    for last in (
+        "select 1;",
+        REVOKE.replace("routines", "functions"),
+        REVOKE.replace("pgque", "other"),
+        REVOKE.replace("public", "pgque_reader"),
+        REVOKE.replace("routines", "tables"),
+    ):
+        assert rules(tmp_path, function(), last=last) == ["public"], last
+
+
+def test_a_finding_names_place_rule_and_remedy(tmp_path: Path) -> None:
+    assert findings(tmp_path, "\n" + function(create="create function")) == [
+        "4: create-or-replace: f cannot be installed again. Write create or replace"
+    ]
+    beyond_ascii = "-- ümläut … €\nselect 'ü';\n" + function(create="create function")
+    assert findings(tmp_path, beyond_ascii)[0].startswith("5: create-or-replace")
+    body = "execute format('select %I '  -- it's the name\n    'from %s', i_name, i_name);"
+    assert findings(tmp_path, function(body))[0].startswith("10: dynamic-sql: %s inserts text")
+    body = "return query execute 'select ' || i_name;\nopen v_c for execute 'select ' || i_name;"
+    found = findings(tmp_path, function(body, declare="v_c refcursor;", returns="setof integer"))
+    assert [each.split(": ")[:2] for each in found] == [["9", "dynamic-sql"], ["10", "dynamic-sql"]]
+
+
+def test_a_list_of_functions_without_search_path_has_reasons_and_is_needed(tmp_path: Path) -> None:
+    text = function(options="").replace("v_sql text;", "")
+    assert rules(tmp_path, text, unpinned="pgque.f\n") == ["unpinned"]
+    assert rules(tmp_path, function(), unpinned=LISTED) == ["unpinned"]
+
+
+def test_unqualified_names_are_refused_in_a_listed_definer(tmp_path: Path) -> None:
+    for body, found in (
         ("return 1 + 2;", "operator +"),
         ("if i_name = 'a' then return 1; end if;", "operator ="),
         ("if i_name in ('a', 'b') then return 1; end if;", "operator ="),
@@ -150,181 +211,14 @@ def test_qualified_names_pass_in_a_listed_definer(tmp_path: Path, body: str) -> 
         ("for v_sql in select a from t loop null; end loop;", "table t"),
         ("begin return 1; exception when others then delete from t; end;", "table t"),
         ("raise exception 'a %', lower(i_name);", "function lower"),
-    ],
-)
-def test_unqualified_names_are_refused_in_a_listed_definer(
-    tmp_path: Path, body: str, found: str
-) -> None:
-    text = function(body, options=DEFINER).replace("v_sql text;", "v_sql pg_catalog.text;")
-    (finding,) = findings(tmp_path, text, unpinned="pgque.f hot path\n")
-    assert finding.startswith(f"9: qualified: {found} has no schema in pgque.f")
-
-
-@pytest.mark.parametrize(
-    "reason,expected", [("hot path", ["qualified"]), ("internal: a", []), ("caller: b", [])]
-)
-def test_what_a_definer_may_call_is_searched_too(
-    tmp_path: Path, reason: str, expected: list[str]
-) -> None:
-    create = "create or replace function pgque.f(i integer) returns integer language sql"
-    text = f"{COMMENT}{create} as $$ select nullif(i, 0) $$;"
-    assert rules(tmp_path, text, unpinned=f"pgque.f {reason}\n") == expected
-
-
-def test_unqualified_declared_types_are_refused_in_a_listed_definer(tmp_path: Path) -> None:
-    (finding,) = findings(tmp_path, function(options=DEFINER), unpinned="pgque.f hot path\n")
+    ):
+        (finding,) = findings(tmp_path, listed(body), unpinned=LISTED)
+        assert finding.startswith(f"9: qualified: {found} has no schema in pgque.f"), body
+    (finding,) = findings(tmp_path, function(options=DEFINER), unpinned=LISTED)
     assert finding.startswith("7: qualified: type text")
-
-
-@pytest.mark.parametrize(
-    "body", ["as $$ select lower('a') $$", "begin atomic select lower('a'); end"]
-)
-def test_sql_bodies_are_searched_too(tmp_path: Path, body: str) -> None:
-    create = f"create or replace function pgque.f() returns text language sql {DEFINER}"
-    text = f"{COMMENT}{create} {body};"
-    assert rules(tmp_path, text, unpinned="pgque.f hot path\n") == ["qualified"]
-
-
-@pytest.mark.parametrize(
-    "last",
-    [
-        REVOKE,
-        REVOKE.replace("routines", "functions") + REVOKE.replace("routines", "procedures"),
-    ],
-)
-def test_execute_revoked_from_public_passes(tmp_path: Path, last: str) -> None:
-    assert rules(tmp_path, function(), last=last) == []
-
-
-@pytest.mark.parametrize(
-    "last",
-    [
-        "select 1;",
-        REVOKE.replace("routines", "functions"),
-        REVOKE.replace("pgque", "other"),
-        REVOKE.replace("public", "pgque_reader"),
-        REVOKE.replace("routines", "tables"),
-    ],
-)
-def test_execute_left_to_public_is_refused(tmp_path: Path, last: str) -> None:
-    assert rules(tmp_path, function(), last=last) == ["public"]
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "grant execute on function pgque.f(text) to public;",
-        "grant select on pgque.t to pgque_reader, public;",
-        "alter default privileges in schema pgque grant execute on functions to public;",
-    ],
-)
-def test_a_grant_to_public_is_refused(tmp_path: Path, statement: str) -> None:
-    assert rules(tmp_path, statement) == ["public"]
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "grant execute on function pgque.f(text) to pgque_writer;",
-        "alter default privileges in schema pgque revoke execute on functions from public;",
-    ],
-)
-def test_a_grant_to_a_role_passes(tmp_path: Path, statement: str) -> None:
-    assert rules(tmp_path, statement) == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "execute 'select 1';",
-        "execute v_sql using i_name;",
-        "execute format('select %I, %L, 100%%', i_name, i_name);",
-        "execute pg_catalog.format('select %1$I, %1$L', i_name);",
-        "execute format('select %s', 1);  -- quoted: a number",
-        "execute format(  -- quoted: made of\n'select %s '  -- a number\n'from t', 1);",
-        "execute format('select %I', format('a_%s', i_name));",
-        "v_sql := format('select %I', i_name); execute v_sql;",
-        "i_name := 'a' || i_name; execute v_sql;",
-    ],
-)
-def test_quoted_dynamic_sql_passes(tmp_path: Path, body: str) -> None:
-    assert findings(tmp_path, function(body)) == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "execute 'select ' || i_name;",
-        "execute format('select %I', 'a' || i_name);",
-        "execute concat('select ', i_name);",
-        "execute format(v_sql, i_name);",
-        "execute format('select %s', i_name);",
-        "execute format('select %s', i_name);  -- quoted:",
-        "execute format('select %d', i_name);",
-        "v_sql := 'select ' || i_name; execute v_sql;",
-        "for v_sql in execute 'select ' || i_name loop null; end loop;",
-        "begin null; exception when others then execute 'select ' || i_name; end;",
-    ],
-)
-def test_unquoted_dynamic_sql_is_refused(tmp_path: Path, body: str) -> None:
-    assert rules(tmp_path, function(body)) == ["dynamic-sql"]
-
-
-def test_unquoted_dynamic_queries_are_refused(tmp_path: Path) -> None:
-    body = "return query execute 'select ' || i_name;\nopen v_c for execute 'select ' || i_name;"
-    text = function(body, declare="v_c refcursor;", returns="setof integer")
-    found = findings(tmp_path, text)
-    assert [each.split(": ")[:2] for each in found] == [["9", "dynamic-sql"], ["10", "dynamic-sql"]]
-
-
-def test_unquoted_dynamic_sql_in_a_block_is_refused(tmp_path: Path) -> None:
-    text = "do $$ declare x text := 'a'; begin execute 'drop ' || x; end $$;"
-    assert rules(tmp_path, text) == ["dynamic-sql"]
-
-
-def test_a_plain_specifier_is_found_on_its_line(tmp_path: Path) -> None:
-    body = "execute format('select %I '  -- it's the name\n    'from %s', i_name, i_name);"
-    assert findings(tmp_path, function(body))[0].startswith("10: dynamic-sql: %s inserts text")
-
-
-def test_a_body_of_60_lines_passes(tmp_path: Path) -> None:
-    text = function("\n".join(["perform 1;"] * 55) + "\nreturn 1;")
-    assert rules(tmp_path, text) == []
-
-
-def test_a_body_of_61_lines_is_refused(tmp_path: Path) -> None:
-    text = function("\n".join(["perform 1;"] * 56) + "\nreturn 1;")
-    assert rules(tmp_path, text) == ["length"]
-
-
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "",
-        "-- Locks: none. Writes: nothing.\n",
-        "-- Why.\n-- Locks: none.\n",
-        "-- Why.\n-- Writes: nothing.\n",
-        f"{COMMENT}\n",
-        f"{COMMENT}select 1;\n",
-    ],
-)
-def test_a_missing_comment_is_refused(tmp_path: Path, comment: str) -> None:
-    assert rules(tmp_path, function(comment=comment)) == ["comment"]
-
-
-def test_row_variables_may_set_their_fields(tmp_path: Path) -> None:
-    declare = "\n    v_a pgque.t%rowtype;\n    v_b pgque.t;\n    v_c pgque.t.a%type;"
-    assert findings(tmp_path, function("v_a.x := 1; v_b.x := 2; return 1;", declare=declare)) == []
-
-
-def test_a_syntax_error_is_named(tmp_path: Path) -> None:
-    assert rules(tmp_path, "selec 1;") == ["syntax"]
-
-
-def test_a_syntax_error_in_a_body_is_named(tmp_path: Path) -> None:
-    assert rules(tmp_path, function("retur 1;")) == ["syntax"]
-
-
-def test_text_beyond_ascii_keeps_the_lines(tmp_path: Path) -> None:
-    text = "-- ümläut … €\nselect 'ü';\n" + function(create="create function")
-    assert findings(tmp_path, text)[0].startswith("5: create-or-replace")
+    for body in ("as $$ select lower('a') $$", "begin atomic select lower('a'); end"):
+        assert rules(tmp_path, sql_function(body, DEFINER), unpinned=LISTED) == ["qualified"]
+    # What a definer may call is searched, too.
+    for reason, expected in (("hot path", ["qualified"]), ("internal: a", []), ("caller: b", [])):
+        text = sql_function("as $$ select nullif(i, 0) $$", returns="integer")
+        assert rules(tmp_path, text, unpinned=f"pgque.f {reason}\n") == expected

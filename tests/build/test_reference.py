@@ -91,30 +91,16 @@ def part_of(text: str, signature: str) -> str:
 
 
 def test_a_function_has_signature_meaning_role_and_errors(root: Path) -> None:
-    part = part_of(written(root), "find(i_name text, i_limit integer default 100) -> bigint")
+    text = written(root)
+    part = part_of(text, "find(i_name text, i_limit integer default 100) -> bigint")
     assert part.startswith("Finds it, or says so.\n")
     assert "Role: `pgque_reader` or `pgque_writer`. Errors: PQ001." in part
-
-
-def test_results_that_are_arguments_stand_behind_the_arrow(root: Path) -> None:
-    part = part_of(written(root), "show(i_names text[]) -> setof (name text, size bigint)")
+    part = part_of(text, "show(i_names text[]) -> setof (name text, size bigint)")
     assert part.startswith("Shows what it found. The rest of the meaning.\n")
-
-
-def test_errors_of_called_functions_count_and_others_do_not(root: Path) -> None:
-    text = written(root)
-    assert "Errors: PQ001." in part_of(
-        text, "show(i_names text[]) -> setof (name text, size bigint)"
-    )
+    assert "Errors: PQ001." in part
     assert "Errors: PQ001." in part_of(text, "show(i_first text, i_second text) -> void")
-
-
-def test_internal_functions_are_left_out(root: Path) -> None:
-    assert "### hide" not in written(root)
-
-
-def test_errors_are_explained_by_the_clients_classes(root: Path) -> None:
-    assert "| PQ001 | `NotThere` | It is not there. |" in written(root)
+    assert "### hide" not in text
+    assert "| PQ001 | `NotThere` | It is not there. |" in text
 
 
 def test_a_long_signature_is_wrapped() -> None:
@@ -131,20 +117,15 @@ def test_check_refuses_what_is_not_current(root: Path, capsys: pytest.CaptureFix
     assert "make reference" in capsys.readouterr().err
 
 
-def test_a_file_without_a_chapter_is_named(
+def test_a_file_without_a_chapter_and_an_unknown_error_are_named(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(reference, "GROUPS", ())
-    assert reference.main([], root) == 1
-    assert "api/show.sql" in capsys.readouterr().err
-
-
-def test_an_error_that_the_client_does_not_know_is_named(
-    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (root / "sql/api/show.sql").write_text(SQL.replace("PQ001", "PQ999"))
     assert reference.main([], root) == 1
     assert "PQ999" in capsys.readouterr().err
+    monkeypatch.setattr(reference, "GROUPS", ())
+    assert reference.main([], root) == 1
+    assert "api/show.sql" in capsys.readouterr().err
 
 
 def test_it_lists_each_public_function_of_the_catalog_with_its_roles(database_url: str) -> None:

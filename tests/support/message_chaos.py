@@ -1,10 +1,8 @@
-"""The workers of a busy topic, as processes that may end, stop or lose the connection any time.
+"""The workers of a busy topic, for tests/addons/test_chaos.py.
 
 Publishers note what they publish in `ledger`, in the same transaction. Consumers note in `sink`
 what they ack, in the same transaction, so a message that is acked twice is there twice. Those of
 the exclusive queue store it in a second database first, where it counts once.
-
-    python -m tests.support.message_chaos ROLE URL SINK_URL SEED
 """
 
 import math
@@ -12,12 +10,14 @@ import sys
 import time
 from random import Random
 
+from tests.support.addon_chaos import Work, work
 from tests.support.chaos import losing_quietly, pause
-from tests.support.messages import ack, consume, make_queue, nack, release
+from tests.support.messages import ack, consume, make_queue, nack, release, statistics
 from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, value
-from tests.support.serial_chaos import Work, work
 
+ADDON = "postgremq"
 VT_SECONDS = 1
+PAUSE_SECONDS = 1.5 * VT_SECONDS  # until others have what a consumer has claimed
 QUEUES = ("shared", "own")
 BOOKS = """
 create table stop ();
@@ -144,5 +144,21 @@ def drain(db: Connection, sink: str) -> None:
         consume_own(db, sink, calm)
 
 
+def check_books(db: Connection, outside: list[tuple[int, str]]) -> None:
+    """Each message whose publisher has committed, and no other, once in each queue."""
+    published = rows(db, "select id, payload from ledger order by id")
+    assert rows(db, "select id, payload #>> '{}' from postgremq.messages order by id") == published
+    for queue in QUEUES:
+        acked = f"select id, payload from sink where queue = '{queue}' order by id"
+        assert rows(db, acked) == published
+        assert statistics(db, queue) == (0, 0, len(published), len(published))
+    assert outside == published
+    changed = (
+        "select relname from pg_stat_user_tables where schemaname = 'postgremq'"
+        " and relname ~ '^(state|floor|messages|finished)' and (n_tup_upd > 0 or n_tup_del > 0)"
+    )
+    assert rows(db, changed) == []
+
+
 if __name__ == "__main__":
-    work(ROLES[sys.argv[1]], sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    work(ROLES, *sys.argv[1:])

@@ -27,6 +27,15 @@ def publish(db: Connection, *payloads: int, topic: str = "t") -> list[int]:
     return [value(db, sql, topic, payload) for payload in payloads]
 
 
+def publish_many(db: Connection, count: int) -> None:
+    """Publishes the numbers from 1 on."""
+    db.execute(
+        "insert into postgremq.messages (topic_name, payload)"
+        " select 't', to_jsonb(n) from generate_series(1, %s) n",
+        [count],
+    )
+
+
 def consume(db: Connection, queue: str = "q", vt: int = 60, limit: int | None = 1) -> list[Claim]:
     sql = "select * from postgremq.consume_message(%s, %s, %s)"
     return [Claim(*row) for row in rows(db, sql, queue, vt, limit)]
@@ -76,3 +85,27 @@ def rotate(db: Connection) -> None:
     switch(db)
     while value(db, "select postgremq.maint()"):
         pass
+
+
+def maintain(db: Connection) -> None:
+    """Maintenance that goes on while something is in its way."""
+    for _ in range(4):
+        value(db, "select postgremq.maint()")
+
+
+def set_limit(db: Connection, attempts: int) -> None:
+    db.execute("update postgremq.queues set max_delivery_attempts = %s", [attempts])
+
+
+def put_back(db: Connection, which: str = "true") -> None:
+    """What an administrator does to have messages delivered again."""
+    db.execute(
+        "update postgremq.queue_messages set status = 'pending', vt = now(), delivery_attempts = 0"
+        f" where {which}".encode()
+    )
+
+
+def bury(db: Connection, id_: int, queue: str = "q") -> None:
+    """Calls a message dead."""
+    sql = "insert into postgremq.dead_letter_queue (queue_name, message_id) values (%s, %s)"
+    db.execute(sql, [queue, id_])

@@ -1,30 +1,26 @@
-"""The workers of busy serial queues as processes, which may lose their connection at any moment.
+"""The workers of busy serial queues, for tests/addons/test_chaos.py.
 
 Senders note what they send in `ledger`, in the same transaction. The consumer `inside` and the
 removers note what they get in the same transaction, too. The consumer `outside` stores it
 in a second database before it commits, so it may store an entry twice, as the same row.
-
-    python -m tests.support.serial_chaos ROLE URL SINK_URL SEED
 """
 
 import sys
 import time
-from collections.abc import Callable
 from random import Random
 
-import psycopg
-
-from tests.support.queues import Connection, connect, value
+from tests.support.addon_chaos import Work, work
+from tests.support.queues import Connection, connect, rows, value
 from tests.support.serial import add, consume, make_sp, make_sr, publish, remove
 
+ADDON = "qgres"
+PAUSE_SECONDS = 0.5
 BOOKS = """
 create table stop ();
 create table ledger (queue text, number bigint, payload text primary key);
 create table sink (queue text, number bigint, payload text primary key);
 """
-SINK = "create table sink (number bigint primary key, payload text)"
-
-Work = Callable[[Connection, str, Random], None]
+SINK = "create table sink (id bigint primary key, payload text)"
 
 
 def prepare(db: Connection) -> None:
@@ -61,7 +57,7 @@ def consume_outside(db: Connection, sink: str, random: Random) -> None:
     with connect(sink) as other, db.transaction(force_rollback=random.random() < 0.1):
         for row in consume(db, "outside", random.randint(1, 20)):
             sql = (
-                "insert into sink as s values (%s, %s) on conflict (number)"
+                "insert into sink as s values (%s, %s) on conflict (id)"
                 " do update set payload = excluded.payload || s.payload"
                 " where excluded.payload <> s.payload"
             )
@@ -97,30 +93,25 @@ def drain(db: Connection, sink: str) -> None:
     calm.random = lambda: 0.999  # type: ignore[method-assign]
     for _ in range(100_000):
         before = value(db, "select count(*) from sink")
-        for work in (consume_inside, consume_outside, remove_some):
-            work(db, sink, calm)
+        for step in (consume_inside, consume_outside, remove_some):
+            step(db, sink, calm)
         last = value(db, "select max(number) from ledger")
         with connect(sink) as other:
-            is_read = value(other, "select coalesce(max(number), 0)::bigint from sink") >= last
+            is_read = value(other, "select coalesce(max(id), 0)::bigint from sink") >= last
         if is_read and value(db, "select count(*) from sink") == before:
             return
 
 
-def work(perform: Work, role: str, url: str, sink: str, seed: int) -> None:
-    """Works until `stop` holds a row. Ends at an error that no lost connection explains."""
-    random = Random(seed)
-    while True:
-        try:
-            with connect(f"{url}&application_name=chaos-{role}") as db:
-                while not value(db, "select count(*) from stop"):
-                    perform(db, sink, random)
-                return
-        except psycopg.Error as error:
-            state = error.sqlstate
-            if state is not None and not state.startswith(("08", "57")):
-                raise
-        time.sleep(0.05)
+def check_books(db: Connection, outside: list[tuple[int, str]]) -> None:
+    """Numbers without gaps, and each committed entry once for each consumer."""
+    ledger = "select number, payload from {} where queue = 'sp' order by number"
+    published = rows(db, ledger.format("ledger"))
+    assert [number for number, _ in published] == list(range(1, len(published) + 1))
+    assert rows(db, ledger.format("sink")) == published
+    assert outside == published
+    added = "select payload from {} where queue = 'sr' order by payload"
+    assert rows(db, added.format("sink")) == rows(db, added.format("ledger"))
 
 
 if __name__ == "__main__":
-    work(ROLES[sys.argv[1]], sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    work(ROLES, *sys.argv[1:])

@@ -145,11 +145,10 @@ def test_null_is_refused(populated: Connection) -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize("unknown", UNKNOWN)
-def test_what_is_not_there_is_refused(populated: Connection, unknown: str) -> None:
-    names, code = UNKNOWN[unknown]
+def test_what_is_not_there_is_refused(populated: Connection) -> None:
     wrong = {
-        call: found
+        (call, unknown): found
+        for unknown, (names, code) in UNKNOWN.items()
         for call in calls()
         if call.wrong in names.split()
         and call.name not in TAKES_UNKNOWN
@@ -159,9 +158,8 @@ def test_what_is_not_there_is_refused(populated: Connection, unknown: str) -> No
     assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    ("call", "code"),
-    [
+def test_what_does_not_fit_is_refused(populated: Connection) -> None:
+    for call, code in (
         ("pgq.next_batch('q', 'm')", "PQ015"),
         ("pgq.next_batch('q', 'm.s')", "PQ015"),
         ("pgq.register_consumer_at('q', 'm.s', 1)", "PQ015"),
@@ -182,10 +180,8 @@ def test_what_is_not_there_is_refused(populated: Connection, unknown: str) -> No
         ("pgq.get_batch_cursor(1, 'k', -1)", "PQ005"),
         ("pgq.allow_extra_maint('pg_catalog.now')", "PQ005"),
         ("pgq.allow_extra_maint('public.f(text); drop table t')", "PQ005"),
-    ],
-)
-def test_what_does_not_fit_is_refused(populated: Connection, call: str, code: str) -> None:
-    assert outcome(populated, f"select {call}") == code
+    ):
+        assert outcome(populated, f"select {call}") == code, call
 
 
 def test_the_condition_of_a_cursor_stays_in_its_statement(populated: Connection) -> None:

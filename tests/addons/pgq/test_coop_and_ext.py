@@ -1,13 +1,9 @@
 """pgq_coop and pgq_ext behave as PgQ's, step by step."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
-from tests.support.queues import Connection, refused, rows, tick, value, wait_until_blocked
-
-Another = Callable[[], Connection]
+from tests.addons.conftest import Blocked
+from tests.support.queues import Connection, refused, rows, tick, value
 
 
 @pytest.fixture
@@ -23,14 +19,9 @@ def shared(db: Connection) -> Connection:
     return db
 
 
-def batch_of(db: Connection, worker: str, *limits: str) -> int | None:
-    found: int | None = value(
-        db,
-        f"select pgq_coop.next_batch{limits[0] if limits else ''}('q', 'shared', %s"
-        + "".join(f", {limit}" for limit in limits[1:])
-        + ")",
-        worker,
-    )
+def batch_of(db: Connection, worker: str, *limits: str, form: str = "next_batch") -> int | None:
+    arguments = ", ".join(("'q', 'shared', %s", *limits))
+    found: int | None = value(db, f"select pgq_coop.{form}({arguments})", worker)
     return found
 
 
@@ -51,18 +42,22 @@ def test_each_worker_gets_a_batch_of_its_own_until_it_finishes_it(shared: Connec
 def test_a_silent_worker_loses_its_batch(shared: Connection) -> None:
     lost = batch_of(shared, "one")
     value(shared, "select pgq_coop.finish_batch(%s)", batch_of(shared, "two"))
-    assert batch_of(shared, "two", "", "'1 hour'") is None
-    taken = batch_of(shared, "two", "", "'0'")
+    assert batch_of(shared, "two", "'1 hour'") is None
+    taken = batch_of(shared, "two", "'0'")
     assert payloads(shared, taken) == ["a"]
     with refused("PQ003"):
         value(shared, "select pgq_coop.finish_batch(%s)", lost)
 
 
 def test_limits_of_a_batch(shared: Connection) -> None:
-    assert batch_of(shared, "one", "_custom", "'1 hour'", "null", "null") is None
-    assert batch_of(shared, "one", "_custom", "null", "3", "null") is None
-    assert batch_of(shared, "one", "_custom", "null", "null", "'1 hour'", "'1 hour'") is None
-    assert payloads(shared, batch_of(shared, "one", "_custom", "null", "2", "null")) == ["a", "b"]
+    for limits, expected in (
+        (("'1 hour'", "null", "null"), []),
+        (("null", "3", "null"), []),
+        (("null", "null", "'1 hour'", "'1 hour'"), []),
+        (("null", "2", "null"), ["a", "b"]),
+    ):
+        batch = batch_of(shared, "one", *limits, form="next_batch_custom")
+        assert (payloads(shared, batch) if batch else []) == expected
 
 
 def test_a_worker_registers_itself(shared: Connection) -> None:
@@ -98,72 +93,60 @@ def test_a_consumer_leaves_with_its_workers(shared: Connection) -> None:
 
 
 @pytest.mark.parametrize("names", ["'c'", "'c', 'w'"])
-def test_a_batch_is_recorded_once(db: Connection, names: str) -> None:
-    def ask(function: str, batch: int) -> bool:
-        return bool(value(db, f"select pgq_ext.{function}({names}, %s)", batch))
+def test_batches_ticks_and_events_are_recorded_once(db: Connection, names: str) -> None:
+    def ask(function: str, *numbers: int | None) -> object:
+        arguments = "".join(", %s" for _ in numbers)
+        return value(db, f"select pgq_ext.{function}({names}{arguments})", *numbers)
 
-    assert not ask("is_batch_done", 1)
-    assert ask("set_batch_done", 1)
-    assert ask("is_batch_done", 1)
-    assert not ask("set_batch_done", 1)
-    assert ask("set_batch_done", 2)
-    assert not ask("is_batch_done", 1)
-    assert ask("set_batch_done", 0)
+    for function, batch, expected in (
+        ("is", 1, False),
+        ("set", 1, True),
+        ("is", 1, True),
+        ("set", 1, False),
+        ("set", 2, True),
+        ("is", 1, False),
+        ("set", 0, True),
+    ):
+        assert ask(f"{function}_batch_done", batch) is expected
     assert value(db, "select last_batch_id from pgq_ext.completed_batch") == 2
 
-
-@pytest.mark.parametrize("names", ["'c'", "'c', 'w'"])
-def test_a_tick_is_recorded_and_forgotten(db: Connection, names: str) -> None:
-    last = f"select pgq_ext.get_last_tick({names})"
-    assert value(db, last) is None
+    assert ask("get_last_tick") is None
     for number in (7, 3, None):
-        assert value(db, f"select pgq_ext.set_last_tick({names}, %s)", number) == 1
-        assert value(db, last) == number
+        assert ask("set_last_tick", number) == 1
+        assert ask("get_last_tick") == number
     assert rows(db, "select * from pgq_ext.completed_tick") == []
 
-
-@pytest.mark.parametrize("names", ["'c'", "'c', 'w'"])
-def test_events_are_recorded_until_the_next_batch(db: Connection, names: str) -> None:
-    def ask(function: str, batch: int, event: int) -> bool:
-        return bool(
-            value(db, f"select pgq_ext.{function}_event_done({names}, %s, %s)", batch, event)
-        )
-
-    assert not ask("is", 1, 10)
-    assert ask("set", 1, 10)
-    assert ask("is", 1, 10)
-    assert not ask("set", 1, 10)
-    assert ask("set", 1, 11)
-    assert ask("set", 2, 10)
+    for function, batch, event, expected in (
+        ("is", 1, 10, False),
+        ("set", 1, 10, True),
+        ("is", 1, 10, True),
+        ("set", 1, 10, False),
+        ("set", 1, 11, True),
+        ("set", 2, 10, True),
+    ):
+        assert ask(f"{function}_event_done", batch, event) is expected
     assert rows(db, "select batch_id, event_id from pgq_ext.completed_event") == [(2, 10)]
-    assert not ask("is", 1, 11)
+    assert ask("is_event_done", 1, 11) is False
 
 
-def test_consumers_and_workers_are_recorded_apart(db: Connection) -> None:
-    value(db, "select pgq_ext.set_batch_done('c', 'w', 5)")
-    assert value(db, "select pgq_ext.is_batch_done('c', 5)") is False
-    assert value(db, "select pgq_ext.is_batch_done('c', 'v', 5)") is False
-    assert value(db, "select pgq_ext.is_batch_done('d', 'w', 5)") is False
-
-
-def test_a_batch_that_rolls_back_is_not_recorded(db: Connection) -> None:
+def test_consumers_and_workers_are_recorded_apart_and_by_commit(db: Connection) -> None:
     with db.transaction(force_rollback=True):
         value(db, "select pgq_ext.set_batch_done('c', 5)")
-    assert value(db, "select pgq_ext.is_batch_done('c', 5)") is False
+    value(db, "select pgq_ext.set_batch_done('c', 'w', 5)")
+    for names in ("'c'", "'c', 'v'", "'d', 'w'"):
+        assert value(db, f"select pgq_ext.is_batch_done({names}, 5)") is False
 
 
 @pytest.mark.parametrize("call", ["set_batch_done('c', 5)", "set_event_done('c', 5, 1)"])
 @pytest.mark.parametrize("before", ["", "set_batch_done('c', 4)", "set_event_done('c', 4, 9)"])
 def test_one_of_two_sessions_records_the_same(
-    db: Connection, another: Another, background: ThreadPoolExecutor, call: str, before: str
+    db: Connection, blocked: Blocked, call: str, before: str
 ) -> None:
     if before:
         value(db, f"select pgq_ext.{before}")
-    second = another()
     db.execute("begin")
     assert value(db, f"select pgq_ext.{call}") is True
-    waiting = background.submit(value, second, f"select pgq_ext.{call}")
-    wait_until_blocked(another(), second)
+    waiting = blocked(value, f"select pgq_ext.{call}")
     db.execute("commit")
     assert waiting.result() is False
 

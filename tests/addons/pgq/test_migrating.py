@@ -334,6 +334,7 @@ def test_triggers_switch_whatever_the_search_path(old_url: str) -> None:
         assert rows(db, WHAT_IS_UNREAD) == []
 
 
+@pytest.mark.slow
 @pytest.mark.program("pgqd")
 @pytest.mark.program("python3-pgq")
 def test_programs_run_on_while_their_queue_moves(old_url: str, tmp_path: Path) -> None:

@@ -1,13 +1,34 @@
 """The tables of PgQ: settings by UPDATE, limits, extra maintenance, event tables, triggers."""
 
-from collections.abc import Callable
-
 import psycopg
 import pytest
 
+from tests.addons.conftest import Another
 from tests.support.queues import Connection, refused, rotate, rows, tick, value
 
-Another = Callable[[], Connection]
+SETTINGS = {
+    "queue_rotation_period": "03:00:00",
+    "queue_external_ticker": "true",
+    "queue_disable_insert": "true",
+    "queue_ticker_paused": "true",
+    "queue_ticker_max_count": "7",
+    "queue_ticker_max_lag": "00:00:00.5",
+    "queue_ticker_idle_period": "1 mon 00:00:01",
+    "queue_per_tx_limit": "3",
+}
+SENT = {  # by an insert, an update and a delete
+    "logutriga": [("I:id", "id=1&note=a+b"), ("U:id", "id=1&note=c"), ("D:id", "id=1&note=c")],
+    "sqltriga": [
+        ("I", "(id,note) values ('1','a b')"),
+        ("U", "note='c' where id='1'"),
+        ("D", "id='1'"),
+    ],
+    "jsontriga": [
+        ('{"op":"INSERT","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"a b"}'),
+        ('{"op":"UPDATE","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"c"}'),
+        ('{"op":"DELETE","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"c"}'),
+    ],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -30,39 +51,27 @@ def delivered(db: Connection, columns: str = "ev_data") -> list[tuple[object, ..
     return found
 
 
-@pytest.mark.parametrize(
-    ("column", "setting"),
-    [
-        ("queue_rotation_period", "03:00:00"),
-        ("queue_external_ticker", "true"),
-        ("queue_disable_insert", "true"),
-        ("queue_ticker_paused", "true"),
-        ("queue_ticker_max_count", "7"),
-        ("queue_ticker_max_lag", "00:00:00.5"),
-        ("queue_ticker_idle_period", "1 mon 00:00:01"),
-        ("queue_per_tx_limit", "3"),
-    ],
-)
-def test_an_update_changes_a_setting(db: Connection, column: str, setting: str) -> None:
+def test_an_update_changes_a_setting_of_its_queue_alone(db: Connection) -> None:
     value(db, "select pgq.create_queue('other')")
-    before = rows(db, f"select {column}::text from pgq.queue where queue_name = 'other'")
-    db.execute("set intervalstyle = sql_standard")
-    db.execute(f"update pgq.queue set {column} = %s where queue_name = 'q'".encode(), [setting])
-    db.execute("reset intervalstyle")
-    assert value(db, f"select {column}::text from pgq.queue where queue_name = 'q'") == setting
-    assert before == rows(db, f"select {column}::text from pgq.queue where queue_name = 'other'")
+    setting = "select {}::text from pgq.queue where queue_name = %s"
+    for column, wanted in SETTINGS.items():
+        before = value(db, setting.format(column), "other")
+        db.execute("set intervalstyle = sql_standard")
+        db.execute(f"update pgq.queue set {column} = %s where queue_name = 'q'".encode(), [wanted])
+        db.execute("reset intervalstyle")
+        found = [value(db, setting.format(column), queue) for queue in ("q", "other")]
+        assert found == [wanted, before]
 
 
-@pytest.mark.parametrize(
-    "change",
-    ["queue_ntables = 5", "queue_name = 'x'", "queue_cur_table = 2", "queue_ticker_paused = null"],
-)
-def test_an_update_of_what_the_engine_keeps_is_refused(db: Connection, change: str) -> None:
-    with refused("PQ005", change.split()[0]):
-        db.execute(f"update pgq.queue set {change}".encode())
-
-
-def test_a_row_of_a_queue_is_neither_inserted_nor_deleted(db: Connection) -> None:
+def test_what_the_engine_keeps_is_not_changed(db: Connection) -> None:
+    for column, setting in (
+        ("queue_ntables", "5"),
+        ("queue_name", "'x'"),
+        ("queue_cur_table", "2"),
+        ("queue_ticker_paused", "null"),
+    ):
+        with refused("PQ005", column):
+            db.execute(f"update pgq.queue set {column} = {setting}".encode())
     for statement in ("delete from pgq.queue", "insert into pgq.queue (queue_name) values ('x')"):
         with refused("55000"):
             db.execute(statement.encode())
@@ -113,21 +122,18 @@ def test_only_allowed_functions_are_extra_maintenance(db: Connection) -> None:
     assert rows(db, listed) == []
 
 
-def test_copy_fills_any_event_table(db: Connection) -> None:
-    table = value(db, "select pgq.current_event_table('q')")
-    insert(db)
+def test_copy_fills_any_event_table_and_they_can_be_selected(db: Connection) -> None:
+    insert(db, "seen")
+    assert rows(db, "select ev_id, ev_data from pgq.event_1") == [(1, "seen")]
+    assert value(db, "select ev_txid < txid_current() from pgq.event_1_0") is True
+    names = [value(db, "select pgq.current_event_table('q')")]
+    names += ["pgq.event_1", "pgq.event_1_0", "pgq.event_1_1", "pgq.event_1_2"]
     rotate(db)
     rotate(db)
-    for name in (table, "pgq.event_1", "pgq.event_1_0", "pgq.event_1_1", "pgq.event_1_2"):
+    for name in names:
         with db.cursor().copy(f"copy {name} (ev_type, ev_data) from stdin".encode()) as copy:
             copy.write_row(("t", name))
-    assert [text for (text,) in delivered(db)][1:] == [
-        table,
-        "pgq.event_1",
-        "pgq.event_1_0",
-        "pgq.event_1_1",
-        "pgq.event_1_2",
-    ]
+    assert [text for (text,) in delivered(db)] == ["seen", *names]
 
 
 def test_an_admin_sets_ids_and_times(db: Connection) -> None:
@@ -182,12 +188,6 @@ def test_a_queue_whose_views_are_in_use_is_not_dropped(db: Connection, another: 
     assert value(db, "select pgq.drop_queue('read')") == 1
 
 
-def test_events_can_be_selected_from_their_tables(db: Connection) -> None:
-    insert(db, "seen")
-    assert rows(db, "select ev_id, ev_data from pgq.event_1") == [(1, "seen")]
-    assert value(db, "select ev_txid < txid_current() from pgq.event_1_0") is True
-
-
 def test_an_admin_gives_retries_up_and_hastens_them(db: Connection) -> None:
     insert(db), insert(db)
     tick(db)
@@ -199,75 +199,34 @@ def test_an_admin_gives_retries_up_and_hastens_them(db: Connection) -> None:
     assert value(db, "select pgq.maint_retry_events()") == 1
 
 
-@pytest.mark.parametrize(
-    ("trigger", "expected"),
-    [
-        (
-            "logutriga",
-            [("I:id", "id=1&note=a+b"), ("U:id", "id=1&note=c"), ("D:id", "id=1&note=c")],
-        ),
-        (
-            "sqltriga",
-            [
-                ("I", "(id,note) values ('1','a b')"),
-                ("U", "note='c' where id='1'"),
-                ("D", "id='1'"),
-            ],
-        ),
-        (
-            "jsontriga",
-            [
-                ('{"op":"INSERT","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"a b"}'),
-                ('{"op":"UPDATE","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"c"}'),
-                ('{"op":"DELETE","table":["public","t"],"pkey":["id"]}', '{"id":1,"note":"c"}'),
-            ],
-        ),
-    ],
-)
-def test_a_trigger_sends_changes(
-    db: Connection, trigger: str, expected: list[tuple[str, str]]
-) -> None:
+@pytest.mark.parametrize("trigger", SENT)
+def test_a_trigger_sends_changes_and_takes_arguments(db: Connection, trigger: str) -> None:
+    def attach(table: str, when: str, arguments: str = "") -> None:
+        sql = f"create trigger s {when} on {table} for each row execute procedure"
+        db.execute(f"{sql} pgq.{trigger}('q'{arguments})".encode())
+
     db.execute("create table t (id int primary key, note text)")
-    db.execute(
-        "create trigger s after insert or update or delete on t"
-        f" for each row execute procedure pgq.{trigger}('q')".encode()
-    )
+    attach("t", "after insert or update or delete")
     db.execute("insert into t values (1, 'a b')")
     db.execute("update t set note = 'c'")
     db.execute("delete from t")
-    assert delivered(db, "ev_type, ev_data") == expected
+    assert delivered(db, "ev_type, ev_data") == SENT[trigger]
 
-
-@pytest.mark.parametrize("trigger", ["logutriga", "sqltriga", "jsontriga"])
-def test_a_trigger_takes_arguments(db: Connection, trigger: str) -> None:
-    db.execute("create table t (id int primary key, note text, secret text)")
+    db.execute("create table own (id int primary key, note text, secret text)")
     arguments = "'SKIP', 'ignore=secret', 'ev_extra2=note', 'when=id > 1', 'ev_type=upper(note)'"
-    db.execute(
-        "create trigger s before insert on t for each row"
-        f" execute procedure pgq.{trigger}('q', {arguments})".encode()
-    )
-    db.execute("insert into t values (1, 'a', 'hidden'), (2, 'b', 'hidden')")
-    assert value(db, "select count(*) from t") == 0
+    attach("own", "before insert", f", {arguments}")
+    db.execute("insert into own values (1, 'a', 'hidden'), (2, 'b', 'hidden')")
+    assert value(db, "select count(*) from own") == 0
     ((kind, data, extra),) = delivered(db, "ev_type, ev_data, ev_extra2")
     assert (kind, extra) == ("B", "b")
     assert "hidden" not in str(data)
+
     db.execute("create table denied (id int primary key)")
-    db.execute(
-        "create trigger s before insert on denied for each row"
-        f" execute procedure pgq.{trigger}('q', 'deny')".encode()
-    )
+    attach("denied", "before insert", ", 'deny'")
     with refused("PQ014", "denied"):
         db.execute("insert into denied values (1)")
 
-
-@pytest.mark.parametrize("trigger", ["logutriga", "sqltriga", "jsontriga"])
-def test_who_changes_a_table_needs_the_role_of_writers(db: Connection, trigger: str) -> None:
-    db.execute("create table t (id int primary key)")
     db.execute("grant insert on t to public")
-    db.execute(
-        "create trigger s after insert on t"
-        f" for each row execute procedure pgq.{trigger}('q')".encode()
-    )
     db.execute("set role pgq_reader")
     with refused("42501", "pgq_writer"):
         db.execute("insert into t values (1)")

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.support.queues import Connection, rows, value
 
 API = Path(__file__).with_name("pgq_api.txt")
@@ -49,39 +47,21 @@ where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
 
 
 def test_every_function_has_its_arguments_result_and_grantee(db: Connection) -> None:
-    here = {signature: grantees for signature, _, grantees in rows(db, HERE)}
+    found = rows(db, HERE)
+    here = {signature: grantees for signature, _, grantees in found}
     assert {each: here.get(each) for each in FUNCTIONS} == FUNCTIONS
+    others = {name: grantees for each, name, grantees in found if each not in FUNCTIONS}
+    assert others == OWN
+    for schema, version in (("pgq", "3.5"), ("pgq_coop", "3.4"), ("pgq_ext", "3.3")):
+        assert value(db, f"select {schema}.version()") == version
 
 
-def test_there_is_no_other_function(db: Connection) -> None:
-    assert {
-        name: grantees for signature, name, grantees in rows(db, HERE) if signature not in FUNCTIONS
-    } == OWN
-
-
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_every_table_has_its_columns(db: Connection, relation: str) -> None:
-    assert value(db, COLUMNS, relation) == RELATIONS[relation]
-
-
-def test_event_tables_have_the_columns_of_their_template(db: Connection) -> None:
+def test_every_table_has_its_name_and_columns(db: Connection) -> None:
+    assert {each: value(db, COLUMNS, each) for each in RELATIONS} == RELATIONS
     value(db, "select pgq.create_queue('q')")
-    (prefix,) = rows(db, "select queue_data_pfx from pgq.queue")[0]
-    for name in (prefix, *(f"{prefix}_{number}" for number in range(3))):
-        assert value(db, COLUMNS, name) == RELATIONS["pgq.event_template"]
-
-
-def test_names_of_event_tables_are_those_of_pgq(db: Connection) -> None:
-    value(db, "select pgq.create_queue('q')")
-    number, prefix, tick_seq = rows(
-        db, "select queue_id, queue_data_pfx, queue_tick_seq from pgq.queue"
-    )[0]
+    columns = "select queue_id, queue_data_pfx, queue_tick_seq from pgq.queue"
+    ((number, prefix, tick_seq),) = rows(db, columns)
     assert (prefix, tick_seq) == (f"pgq.event_{number}", f"pgq.event_{number}_tick_seq")
     assert re.fullmatch(f"{prefix}_[012]", value(db, "select pgq.current_event_table('q')"))
-
-
-@pytest.mark.parametrize(
-    ("schema", "version"), [("pgq", "3.5"), ("pgq_coop", "3.4"), ("pgq_ext", "3.3")]
-)
-def test_the_version_is_that_of_the_functions(db: Connection, schema: str, version: str) -> None:
-    assert value(db, f"select {schema}.version()") == version
+    for name in (prefix, *(f"{prefix}_{child}" for child in range(3))):
+        assert value(db, COLUMNS, name) == RELATIONS["pgq.event_template"]

@@ -1,9 +1,10 @@
-"""Topics, queues, dead letters, clean-up and listings, as PostgreMQ does it."""
+"""Topics, queues, dead letters, clean-up and listings, as PostgreMQ does it, and logged topics."""
 
 import pytest
 
 from tests.support.messages import (
     ack,
+    bury,
     consume,
     drain,
     make_queue,
@@ -12,46 +13,39 @@ from tests.support.messages import (
     states,
     statistics,
 )
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Connection, finish, next_batch, refused, rows, tick, value
 
 
-def test_topic_is_created_once_and_listed_by_name(db: Connection) -> None:
-    for name in ("b", "a", "b"):
+def test_topics_and_queues_are_listed_with_their_settings(db: Connection) -> None:
+    for name in ("t", "a", "t"):
         assert value(db, "select postgremq.create_topic(%s)", name) == name
-    assert rows(db, "select topic from postgremq.list_topics()") == [("a",), ("b",)]
-
-
-def test_queues_are_listed_with_their_settings(db: Connection) -> None:
+    assert rows(db, "select topic from postgremq.list_topics()") == [("a",), ("t",)]
     make_queue(db, "plain", max_attempts=3)
-    value(db, "select postgremq.create_queue('own', 't', 0, true, 60)")
+    create = "select postgremq.create_queue('own', 't', 0, true, 60)"
+    value(db, create)
     listed = rows(
         db,
         "select queue_name, topic_name, max_delivery_attempts, exclusive, keep_alive_until > now()"
         " from postgremq.list_queues()",
     )
     assert listed == [("own", "t", 0, True, True), ("plain", "t", 3, False, None)]
+    with refused("P0001", 'An exclusive queue with name "own" already exists'):
+        value(db, create)
 
 
 def test_exclusive_queue_gets_messages_only_while_it_is_alive(db: Connection) -> None:
-    value(db, "select postgremq.create_topic('t')")
+    make_queue(db)
     value(db, "select postgremq.create_queue('own', 't', 0, true, 60)")
     publish(db, 1)
-    db.execute("update postgremq.queues set keep_alive_until = now() - interval '1 s'")
+    db.execute(
+        "update postgremq.queues set keep_alive_until = now() - interval '1 s' where exclusive"
+    )
     publish(db, 2)
     assert consume(db, "own") == []
     assert value(db, "select postgremq.extend_queue_keep_alive('own', '1 minute')") is True
     publish(db, 3)
     assert drain(db, "own") == [1, 3]
-    make_queue(db)
     assert value(db, "select postgremq.extend_queue_keep_alive('q', '1 minute')") is False
-
-
-def test_second_exclusive_queue_of_a_name_is_refused(db: Connection) -> None:
-    value(db, "select postgremq.create_topic('t')")
-    create = "select postgremq.create_queue('own', 't', 0, true)"
-    value(db, create)
-    with refused("P0001", 'An exclusive queue with name "own" already exists'):
-        value(db, create)
 
 
 def test_inactive_queues_are_deleted(db: Connection) -> None:
@@ -69,11 +63,13 @@ def test_inactive_queues_are_deleted(db: Connection) -> None:
 def test_topic_with_messages_is_not_deleted(db: Connection) -> None:
     make_queue(db)
     publish(db, 1)
+    value(db, "select postgremq.log_topic('t')")
     with refused("P0001", 'Cannot delete topic "t" because messages exist. Clean up the topic'):
         value(db, "select postgremq.delete_topic('t')")
     value(db, "select postgremq.clean_up_topic('t')")
     value(db, "select postgremq.delete_topic('t')")
     assert rows(db, "select * from postgremq.list_queues()") == []
+    assert rows(db, "select * from postgremq.topic_log") == []
 
 
 def test_dead_letters_are_moved_listed_requeued_and_purged(db: Connection) -> None:
@@ -97,6 +93,34 @@ def test_dead_letters_are_moved_listed_requeued_and_purged(db: Connection) -> No
     assert value(db, "select count(*) from postgremq.messages") == 3
 
 
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_requeue_delivers_again_what_was_completed(db: Connection, is_rotated: bool) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    assert drain(db) == [1]
+    if is_rotated:
+        rotate(db)
+    assert value(db, "select postgremq.move_messages_to_dlq()") == 1
+    assert states(db) == []
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert drain(db) == [1]
+    assert [row[1] for row in states(db)] == ["completed"]
+
+
+def test_completed_message_that_an_administrator_calls_dead_is_requeued_once(
+    db: Connection,
+) -> None:
+    make_queue(db)
+    (id_,) = publish(db, 1)
+    drain(db)
+    rotate(db)
+    bury(db, id_)
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert states(db) == [(id_, "pending", 0)]
+    assert value(db, "select postgremq.cleanup_completed_messages(0)") == 0
+    assert drain(db) == [1]
+
+
 def test_completed_messages_are_removed_by_age_but_stay_in_messages(db: Connection) -> None:
     make_queue(db)
     old, new, _ = publish(db, 1, 2, 3)
@@ -114,19 +138,21 @@ def test_completed_messages_are_removed_by_age_but_stay_in_messages(db: Connecti
     assert got == [("t", 1)]
 
 
-def test_cleaning_up_a_queue_removes_all_of_its_messages_and_no_others(db: Connection) -> None:
+def test_messages_are_removed_from_one_queue(db: Connection) -> None:
     make_queue(db, "a")
     make_queue(db, "b")
-    publish(db, 1, 2, 3)
-    ack(db, consume(db, "a")[0])
+    gone, _, _, _ = publish(db, 0, 1, 2, 3)
+    rows(db, "select postgremq.delete_queue_message('a', %s)", gone)
+    (claim,) = consume(db, "a")
+    assert claim.payload == 1
+    ack(db, claim)
     (claim,) = consume(db, "a")
     value(db, "select postgremq.clean_up_queue('a')")
-    assert statistics(db, "a") == (0, 0, 0, 0)
-    assert statistics(db, "b") == (3, 0, 0, 3)
+    assert (statistics(db, "a"), statistics(db, "b")) == ((0, 0, 0, 0), (4, 0, 0, 4))
     with refused("P0001", "Ack failed"):
         ack(db, claim)
     publish(db, 4)
-    assert drain(db, "a") == [4]
+    assert (drain(db, "a"), drain(db, "b")) == ([4], [0, 1, 2, 3, 4])
 
 
 def test_deleting_messages_removes_them_from_queues_and_dead_letters(db: Connection) -> None:
@@ -147,26 +173,16 @@ def test_deleting_messages_removes_them_from_queues_and_dead_letters(db: Connect
     assert value(db, "select count(*) from postgremq.queues") == 1
 
 
-@pytest.mark.parametrize(
-    "delete",
-    ["delete from postgremq.queues where name = 'q'", "select postgremq.delete_queue('q')"],
-)
-def test_deleted_queue_leaves_messages(db: Connection, delete: str) -> None:
+def test_deleted_queue_leaves_messages(db: Connection) -> None:
     make_queue(db)
     publish(db, 1)
-    db.execute(delete.encode())
-    assert rows(db, "select * from postgremq.list_queues()") == []
-    make_queue(db)
-    assert drain(db) == []
-    assert value(db, "select count(*) from postgremq.messages") == 1
-
-
-def test_one_message_is_removed_from_one_queue(db: Connection) -> None:
-    make_queue(db, "a")
-    make_queue(db, "b")
-    first, _ = publish(db, 1, 2)
-    rows(db, "select postgremq.delete_queue_message('a', %s)", first)
-    assert (drain(db, "a"), drain(db, "b")) == ([2], [1, 2])
+    delete = "delete from postgremq.queues where name = 'q'"
+    for sql in (delete, "select postgremq.delete_queue('q')"):
+        db.execute(sql.encode())
+        assert rows(db, "select * from postgremq.list_queues()") == []
+        make_queue(db)
+        assert drain(db) == []
+        assert value(db, "select count(*) from postgremq.messages") == 1
 
 
 def test_statistics_count_by_status(db: Connection) -> None:
@@ -175,9 +191,8 @@ def test_statistics_count_by_status(db: Connection) -> None:
     publish(db, 1, 2, 3)
     ack(db, consume(db)[0])
     consume(db)
-    assert statistics(db) == (1, 1, 1, 3)
-    assert statistics(db, None) == (4, 1, 1, 6)
-    assert statistics(db, "no") == (0, 0, 0, 0)
+    found = [statistics(db, queue) for queue in ("q", None, "no")]
+    assert found == [(1, 1, 1, 3), (4, 1, 1, 6), (0, 0, 0, 0)]
 
 
 def test_raw_insert_publishes(db: Connection) -> None:
@@ -219,59 +234,79 @@ def test_rows_of_queue_messages_can_be_changed(db: Connection) -> None:
         db.execute("update postgremq.queue_messages set message_id = 77")
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "update postgremq.queues set topic_name = 'u' returning name",
-        "update postgremq.topics set name = 'v' where name = 'u' returning name",
-    ],
-)
-def test_topics_of_queues_and_messages_stay(db: Connection, sql: str) -> None:
+def test_topics_of_queues_and_messages_stay(db: Connection) -> None:
     make_queue(db)
     value(db, "select postgremq.create_topic('u')")
     publish(db, 1)
     publish(db, 2, topic="u")
-    with refused("0A000", "cannot be changed"):
-        value(db, sql)
+    for change in ("queues set topic_name = 'u'", "topics set name = 'v' where name = 'u'"):
+        with refused("0A000", "cannot be changed"):
+            db.execute(f"update postgremq.{change}".encode())
     value(db, "select postgremq.clean_up_topic('t')")
     assert states(db) == []
 
 
-@pytest.mark.parametrize("status", ["pending", "processing"])
-def test_uninstall_is_refused_while_messages_are_not_finished(db: Connection, status: str) -> None:
-    make_queue(db)
+@pytest.mark.parametrize("kind", ["pending", "processing", "dead", "forced"])
+def test_uninstall_is_refused_while_messages_are_not_finished(db: Connection, kind: str) -> None:
+    make_queue(db, max_attempts=1)
     publish(db, 1)
-    if status == "processing":
-        consume(db)
+    if kind != "pending":
+        consume(db, vt=0 if kind == "dead" else 60)
+    if kind == "dead":
+        value(db, "select postgremq.move_messages_to_dlq()")
     with refused("PQ020", '"q"'):
         rows(db, "select postgremq.uninstall()")
     drain(db)
-    rows(db, "select postgremq.uninstall(%s)", status == "processing")
+    if kind == "processing":
+        value(db, "select postgremq.clean_up_queue('q')")
+    rows(db, "select postgremq.purge_dlq()")
+    rows(db, "select postgremq.uninstall(%s)", kind == "forced")
     assert value(db, "select to_regnamespace('postgremq')") is None
     assert rows(db, "select * from pgque.addon where addon_name = 'postgremq'") == []
 
 
-@pytest.mark.parametrize("is_rotated", [False, True])
-def test_requeue_delivers_again_what_was_completed(db: Connection, is_rotated: bool) -> None:
-    make_queue(db, max_attempts=1)
-    publish(db, 1)
-    assert drain(db) == [1]
-    if is_rotated:
-        rotate(db)
-    assert value(db, "select postgremq.move_messages_to_dlq()") == 1
-    assert states(db) == []
-    value(db, "select postgremq.requeue_dlq_messages('q')")
-    assert drain(db) == [1]
-    assert [row[1] for row in states(db)] == ["completed"]
+def events(db: Connection) -> list[tuple[str, str, str, bool]]:
+    tick(db, "postgremq.t")
+    batch = next_batch(db, "postgremq.t")
+    if batch is None:
+        return []
+    sql = "select ev_type, ev_data, ev_extra1, ev_extra2 is null from pgque.get_batch_events(%s)"
+    got = rows(db, sql, batch)
+    finish(db, batch)
+    return sorted(got)  # type: ignore[arg-type]
 
 
-def test_uninstall_is_refused_while_there_are_dead_letters(db: Connection) -> None:
-    make_queue(db, max_attempts=1)
+def test_messages_of_a_logged_topic_are_events_from_then_on(db: Connection) -> None:
+    make_queue(db)
     publish(db, 1)
-    consume(db, vt=0)
-    value(db, "select postgremq.move_messages_to_dlq()")
-    with refused("PQ020", '"q"'):
-        rows(db, "select postgremq.uninstall()")
-    rows(db, "select postgremq.purge_dlq()")
-    rows(db, "select postgremq.uninstall()")
-    assert value(db, "select to_regnamespace('postgremq')") is None
+    for _ in range(2):
+        assert value(db, "select postgremq.log_topic('t')") == "postgremq.t"
+    value(db, "select pgque.register_consumer('postgremq.t', 'c')")
+    (two,) = publish(db, 2)
+    with db.transaction(force_rollback=True):
+        publish(db, 3)
+    delayed = "select postgremq.publish_message('t', '4', now() + interval '1 hour')"
+    four = value(db, delayed)
+    assert events(db) == [("message", "2", str(two), True), ("message", "4", str(four), False)]
+    assert drain(db) == [1, 2]
+    for _ in range(2):
+        rows(db, "select postgremq.unlog_topic('t')")
+    publish(db, 5)
+    assert events(db) == []
+    with refused("P0001", 'Topic "no" does not exist'):
+        value(db, "select postgremq.log_topic('no')")
+    rows(db, "select postgremq.unlog_topic('no')")
+
+
+def test_publishing_without_the_log_fails_until_the_topic_is_logged_or_not(db: Connection) -> None:
+    make_queue(db)
+    log, unlog = "select postgremq.log_topic('t')", "select postgremq.unlog_topic('t')"
+    for way in (log, unlog):
+        value(db, log)
+        value(db, "select pgque.drop_queue('postgremq.t')")
+        assert value(db, "select postgremq.logged_as('t')") is None
+        with refused("PQ001", 'queue "postgremq.t" does not exist', log, unlog):
+            publish(db, 1)
+        rows(db, way)
+        publish(db, 2)
+        assert drain(db) == [2]

@@ -1,7 +1,6 @@
 """The messages of the Python client, in both faces."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -12,18 +11,20 @@ import pytest
 from pgque_dagster.client import (
     AddonMissing,
     AsyncClient,
-    ClaimedMessage,
     Client,
     DatabaseError,
     InvalidArgument,
     MalformedPayload,
-    Messages,
     QueueNotFound,
 )
 from tests.support.logins import as_login
 from tests.support.queues import connect, value
 
 LONG = timedelta(seconds=30)
+LISTENING = (
+    "select exists (select from pg_stat_activity where query ilike 'listen postgremq%'"
+    " and state = 'idle' and datname = current_database())"
+)
 
 
 @pytest.fixture
@@ -64,77 +65,59 @@ def test_what_is_no_message_is_refused_by_the_name_of_the_call(client: Client) -
     client.messages.publish("t", 1)
     claimed = client.messages.consume("q")
     no_message: Any = claimed
-    usages: list[tuple[Callable[..., object], str]] = [
+    for call, usage in (
         (client.messages.ack, "ack(*messages)"),
         (client.messages.nack, "nack(message)"),
         (client.messages.release, "release(message)"),
         (client.messages.extend, "extend(*messages, visibility=timedelta(minutes=1))"),
-    ]
-    for call, usage in usages:
+    ):
         with pytest.raises(InvalidArgument) as refused:
             call(no_message)
         assert str(refused.value) == (
             "a value of type list is no message that `consume` returned. Pass what it returned: "
             f"{usage}."
         )
-    with pytest.raises(
-        InvalidArgument, match=r"type timedelta is no message.*extend\(.*visibility="
-    ):
+    with pytest.raises(InvalidArgument, match=r"timedelta is no message.*extend\(.*visibility="):
         client.messages.extend(*claimed, LONG)  # type: ignore[arg-type]
 
 
-def test_bad_input_is_refused(client: Client) -> None:
-    with pytest.raises(MalformedPayload, match="not JSON"):
-        client.messages.publish("t", "{")
-    with pytest.raises(InvalidArgument, match="time zone"):
-        client.messages.publish("t", 1, deliver_after=datetime(2026, 1, 1))
-    with pytest.raises(InvalidArgument, match="whole seconds"):
-        client.messages.consume("q", visibility=timedelta(seconds=0.5))
-    client.messages.create_queue("other", "t", exclusive_for=LONG)
-    client.messages.publish("t", 1)
-    claims = [*client.messages.consume("q"), *client.messages.consume("other")]
-    with pytest.raises(InvalidArgument, match="several queues: other, q"):
-        client.messages.ack(*claims)
+def test_bad_arguments_are_refused(client: Client) -> None:
+    m: Any = client.messages
+    m.publish("t", 1)
+    (own,) = m.consume("q")
+    m.create_queue("other", "t", exclusive_for=LONG)
+    m.publish("t", 1)
+    naive = datetime(2026, 1, 1)
+    calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: m.publish("t", "{"), MalformedPayload, "not JSON"),
+        (lambda: m.publish("t", b"[1]"), MalformedPayload, r"a str must be JSON: json\.dumps"),
+        (lambda: m.publish("t", 1, deliver_after=naive), InvalidArgument, "time zone"),
+        (lambda: m.publish("t", 1, deliver_after=LONG), InvalidArgument, "Pass a datetime"),
+        (lambda: m.consume("q", visibility=LONG / 100), InvalidArgument, "whole seconds"),
+        (lambda: m.consume("q", visibility=30), InvalidArgument, "Pass a timedelta"),
+        (lambda: m.consume("q", visibility=LONG * 10**8), InvalidArgument, "out of range"),
+        (lambda: m.consume("q", limit=2**31), InvalidArgument, "out of range"),
+        (lambda: m.consume("q", limit="1"), InvalidArgument, "Pass an int"),
+        (lambda: m.nack(own, delay_until=LONG), InvalidArgument, "Pass a datetime"),
+        (lambda: m.nack(own, delay_until=naive), InvalidArgument, "time zone"),
+        (lambda: m.nack(own.id), InvalidArgument, r"nack\(message\)"),
+        (lambda: m.ack(own, *m.consume("other")), InvalidArgument, "several queues: other, q"),
+        (lambda: m.extend(own, visibility=30), InvalidArgument, "Pass a timedelta"),
+        (lambda: m.wait("q", 1), InvalidArgument, "Pass a timedelta"),
+        (lambda: m.create_queue("x", "t", exclusive_for=30), InvalidArgument, "Pass a timedelta"),
+    ]
+    for call, error, text in calls:
+        with pytest.raises(error, match=text):
+            call()
+    assert m.ack(own) == [own.id]
+    assert len(m.consume("q", limit=9)) == 1
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda m, _: m.consume("q", visibility=30), "Pass a timedelta"),
-        (lambda m, _: m.consume("q", visibility=timedelta(days=30_000)), "out of range"),
-        (lambda m, _: m.consume("q", limit=2**31), "out of range"),
-        (lambda m, _: m.consume("q", limit="1"), "Pass an int"),
-        (lambda m, _: m.publish("t", 1, deliver_after=LONG), "Pass a datetime"),
-        (lambda m, own: m.nack(own, delay_until=LONG), "Pass a datetime"),
-        (lambda m, own: m.nack(own, delay_until=datetime(2026, 1, 1)), "time zone"),
-        (lambda m, own: m.ack([own]), r"ack\(\*messages\)"),
-        (lambda m, own: m.nack(own.id), r"nack\(message\)"),
-        (lambda m, own: m.extend(own, visibility=30), "Pass a timedelta"),
-        (lambda m, _: m.wait("q", 1), "Pass a timedelta"),
-        (lambda m, _: m.create_queue("x", "t", exclusive_for=30), "Pass a timedelta"),
-    ],
-)
-def test_arguments_of_another_type_are_refused(
-    client: Client, call: Callable[[Messages, ClaimedMessage], object], text: str
-) -> None:
-    client.messages.publish("t", 1)
-    (own,) = client.messages.consume("q")
-    with pytest.raises(InvalidArgument, match=text):
-        call(client.messages, own)
-    assert client.messages.ack(own) == [own.id]
-
-
-@pytest.mark.parametrize("text", ["hello", b"[1]"])
-def test_a_text_that_is_not_json_is_refused(client: Client, text: str | bytes) -> None:
-    with pytest.raises(MalformedPayload, match=r"a str must be JSON: json\.dumps"):
-        client.messages.publish("t", text)
-
-
-@pytest.mark.parametrize("name", ["consume", "next_visible"])
-def test_a_queue_that_does_not_exist_is_no_empty_queue(client: Client, name: str) -> None:
+def test_a_queue_that_does_not_exist_is_no_empty_queue(client: Client) -> None:
     for queue in ("Q", "t", "postgremq.t"):
-        with pytest.raises(QueueNotFound, match="list_queues"):
-            getattr(client.messages, name)(queue)
+        for call in (client.messages.consume, client.messages.next_visible):
+            with pytest.raises(QueueNotFound, match="list_queues"):
+                call(queue)
     with pytest.raises(QueueNotFound):
         client.messages.wait("Q", LONG)
 
@@ -155,16 +138,19 @@ def test_a_database_without_the_add_on_says_so(client: Client) -> None:
             call()
 
 
-def test_wait_wakes_for_a_message(client: Client, database_url: str) -> None:
+def test_wait_wakes_for_a_message_and_passes_over_notifications_of_others(client: Client) -> None:
     assert client.messages.wait("q", timedelta(0)) is False
-    woken = []
-    thread = threading.Thread(target=lambda: woken.append(client.messages.wait("q", 2 * LONG)))
-    thread.start()
-    with Client(database_url) as other:
-        other.messages.publish("t", 1, deliver_after=datetime.now(UTC) + timedelta(seconds=1))
-    thread.join(timeout=50)
-    assert woken == [True]
-    assert len(client.messages.consume("q")) == 1
+    for text in ("", "no JSON", "[]", "1", "{}", '{"queues": 1}', '{"queues": null}'):
+        with ThreadPoolExecutor() as pool, connect(client.url) as other:
+            waiting = pool.submit(client.messages.wait, "q", 2 * LONG)
+            while not value(other, LISTENING) and not waiting.done():
+                value(other, "select pg_sleep(0.005)::text")
+            value(other, "select pg_notify('postgremq_events', %s)::text", text)
+            later = "now() + interval '0.1 s'" if text == "" else "now()"
+            value(other, f"select postgremq.publish_message('t', '1', {later})")
+            assert waiting.result() is True
+        (message,) = client.messages.consume("q")
+        client.messages.ack(message)
 
 
 def test_wait_sleeps_while_an_exclusive_queue_is_not_alive(client: Client) -> None:
@@ -179,28 +165,9 @@ def test_wait_sleeps_while_an_exclusive_queue_is_not_alive(client: Client) -> No
     assert client.messages.wait("own", LONG) is True
 
 
-@pytest.mark.parametrize(
-    "text", ["", "no JSON", "[]", "1", "{}", '{"queues": 1}', '{"queues": null}']
-)
-def test_wait_passes_over_notifications_of_others(
-    client: Client, database_url: str, text: str
-) -> None:
-    with ThreadPoolExecutor() as pool, connect(database_url) as other:
-        waiting = pool.submit(client.messages.wait, "q", 2 * LONG)
-        listening = (
-            "select exists (select from pg_stat_activity where query ilike 'listen postgremq%'"
-            " and state = 'idle' and datname = current_database())"
-        )
-        while not value(other, listening) and not waiting.done():
-            value(other, "select pg_sleep(0.005)::text")
-        value(other, "select pg_notify('postgremq_events', %s)::text", text)
-        value(other, "select postgremq.publish_message('t', '1')")
-        assert waiting.result() is True
-
-
-def test_asynchronous_face(client: Client, database_url: str) -> None:
+def test_asynchronous_face(client: Client) -> None:
     async def run() -> None:
-        async with AsyncClient(database_url) as own:
+        async with AsyncClient(client.url) as own:
             waiting = asyncio.create_task(own.messages.wait("q", 2 * LONG))
             client.messages.publish("t", 5)
             assert await waiting

@@ -1,79 +1,68 @@
-"""Many sessions at once: no message is lost, and none is held by two consumers."""
+"""Many sessions at once: no message is lost, none is held by two consumers, and nobody waits."""
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
-from tests.support.messages import ack, consume, drain, make_queue, nack, publish, release, rotate
-from tests.support.queues import Connection, connect, rows, value
+from tests.addons.conftest import Another, Blocked, begun, with_snapshot
+from tests.support.messages import (
+    ack,
+    bury,
+    consume,
+    drain,
+    make_queue,
+    nack,
+    publish,
+    publish_many,
+    put_back,
+    release,
+    rotate,
+    set_limit,
+    states,
+    statistics,
+    switch,
+)
+from tests.support.queues import Connection, connect, refused, rows, value
 
-Another = Callable[[], Connection]
-
-
-def test_open_claim_hides_a_message_but_nobody_waits_for_it(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    slow = another()
-    slow.execute("begin")
-    assert [claim.payload for claim in consume(slow)] == [1]
-    db.execute("set statement_timeout = '10s'")
-    assert drain(db) == [2]
-    slow.execute("rollback")
-    assert drain(db) == [1]
+OPEN_CHANGES = (
+    "select * from postgremq.consume_message('q', 60)",
+    "update postgremq.queue_messages set vt = now() where message_id = %(id)s",
+    "select postgremq.ack_message('q', %(id)s, %(token)s)",
+    "select postgremq.ack_message_batch('q', array[%(id)s::int], array[%(token)s::varchar])",
+    "select postgremq.nack_message('q', %(id)s, %(token)s)",
+    "select postgremq.release_message('q', %(id)s, %(token)s)",
+    "select postgremq.set_vt('q', %(id)s, %(token)s, 60)",
+    "select postgremq.delete_queue_message('q', %(id)s)",
+)
+CLEAN_UP = "select postgremq.cleanup_completed_messages(0)"
 
 
 @pytest.mark.parametrize("part", [0, 1])
-@pytest.mark.parametrize(
-    "change",
-    [
-        "postgremq.ack_message('q', %(id)s, %(token)s)",
-        "postgremq.ack_message_batch('q', array[%(id)s::int], array[%(token)s::varchar])",
-        "postgremq.nack_message('q', %(id)s, %(token)s)",
-        "postgremq.release_message('q', %(id)s, %(token)s)",
-        "postgremq.set_vt('q', %(id)s, %(token)s, 60)",
-        "postgremq.delete_queue_message('q', %(id)s)",
-    ],
-)
-def test_nobody_waits_for_an_open_answer_whose_visibility_time_is_over(
-    db: Connection, another: Another, part: int, change: str
+def test_nobody_waits_for_an_open_change_of_a_message(
+    db: Connection, another: Another, part: int
 ) -> None:
     make_queue(db)
     value(db, "select setval('postgremq.turn', %s)", part)
-    publish(db, 1, 2)
-    (claim,) = consume(db, vt=1)
+    db.execute("set statement_timeout = '20s'")
     slow = another()
-    slow.execute("begin")
-    slow.execute(f"select {change}".encode(), {"id": claim.id, "token": claim.token})
-    value(db, "select pg_sleep(1.1)")
-    db.execute("set statement_timeout = '5s'")
-    assert drain(db) == [2]
-    slow.execute("rollback")
-    assert drain(db) == [1]
-
-
-def test_nobody_waits_for_an_open_change_of_a_row(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    slow = another()
-    slow.execute("begin")
-    slow.execute("update postgremq.queue_messages set vt = now() where message_id = 1")
-    db.execute("set statement_timeout = '5s'")
-    assert drain(db) == [2]
-    slow.execute("rollback")
-    assert drain(db) == [1]
+    for change in OPEN_CHANGES:
+        first, _ = publish(db, 1, 2)
+        begun(slow)
+        # Its visibility time is over for everybody but this transaction, which began before it.
+        (claim,) = consume(db, vt=0) if "token" in change else (None,)
+        slow.execute(change.encode(), {"id": first, "token": claim and claim.token})
+        assert drain(db) == [2], change
+        slow.execute("rollback")
+        assert drain(db) == [1], change
 
 
 def test_claims_of_a_session_that_ends_come_again(db: Connection, database_url: str) -> None:
     make_queue(db)
     publish(db, *range(50))
-    victim = connect(database_url)
-    victim.execute("begin")
+    victim = begun(connect(database_url))
     assert len(consume(victim, limit=20)) == 20
     assert drain(db) == [*range(20, 50)]
     value(db, "select pg_terminate_backend(%s, 10000)", victim.info.backend_pid)
@@ -83,31 +72,19 @@ def test_claims_of_a_session_that_ends_come_again(db: Connection, database_url: 
 
 def test_publisher_that_commits_late_is_not_passed_over(db: Connection, another: Another) -> None:
     make_queue(db)
-    late = another()
-    late.execute("begin")
+    late, early = begun(another()), with_snapshot(another())
     publish(late, 1, 2)
     for _ in range(3):
         publish(db, *range(100, 160))
         assert drain(db) == [*range(100, 160)]
     publish(late, 3)
+    publish(early, 4)
+    publish(db, *range(60))
+    assert drain(db) == [*range(60)]
     late.execute("commit")
     assert drain(db) == [1, 2, 3]
-
-
-def test_transaction_that_reads_early_and_publishes_late_is_not_passed_over(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db)
-    late = another()
-    late.execute("begin isolation level repeatable read")
-    rows(late, "select 1")
-    publish(db, *range(60))
-    drain(db)
-    publish(late, 1)
-    publish(db, *range(60))
-    drain(db)
-    late.execute("commit")
-    assert drain(db) == [1]
+    early.execute("commit")
+    assert drain(db) == [4]
 
 
 def test_claim_that_commits_after_its_visibility_time_comes_again(
@@ -115,8 +92,7 @@ def test_claim_that_commits_after_its_visibility_time_comes_again(
 ) -> None:
     make_queue(db)
     publish(db, 1)
-    slow = another()
-    slow.execute("begin")
+    slow = begun(another())
     (claim,) = consume(slow, vt=0)
     publish(db, *range(100, 200))
     drain(db)
@@ -129,8 +105,7 @@ def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
     db: Connection, another: Another
 ) -> None:
     make_queue(db)
-    older = another()
-    older.execute("begin")
+    older = begun(another())
     value(older, "select pg_current_xact_id()")
     publish(db, *range(100))
     for _ in range(5):  # a floor is written now and then
@@ -146,10 +121,7 @@ def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
 def test_repeatable_read_consumers_get_each_message_once(db: Connection, another: Another) -> None:
     make_queue(db)
     publish(db, 1, 2)
-    one, two = another(), another()
-    for session in (one, two):
-        session.execute("begin isolation level repeatable read")
-        rows(session, "select 1")
+    one, two = with_snapshot(another()), with_snapshot(another())
     (first,) = consume(one)
     one.execute("commit")
     try:
@@ -171,8 +143,7 @@ def test_sixteen_consumers_share_messages_without_double_or_loss(
     def produce(start: int) -> None:
         with connect(database_url) as own:
             for number in range(start, start + expected // 4):
-                with own.transaction():
-                    publish(own, number)
+                publish(own, number)
 
     def work(number: int) -> list[int]:
         got: list[int] = []
@@ -189,14 +160,8 @@ def test_sixteen_consumers_share_messages_without_double_or_loss(
                     else:
                         ack(own, claim)
                         got.append(claim.payload)
-                if not claims:
-                    (left,) = rows(
-                        own,
-                        "select pending_count + processing_count, total_count"
-                        " from postgremq.get_queue_statistics('q')",
-                    )
-                    if left == (0, expected):
-                        done.set()
+                if not claims and statistics(own) == (0, 0, expected, expected):
+                    done.set()
         return got
 
     def maintain() -> None:
@@ -215,7 +180,7 @@ def test_sixteen_consumers_share_messages_without_double_or_loss(
     assert got == Counter(range(expected))
 
 
-def test_no_dead_rows_after_thousands_of_changes(db: Connection) -> None:
+def test_no_dead_rows_after_hundreds_of_changes(db: Connection) -> None:
     make_queue(db)
     publish(db, *range(300))
     for claim in consume(db, limit=300):
@@ -231,18 +196,7 @@ def test_no_dead_rows_after_thousands_of_changes(db: Connection) -> None:
     assert rows(db, sql) == []
 
 
-def test_empty_poll_only_reads(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(100))
-    drain(db)
-    consume(db)
-    db.execute("begin")
-    assert consume(db) == []
-    assert value(db, "select pg_current_xact_id_if_assigned()") is None
-    db.execute("commit")
-
-
-def test_poll_that_steps_over_many_finished_messages_does_so_once(db: Connection) -> None:
+def test_empty_poll_only_reads_and_steps_over_finished_messages_once(db: Connection) -> None:
     make_queue(db)
     publish(db, *range(100))
     drain(db)
@@ -250,6 +204,9 @@ def test_poll_that_steps_over_many_finished_messages_does_so_once(db: Connection
     for _ in range(3):
         assert consume(db) == []
     assert value(db, "select count(*) from postgremq.floor") == 1
+    with db.transaction():
+        assert consume(db) == []
+        assert value(db, "select pg_current_xact_id_if_assigned()") is None
     publish(db, 1)
     assert drain(db) == [1]
 
@@ -259,8 +216,7 @@ def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(
 ) -> None:
     make_queue(db)
     publish(db, *range(20))
-    slow = another()
-    slow.execute("begin")
+    slow = begun(another())
     assert len(consume(slow, limit=20)) == 20
     publish(db, *range(100, 200))
     drain(db)
@@ -269,39 +225,47 @@ def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(
     assert drain(db) == [*range(20)]
 
 
-def test_floor_costs_the_same_after_any_history(db: Connection, another: Another) -> None:
+def test_floor_of_another_cluster_is_not_used(db: Connection) -> None:
     make_queue(db)
-    db.execute(
-        "insert into postgremq.messages (topic_name, payload)"
-        " select 't', to_jsonb(n) from generate_series(1, 3000) n"
-    )
-    done = consume(db, vt=0, limit=None)
-    sql = "select count(*) from postgremq.ack_message_batch('q', %s, %s::varchar[])"
-    value(db, sql, [claim.id for claim in done], [claim.token for claim in done])
-    assert consume(db) == []
-    late = another()
-    late.execute("begin")
-    publish(late, 1)
+    publish(db, *range(150))
+    drain(db)
+    # As after a restore into a cluster with lower transaction ids.
+    db.execute("update postgremq.floor set new_txid = '9999999999', origin_id = gen_random_uuid()")
+    publish(db, 1, 2)
+    assert drain(db) == [1, 2]
+
+
+def cost_of_a_claim(db: Connection) -> int:
+    """How many index entries a claim of 30 messages reads, after floors were written."""
     counter = (
         "select sum(pg_stat_get_xact_tuples_returned(indexrelid))::int from pg_index"
         " where indrelid = 'postgremq.state_0'::regclass"
     )
-    db.execute("begin")
-    for _ in range(2):  # floors that list the transaction above, and search its rows again
-        publish(db, *range(30))
-        before = value(db, counter)
-        assert len(consume(db, limit=30)) == 30
-        read = value(db, counter) - before
-    db.execute("commit")
-    assert read < 1000
+    with db.transaction():
+        for _ in range(2):
+            publish(db, *range(30))
+            before = value(db, counter)
+            assert len(consume(db, limit=30)) == 30
+            read: int = value(db, counter) - before
+    return read
+
+
+def test_floor_costs_the_same_after_any_history(db: Connection, another: Another) -> None:
+    make_queue(db)
+    publish_many(db, 3000)
+    done = consume(db, vt=0, limit=None)
+    sql = "select count(*) from postgremq.ack_message_batch('q', %s, %s::varchar[])"
+    value(db, sql, [claim.id for claim in done], [claim.token for claim in done])
+    assert consume(db) == []
+    publish(begun(another()), 1)
+    assert cost_of_a_claim(db) < 1000
 
 
 def test_open_transaction_that_publishes_much_costs_consumers_nothing(
     db: Connection, another: Another
 ) -> None:
     make_queue(db)
-    bulk = another()
-    bulk.execute("begin")
+    bulk = begun(another())
     bulk.execute(
         "insert into postgremq.messages (topic_name, payload, deliver_after)"
         " select 't', to_jsonb(n), case when n % 2 = 0 then now() end"
@@ -309,17 +273,222 @@ def test_open_transaction_that_publishes_much_costs_consumers_nothing(
     )
     publish(db, *range(30))
     drain(db)
-    counter = (
-        "select sum(pg_stat_get_xact_tuples_returned(indexrelid))::int from pg_index"
-        " where indrelid = 'postgremq.state_0'::regclass"
-    )
-    db.execute("begin")
-    for _ in range(2):
-        publish(db, *range(30))
-        before = value(db, counter)
-        assert len(consume(db, limit=30)) == 30
-        read = value(db, counter) - before
-    db.execute("commit")
-    assert read < 1000
+    assert cost_of_a_claim(db) < 1000
     bulk.execute("commit")
     assert len(consume(db, limit=None)) == 4000
+
+
+def test_many_claims_of_an_open_transaction_hide_no_others(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    publish_many(db, 1000)
+    assert len(consume(db, vt=0, limit=1000)) == 1000
+    assert len(consume(begun(another()), limit=600)) == 600
+    assert len(consume(db, limit=10)) == 10
+
+
+# Administrators beside consumers, publishers and rotation.
+
+
+def test_uninstall_counts_messages_whose_publishers_have_not_committed(
+    db: Connection, another: Another, blocked: Blocked
+) -> None:
+    make_queue(db)
+    publisher = begun(another())
+    publish(publisher, 1)
+    removal = blocked(rows, "select postgremq.uninstall()")
+    publisher.execute("commit")
+    with refused("PQ020", '"q"'):
+        removal.result()
+    assert drain(db) == [1]
+
+
+def test_message_that_is_removed_while_it_is_archived_does_not_come_back(
+    db: Connection, another: Another, blocked: Blocked
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    drain(db)
+    switch(db)
+    maintenance = begun(another())
+    value(maintenance, "select postgremq.maint()")
+    removal = blocked(value, "select postgremq.move_messages_to_dlq()")
+    maintenance.execute("commit")
+    assert removal.result() == 1
+    assert states(db) == []
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    value(db, CLEAN_UP)
+    assert drain(db) == [1]
+
+
+@pytest.mark.parametrize("is_acked", [False, True])
+def test_limit_is_changed_beside_a_consumer(
+    db: Connection, another: Another, blocked: Blocked, is_acked: bool
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    claims = consume(db) if is_acked else []
+    slow = begun(another())
+    if is_acked:
+        ack(slow, claims[0])
+    else:
+        consume(slow, vt=0)
+    change = blocked(set_limit, 5)
+    slow.execute("commit")
+    change.result()
+    assert drain(db) == ([] if is_acked else [1])
+    assert statistics(db) == (0, 0, 1, 1)
+
+
+def test_change_of_the_limit_gives_up_beside_an_open_consumer(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1, 2)
+    slow = begun(another())
+    (claim,) = consume(slow)
+    with refused("55P03", "open transactions have claimed", "Try again"):
+        set_limit(db, 5)
+    assert value(db, "select max_delivery_attempts from postgremq.queues") == 1
+    ack(slow, claim)
+    slow.execute("commit")
+    set_limit(db, 5)
+    assert drain(db) == [2]
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_claim_with_a_snapshot_from_before_a_change_of_the_limit(
+    db: Connection, another: Another, limit: int
+) -> None:
+    make_queue(db, max_attempts=2)
+    publish(db, 1)
+    consume(db, vt=0)
+    slow = with_snapshot(another())
+    set_limit(db, limit)
+    with refused("40001"):
+        consume(slow, vt=0)
+    slow.execute("rollback")
+    assert len(consume(with_snapshot(slow))) == (limit > 1)
+
+
+def test_answer_with_a_snapshot_from_before_a_change_of_the_limit(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1)
+    (claim,) = consume(db)
+    slow = another()
+    answers = (
+        "nack_message('q', %s, %s)",
+        "release_message('q', %s, %s)",
+        "set_vt('q', %s, %s, 1)",
+    )
+    for limit, answer in enumerate(answers, 2):
+        with_snapshot(slow)
+        set_limit(db, limit)
+        with refused("40001"):
+            rows(slow, f"select postgremq.{answer}", claim.id, claim.token)
+        slow.execute("rollback")
+    nack(db, claim)
+    assert drain(db) == [1]
+
+
+def test_raw_change_beside_a_change_of_the_limit(
+    db: Connection, another: Another, blocked: Blocked
+) -> None:
+    make_queue(db, max_attempts=1)
+    make_queue(db, "p")
+    (id_,) = publish(db, 7)
+    lock = begun(another())
+    bury(lock, id_, "p")
+    sql = "update postgremq.queue_messages set delivery_attempts = 1 where queue_name = 'q'"
+    change = blocked(lambda slow: slow.execute(sql))
+    db.execute("update postgremq.queues set max_delivery_attempts = 5 where name = 'q'")
+    lock.execute("rollback")
+    change.result()
+    assert drain(db) == [7]
+
+
+def test_update_of_claims_does_not_take_back_an_ack_that_is_newer(
+    db: Connection, another: Another, blocked: Blocked
+) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    first, second = consume(db, limit=2)
+    slow = begun(another())
+    ack(slow, first)
+    change = blocked(put_back, "status = 'processing'")
+    ack(db, second)
+    slow.execute("rollback")
+    with refused("40001"):
+        change.result()
+    assert [row[1] for row in states(db)] == ["processing", "completed"]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_message_that_is_put_back_while_a_cleanup_waits(
+    db: Connection, another: Another, blocked: Blocked, end: str
+) -> None:
+    make_queue(db)
+    publish(db, 1, 2, 3)
+    drain(db)
+    first = begun(another())
+    put_back(first, "message_id = 1")
+    removed = blocked(value, CLEAN_UP)
+    put_back(db, "message_id = 2")
+    first.execute(end)
+    assert removed.result() == (1 if end == "commit" else 2)
+    assert drain(db) == ([1, 2] if end == "commit" else [2])
+
+
+def test_cleanup_counts_archived_messages_once(db: Connection, another: Another) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    drain(db)
+    with_snapshot(another())
+    rotate(db)
+    publish(db, 3)
+    drain(db)
+    assert value(db, CLEAN_UP) == 3
+    assert states(db) == []
+
+
+def test_row_that_two_sessions_insert_beside_a_rotation_is_one_message(
+    db: Connection, another: Another, blocked: Blocked
+) -> None:
+    make_queue(db)
+    publish(db, 1)
+    value(db, "select postgremq.clean_up_queue('q')")
+    rotate(db)
+    insert = "insert into postgremq.queue_messages (queue_name, message_id) values ('q', 1)"
+    first = begun(another())
+    first.execute(insert)
+    switch(db)
+    insertion = blocked(lambda second: second.execute(insert))
+    first.execute("commit")
+    with refused("23505"):
+        insertion.result()
+    assert drain(db) == [1]
+
+
+def test_change_under_a_snapshot_that_may_not_see_what_was_archived(db: Connection) -> None:
+    make_queue(db, max_attempts=1)
+    publish(db, 1, 2)
+    drain(db)
+    bury(db, 1)
+    for change in (
+        "insert into postgremq.queue_messages (queue_name, message_id) values ('q', 9)",
+        "update postgremq.queue_messages set status = 'pending', delivery_attempts = 0",
+        "delete from postgremq.queue_messages",
+        "delete from postgremq.messages",
+        CLEAN_UP,
+        "select postgremq.move_messages_to_dlq()",
+        "select postgremq.requeue_dlq_messages('q')",
+        "select postgremq.uninstall()",
+        "update postgremq.queues set max_delivery_attempts = 5",
+    ):
+        with_snapshot(db)
+        with refused("PQ013"):
+            db.execute(change.encode())
+        db.execute("rollback")

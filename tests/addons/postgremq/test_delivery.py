@@ -1,9 +1,8 @@
 """Publishing, claiming and answering messages, as PostgreMQ does it."""
 
 import json
+from typing import Any
 from uuid import UUID
-
-import pytest
 
 from tests.support.messages import (
     ack,
@@ -13,6 +12,7 @@ from tests.support.messages import (
     nack,
     publish,
     release,
+    set_limit,
     states,
     statistics,
 )
@@ -21,7 +21,7 @@ from tests.support.queues import Connection, refused, rows, value
 RAISED = "P0001"
 
 
-def test_message_reaches_each_queue_of_its_topic_and_no_other(db: Connection) -> None:
+def test_message_reaches_each_queue_that_its_topic_has_then(db: Connection) -> None:
     make_queue(db, "a")
     make_queue(db, "b")
     make_queue(db, "other", topic="another")
@@ -29,23 +29,18 @@ def test_message_reaches_each_queue_of_its_topic_and_no_other(db: Connection) ->
     for queue in ("a", "b"):
         (claim,) = consume(db, queue)
         assert (claim.queue, claim.id, claim.payload, claim.attempts) == (queue, id_, 5, 1)
-    assert consume(db, "other") == []
-
-
-def test_queue_gets_only_messages_that_are_published_after_it(db: Connection) -> None:
-    make_queue(db, "early")
-    publish(db, 1)
     make_queue(db, "late")
-    publish(db, 2)
-    assert drain(db, "early") == [1, 2]
-    assert drain(db, "late") == [2]
+    publish(db, 6)
+    assert (drain(db, "a"), drain(db, "late"), consume(db, "other")) == ([6], [6], [])
 
 
-def test_messages_come_in_order(db: Connection) -> None:
+def test_messages_come_in_order_and_a_limit_of_null_means_all(db: Connection) -> None:
     make_queue(db)
-    publish(db, *range(30))
-    assert drain(db) == list(range(30))
-    assert statistics(db) == (0, 0, 30, 30)
+    publish(db, *range(300))
+    claims = consume(db, vt=0, limit=None)
+    assert [claim.payload for claim in claims] == list(range(300))
+    assert drain(db) == list(range(300))
+    assert statistics(db) == (0, 0, 300, 300)
 
 
 def test_message_comes_again_only_after_its_visibility_time(db: Connection) -> None:
@@ -57,21 +52,6 @@ def test_message_comes_again_only_after_its_visibility_time(db: Connection) -> N
     assert first.token != second.token
     # Clients may keep tokens in columns of type uuid.
     assert [str(UUID(claim.token)) for claim in (first, second)] == [first.token, second.token]
-
-
-def test_unacked_messages_come_again_by_time_of_publication(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3, 4)
-    one, two, three = consume(db, limit=3)
-    for claim in (three, one, two):
-        nack(db, claim)
-    assert [claim.payload for claim in consume(db, limit=None)] == [1, 2, 3, 4]
-
-
-def test_limit_null_means_all(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(300))
-    assert len(consume(db, limit=None)) == 300
 
 
 def test_ack_after_the_visibility_time_holds_while_nobody_has_consumed_again(
@@ -90,33 +70,34 @@ def test_ack_after_the_visibility_time_holds_while_nobody_has_consumed_again(
         ack(db, again)
 
 
-@pytest.mark.parametrize("token", ["x", "", None])
-def test_answers_need_the_token_of_the_claim(db: Connection, token: str | None) -> None:
+def test_answers_need_the_token_of_the_claim(db: Connection) -> None:
     make_queue(db)
     publish(db, 1)
     (claim,) = consume(db)
-    for name, text in (("ack", "Ack failed"), ("nack", "Nack failed"), ("release", "Release")):
-        with refused(RAISED, text, "token mismatch"):
-            rows(db, f"select postgremq.{name}_message('q', %s, %s)", claim.id, token)
-    with refused(RAISED, "Extend lock failed: message not in processing state or token mismatch"):
-        rows(db, "select postgremq.set_vt('q', %s, %s, 5)", claim.id, token)
+    for token in ("x", "", None):
+        for name, text in (("ack", "Ack failed"), ("nack", "Nack failed"), ("release", "Release")):
+            with refused(RAISED, text, "token mismatch"):
+                rows(db, f"select postgremq.{name}_message('q', %s, %s)", claim.id, token)
+        with refused(RAISED, "Extend lock failed: message not in processing state or token"):
+            rows(db, "select postgremq.set_vt('q', %s, %s, 5)", claim.id, token)
     with refused(RAISED, "Ack failed"):
-        rows(db, "select postgremq.ack_message('elsewhere', %s, %s)", claim.id, claim.token)
+        ack(db, claim._replace(queue="elsewhere"))
     ack(db, claim)
 
 
 def test_nack_keeps_the_attempt_and_may_delay(db: Connection) -> None:
     make_queue(db)
-    publish(db, 1)
-    (claim,) = consume(db)
-    nack(db, claim)
-    (claim,) = consume(db)
-    assert claim.attempts == 2
-    nack(db, claim, "now() + interval '1 hour'")
-    assert consume(db) == []
-    assert states(db) == [(claim.id, "pending", 2)]
-    with refused(RAISED, "Nack failed: message not in processing state or token mismatch"):
+    publish(db, 1, 2, 3, 4)
+    one, two, three = consume(db, limit=3)
+    for claim in (three, one, two):
         nack(db, claim)
+    again = consume(db, limit=None)  # by time of publication
+    assert [(claim.payload, claim.attempts) for claim in again] == [(1, 2), (2, 2), (3, 2), (4, 1)]
+    nack(db, again[0], "now() + interval '1 hour'")
+    assert consume(db) == []
+    assert states(db)[0] == (one.id, "pending", 2)
+    with refused(RAISED, "Nack failed: message not in processing state or token mismatch"):
+        nack(db, again[0])
 
 
 def test_release_gives_the_attempt_back(db: Connection) -> None:
@@ -134,7 +115,7 @@ def test_no_delivery_beyond_the_limit_of_attempts(db: Connection) -> None:
     make_queue(db, max_attempts=2)
     publish(db, 1)
     assert [len(consume(db, vt=0)) for _ in range(4)] == [1, 1, 0, 0]
-    value(db, "update postgremq.queue_base set max_delivery_attempts = 3 returning 1")
+    set_limit(db, 3)
     assert [claim.attempts for claim in consume(db)] == [3]
 
 
@@ -151,34 +132,20 @@ def test_delayed_message_is_invisible_until_its_time(db: Connection) -> None:
 
 def test_set_vt_extends_a_claim_while_it_is_not_over(db: Connection) -> None:
     make_queue(db)
-    publish(db, 1, 2)
-    first, second = consume(db, vt=60, limit=2)
-    value(db, "select postgremq.set_vt('q', %s, %s, 3600)", first.id, first.token)
-    (vt,) = [
-        row[0]
-        for row in rows(
-            db,
-            "select vt - now() > interval '59 minutes' from "
-            "postgremq.list_messages('q') where message_id = %s",
-            first.id,
-        )
-    ]
-    assert vt
-    value(db, "select postgremq.set_vt('q', %s, %s, 0)", second.id, second.token)
+    publish(db, 1, 2, 3)
+    first, second, done = consume(db, limit=3)
+    ack(db, done)
+    set_vt = "select postgremq.set_vt('q', %s, %s, %s) > now() + interval '59 minutes'"
+    assert value(db, set_vt, first.id, first.token, 3600) is True
+    ids = [first.id, second.id, done.id, first.id]
+    tokens = [first.token, "wrong", done.token, first.token]
+    batch = "select message_id, vt > now() from postgremq.set_vt_batch('q', %s, %s::varchar[], 900)"
+    assert rows(db, batch, ids, tokens) == [(first.id, True)]
+    assert value(db, set_vt, second.id, second.token, 0) is False
     with refused(RAISED, "Extend lock failed"):
-        value(db, "select postgremq.set_vt('q', %s, %s, 10)", second.id, second.token)
+        value(db, set_vt, second.id, second.token, 10)
     assert [claim.id for claim in consume(db)] == [second.id]
     ack(db, first)
-
-
-def test_set_vt_batch_returns_those_that_it_set(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    a, b, c = consume(db, limit=3)
-    ack(db, c)
-    ids, tokens = [a.id, b.id, c.id, a.id], [a.token, "wrong", c.token, a.token]
-    sql = "select message_id, vt > now() from postgremq.set_vt_batch('q', %s, %s::varchar[], 900)"
-    assert rows(db, sql, ids, tokens) == [(a.id, True)]
 
 
 def test_next_visible_time_is_the_least_of_what_can_still_be_delivered(db: Connection) -> None:
@@ -196,11 +163,16 @@ def test_next_visible_time_is_the_least_of_what_can_still_be_delivered(db: Conne
     assert value(db, sql) is None  # it had both attempts
 
 
+def told(db: Connection) -> list[dict[str, Any]]:
+    """The notifications of this session's own statements, which are there when these end."""
+    return [json.loads(note.payload) for note in db.notifies(timeout=0.1)]
+
+
 def test_notifications_carry_event_queues_and_time(db: Connection) -> None:
     make_queue(db, "a")
     make_queue(db, "b")
     db.execute("listen postgremq_events")
-    id_ = value(db, "select postgremq.publish_message('t', '1', '2100-01-01 00:00+00')")
+    value(db, "select postgremq.publish_message('t', '1', '2100-01-01 00:00+00')")
     (claim,) = publish(db, 2) and consume(db, "a")
     nack(db, claim, "'2100-01-02 00:00+00'")
     publish(db, 3)
@@ -208,10 +180,9 @@ def test_notifications_carry_event_queues_and_time(db: Connection) -> None:
     release(db, claim)
     value(db, "select postgremq.create_topic('empty')")
     publish(db, 4, topic="empty")
-    notices = [json.loads(note.payload) for note in db.notifies(timeout=1)]
-    first, _, nacked, _, released, empty = notices
+    first, _, nacked, _, released, empty = told(db)
     assert (first["event"], sorted(first["queues"])) == ("message_published", ["a", "b"])
-    assert first["vt"].startswith("2100-01-01") and id_
+    assert first["vt"].startswith("2100-01-01")
     assert (nacked["event"], nacked["queues"]) == ("message_nacked", ["a"])
     assert nacked["vt"].startswith("2100-01-02")
     assert released == {"event": "message_released", "queues": ["a"]}
@@ -224,13 +195,12 @@ def test_long_list_of_queues_is_told_in_several_notifications(db: Connection) ->
         make_queue(db, name)
     db.execute("listen postgremq_events")
     publish(db, 1)
-    told = [json.loads(note.payload)["queues"] for note in db.notifies(timeout=1)]
-    assert sorted(queue for queues in told for queue in queues) == names
+    assert sorted(queue for note in told(db) for queue in note["queues"]) == names
 
 
-@pytest.mark.parametrize(
-    ("sql", "code", "words"),
-    [
+def test_bad_input_is_refused(db: Connection) -> None:
+    make_queue(db)
+    for sql, code, words in (
         ("publish_message('no', '1')", RAISED, 'Topic "no" does not exist'),
         ("publish_message(null, '1')", RAISED, "does not exist"),
         ("publish_message('t', null)", "23502", "payload"),
@@ -242,18 +212,15 @@ def test_long_list_of_queues_is_told_in_several_notifications(db: Connection) ->
         ("create_queue('new', 'no')", "23503", 'Topic "no" does not exist'),
         ("create_queue('new', 't', -1)", "22023", "p_max_attempts is -1"),
         ("create_queue('q', 't')", "23505", 'A queue with name "q" already exists'),
-    ],
-)
-def test_bad_input_is_refused(db: Connection, sql: str, code: str, words: str) -> None:
-    make_queue(db)
-    with refused(code, words):
-        rows(db, f"select * from postgremq.{sql}")
+    ):
+        with refused(code, words):
+            rows(db, f"select * from postgremq.{sql}")
 
 
-@pytest.mark.parametrize("queue", ["no", None, ""])
-def test_unknown_queue_has_no_messages(db: Connection, queue: str | None) -> None:
-    assert rows(db, "select * from postgremq.consume_message(%s, 1)", queue) == []
-    assert value(db, "select postgremq.get_next_visible_time(%s)", queue) is None
-    for name in ("delete_queue", "clean_up_queue", "requeue_dlq_messages", "delete_topic"):
-        rows(db, f"select postgremq.{name}(%s)", queue)
-    assert value(db, "select postgremq.extend_queue_keep_alive(%s, '1 s')", queue) is False
+def test_unknown_queue_has_no_messages(db: Connection) -> None:
+    for queue in ("no", None, ""):
+        assert rows(db, "select * from postgremq.consume_message(%s, 1)", queue) == []
+        assert value(db, "select postgremq.get_next_visible_time(%s)", queue) is None
+        for name in ("delete_queue", "clean_up_queue", "requeue_dlq_messages", "delete_topic"):
+            rows(db, f"select postgremq.{name}(%s)", queue)
+        assert value(db, "select postgremq.extend_queue_keep_alive(%s, '1 s')", queue) is False

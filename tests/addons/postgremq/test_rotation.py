@@ -1,17 +1,20 @@
 """Rotation: the states of finished messages go by TRUNCATE, and no other message is lost."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
-from tests.addons.conftest import addon_sql
+from tests.addons.conftest import Another, Blocked, addon_sql, begun, with_snapshot
 from tests.support.messages import (
     ack,
     consume,
     drain,
+    maintain,
     make_queue,
     nack,
     publish,
+    publish_many,
+    put_back,
     rotate,
     states,
     statistics,
@@ -19,7 +22,7 @@ from tests.support.messages import (
 )
 from tests.support.queues import Connection, refused, rows, value
 
-Another = Callable[[], Connection]
+DONE = "select postgremq.is_part_done((1 - postgremq.current_part())::smallint)"
 
 
 def part_sizes(db: Connection) -> list[int]:
@@ -70,16 +73,12 @@ def test_one_call_finishes_claims_of_both_parts(db: Connection) -> None:
     assert statistics(db) == (0, 0, 4, 4)
 
 
-def test_messages_of_a_message_that_was_moved_keep_their_attempts(db: Connection) -> None:
+def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
     make_queue(db, max_attempts=3)
     publish(db, 1)
-    consume(db, vt=0)
-    rotate(db)
-    consume(db, vt=0)
-    rotate(db)
-    (claim,) = consume(db, vt=0)
-    assert claim.attempts == 3
-    rotate(db)
+    for attempts in (1, 2, 3):
+        assert [claim.attempts for claim in consume(db, vt=0)] == [attempts]
+        rotate(db)
     assert consume(db) == []
     assert value(db, "select postgremq.move_messages_to_dlq()") == 1
     value(db, "select postgremq.requeue_dlq_messages('q')")
@@ -90,9 +89,7 @@ def test_part_is_kept_while_a_snapshot_may_need_it(db: Connection, another: Anot
     make_queue(db)
     publish(db, 1, 2, 3)
     (claim,) = consume(db)
-    old = another()
-    old.execute("begin isolation level repeatable read")
-    assert statistics(old) == (2, 1, 0, 3)
+    old = with_snapshot(another())
     ack(db, claim)
     rotate(db)
     rotate(db)
@@ -109,8 +106,7 @@ def test_part_is_kept_while_a_transaction_publishes_into_it(
 ) -> None:
     make_queue(db)
     publish(db, 1)
-    late = another()
-    late.execute("begin")
+    late = begun(another())
     publish(late, 2)
     drain(db)
     rotate(db)
@@ -143,10 +139,7 @@ def test_prepared_transaction_outlasts_rotations(db: Connection) -> None:
 
 def test_long_backlog_is_not_moved(db: Connection) -> None:
     make_queue(db)
-    db.execute(
-        "insert into postgremq.messages (topic_name, payload)"
-        " select 't', to_jsonb(n) from generate_series(1, 10001) n"
-    )
+    publish_many(db, 10001)
     rotate(db)
     publish(db, 0)
     assert min(part_sizes(db)) > 0
@@ -154,21 +147,15 @@ def test_long_backlog_is_not_moved(db: Connection) -> None:
     assert got == [*range(1, 10002), 0]
 
 
-def test_no_rotation_in_a_stricter_transaction(db: Connection) -> None:
-    db.execute("begin isolation level repeatable read")
-    with refused("PQ013"):
-        value(db, "select postgremq.maint()")
-
-
 def test_maintenance_of_the_queue_includes_it(db: Connection) -> None:
     make_queue(db)
-    db.execute(
-        "insert into postgremq.messages (topic_name, payload)"
-        " select 't', '1' from generate_series(1, 1000)"
-    )
+    publish_many(db, 1000)
     db.execute("update postgremq.rotation set period = '0'")
     value(db, "select pgque.maint()")
     assert value(db, "select postgremq.current_part()") == 1
+    with_snapshot(db)
+    with refused("PQ013"):
+        value(db, "select postgremq.maint()")
 
 
 def test_installing_again_loses_nothing(db: Connection) -> None:
@@ -178,3 +165,204 @@ def test_installing_again_loses_nothing(db: Connection) -> None:
     db.execute(addon_sql("postgremq"))
     ack(db, claim)
     assert drain(db) == [2, 3]
+
+
+def test_snapshot_from_between_maintenance_and_its_commit(db: Connection, another: Another) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    switch(db)
+    maintenance = begun(another())
+    value(maintenance, "select postgremq.clean_up_queue('q')")
+    maintain(maintenance)
+    old = with_snapshot(another())
+    maintenance.execute("commit")
+    maintain(db)
+    assert len(states(old)) == 2
+    assert part_sizes(db)[0] > 0
+    old.execute("rollback")
+    maintain(db)
+    assert part_sizes(db)[0] == 0
+
+
+def test_maintenance_in_a_session_that_reads_the_states(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1)
+    drain(db)
+    switch(db)
+    for _ in range(2):
+        value(db, "select postgremq.maint()")
+    db.execute("begin")
+    db.execute("declare states cursor for select * from postgremq.queue_messages")
+    assert value(db, "select postgremq.maint()") == 0
+    assert len(rows(db, "fetch all from states")) == 1
+    db.execute("commit")
+    assert value(db, "select postgremq.maint()") == 1
+
+
+def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    held, _ = consume(db, limit=2)
+    slow = begun(another())
+    ack(slow, held)
+    db.execute("set statement_timeout = '20s'")
+    rotate(db)
+    slow.execute("commit")
+    rotate(db)
+    assert [row[1] for row in states(db)] == ["completed", "processing"]
+
+
+# While an old snapshot keeps a finished part, consumers pass it over and miss no message.
+
+
+@pytest.fixture
+def holder(another: Another) -> Iterator[Connection]:
+    """Somebody whose snapshot sees a message that is not finished, so that no part is truncated."""
+    db = another()
+    make_queue(db, max_attempts=1)
+    publish(db, 0)
+    db.execute("begin isolation level repeatable read")
+    value(db, "select count(*) from postgremq.state")
+    yield db
+    db.execute("rollback")
+
+
+def work_off(db: Connection) -> None:
+    """Makes the other part the current one, and works off the part that was left."""
+    switch(db)
+    maintain(db)
+
+
+def test_part_is_done_once_all_is_finished(db: Connection, holder: Connection) -> None:
+    (claim,) = consume(db)
+    work_off(db)
+    assert value(db, DONE)
+    ack(db, claim)
+    publish(db, 1, 2)
+    assert drain(db) == [1, 2]
+    assert part_sizes(db)[0] > 0
+    holder.execute("rollback")
+    maintain(db)
+    assert part_sizes(db)[0] == 0
+
+
+@pytest.mark.parametrize("is_maintenance_older", [False, True])
+def test_transaction_that_published_before_the_turn_is_waited_for(
+    db: Connection, holder: Connection, another: Another, is_maintenance_older: bool
+) -> None:
+    drain(db)
+    late, maintenance = another(), begun(another())
+    value(maintenance, "select pg_current_xact_id()")
+    begun(late)
+    publish(late, 9)
+    switch(db)
+    if is_maintenance_older:
+        value(maintenance, "select postgremq.maint()")
+    maintenance.execute("commit")
+    maintain(db)
+    assert not value(db, DONE)
+    late.execute("commit")
+    assert drain(db) == [9]
+    maintain(db)
+    assert value(db, DONE)
+
+
+def test_publisher_with_a_snapshot_from_before_the_turn(db: Connection, holder: Connection) -> None:
+    drain(db)
+    work_off(db)
+    assert value(db, DONE)
+    publish(holder, 8)
+    holder.execute("commit")
+    assert drain(db) == [8]
+
+
+def test_publisher_that_reads_the_part_before_the_turn_and_writes_after_it(
+    db: Connection, holder: Connection, another: Another, blocked: Blocked
+) -> None:
+    drain(db)
+    lock = begun(another())
+    lock.execute("lock table postgremq.topic_log in access exclusive mode")
+    publication = blocked(publish, 9)
+    work_off(db)
+    assert value(db, DONE)
+    lock.execute("rollback")
+    publication.result()
+    assert drain(db) == [9]
+
+
+def test_part_that_was_done_in_an_earlier_turn(db: Connection, holder: Connection) -> None:
+    drain(db)
+    work_off(db)
+    holder.execute("rollback")
+    maintain(db)
+    switch(db)
+    publish(db, 1)
+    switch(db)
+    assert not value(db, DONE)
+    assert drain(db) == [1]
+
+
+@pytest.mark.parametrize("is_requeued", [True, False])
+@pytest.mark.parametrize("maintained", ["before", "meanwhile"])
+def test_finished_message_that_is_put_back(
+    db: Connection, holder: Connection, another: Another, is_requeued: bool, maintained: str
+) -> None:
+    drain(db)
+    if is_requeued:
+        assert value(db, "select postgremq.move_messages_to_dlq()") == 1
+    if maintained == "before":
+        work_off(db)
+        assert value(db, DONE)
+    else:
+        switch(db)
+        value(db, "select postgremq.maint()")
+    admin = begun(another())
+    if is_requeued:
+        value(admin, "select postgremq.requeue_dlq_messages('q')")
+    else:
+        put_back(admin)
+    maintain(db)
+    admin.execute("commit")
+    assert drain(db) == [0]
+
+
+def test_part_that_is_done_no_more_is_not_truncated(db: Connection, holder: Connection) -> None:
+    drain(db)
+    work_off(db)
+    put_back(db)
+    holder.execute("rollback")
+    assert value(db, "select postgremq.empty_part(0::smallint)") is False
+    assert drain(db) == [0]
+
+
+def test_message_that_is_put_back_in_the_current_part_changes_nothing(
+    db: Connection, holder: Connection
+) -> None:
+    drain(db)
+    work_off(db)
+    (id_,) = publish(db, 1)
+    drain(db)
+    put_back(db, f"message_id = {id_}")
+    assert value(db, DONE)
+    assert drain(db) == [1]
+    value(db, "select postgremq.move_messages_to_dlq()")
+    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert sorted(drain(db)) == [0, 1]
+
+
+def test_truncation_waits_for_consumers_whose_transactions_overlap(
+    db: Connection, holder: Connection, another: Another, blocked: Blocked
+) -> None:
+    drain(db)
+    work_off(db)
+    first = begun(another())
+    consume(first)
+    holder.execute("rollback")
+    assert value(db, "select postgremq.maint()") == 0
+    db.execute("update postgremq.rotation_part set done_at = done_at - interval '11 minutes'")
+    truncation = blocked(value, "select postgremq.maint()")
+    first.execute("commit")
+    assert truncation.result() or value(db, "select postgremq.maint()")
+    assert consume(db) == []

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.addons.conftest import Another, Blocked, begun, with_snapshot
 from tests.support.publishers import Publishers
 from tests.support.queues import Connection, connect, refused, rows, value, wait_until_blocked
 from tests.support.serial import (
@@ -19,178 +20,135 @@ from tests.support.serial import (
     rotate,
 )
 
-Another = Callable[[], Connection]
+either_end = pytest.mark.parametrize("end", ["commit", "rollback"])
 
 
-def test_a_rollback_returns_the_number(db: Connection) -> None:
+def test_what_rolls_back_returns_its_numbers(db: Connection) -> None:
     make_sp(db)
     publish(db, "a")
     with db.transaction(force_rollback=True):
         assert publish(db, "b", "c") == [2, 3]
-    assert publish(db, "d") == [2]
-    assert consume(db) == [(1, "a"), (2, "d")]
-
-
-def test_a_savepoint_returns_the_number(db: Connection) -> None:
-    make_sp(db)
     with db.transaction():
-        publish(db, "a")
+        publish(db, "d")
         with db.transaction(force_rollback=True):
-            publish(db, "b")
-        assert publish(db, "c") == [2]
-    assert consume(db) == [(1, "a"), (2, "c")]
+            publish(db, "e")
+        assert publish(db, "f") == [3]
+    assert consume(db) == [(1, "a"), (2, "d"), (3, "f")]
 
 
-@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_consumer_and_a_remover_that_roll_back_get_the_entries_again(db: Connection) -> None:
+    make_sp(db)
+    make_sr(db)
+    publish(db, "a", "b")
+    add(db, "a", "b", "c")
+    with db.transaction(force_rollback=True):
+        assert (numbers(db, limit=1), numbers(db)) == ([1], [2])
+        assert (len(remove(db, 2)), len(remove(db))) == (2, 1)
+    assert (numbers(db), remove(db)) == ([1, 2], ["a", "b", "c"])
+
+
+@either_end
 def test_a_publisher_waits_for_the_one_before(
-    db: Connection, another: Another, background: ThreadPoolExecutor, end: str
+    db: Connection, another: Another, blocked: Blocked, end: str
 ) -> None:
     make_sp(db)
-    second = another()
-    db.execute("begin")
+    begun(db)
     publish(db, "a")
-    waiting = background.submit(publish, second, "b")
-    wait_until_blocked(another(), second)
+    waiting = blocked(publish, "b")
     assert consume(another()) == []
-    db.execute(end.encode())
+    db.execute(end)
     assert waiting.result() == [2 if end == "commit" else 1]
 
 
 def test_a_killed_publisher_leaves_no_gap(
-    db: Connection, database_url: str, another: Another, background: ThreadPoolExecutor
+    db: Connection, database_url: str, blocked: Blocked
 ) -> None:
     make_sp(db)
-    first, second = connect(database_url), another()
-    first.execute("begin")
+    first = begun(connect(database_url))
     publish(first, "a")
-    waiting = background.submit(publish, second, "b")
-    wait_until_blocked(db, second)
+    waiting = blocked(publish, "b")
     value(db, "select pg_terminate_backend(%s)", first.info.backend_pid)
     assert waiting.result() == [1]
     first.close()
     assert consume(db) == [(1, "b")]
 
 
-def test_publishers_of_two_queues_do_not_wait(db: Connection, another: Another) -> None:
+def test_publishers_of_two_queues_and_consumers_of_two_names_do_not_wait(
+    db: Connection, another: Another
+) -> None:
     make_sp(db, "one")
-    make_sp(db, "two")
+    make_sp(db, "two", consumers=("c", "d"))
     with db.transaction():
         publish(db, "a", queue="one")
         assert publish(another(), "b", queue="two") == [1]
+        assert consume(db, "c", queue="two") == consume(another(), "d", queue="two") == [(1, "b")]
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_an_old_snapshot_gets_no_number_twice(db: Connection, another: Another, level: str) -> None:
     make_sp(db)
-    old = another()
-    old.execute(f"begin isolation level {level}; select 1".encode())
-    value(old, "select count(*) from qgres.queue")
+    old = begun(another(), level)
     publish(db, "a")
     with refused("40001", "could not serialize access"):
         publish(old, "b")
     old.execute("rollback")
     assert publish(old, "c") == [2]
-
-
-def test_an_old_snapshot_does_not_publish_behind_a_switch(db: Connection, another: Another) -> None:
-    make_sp(db)
-    old = another()
-    old.execute("begin isolation level repeatable read")
-    value(old, "select count(*) from qgres.queue")
-    publish(db, "a")
+    old = begun(another(), level)
     consume(db)
-    rotate(db)
+    rotate(db)  # the number is in the other half now
     with refused("40001"):
-        publish(old, "b")
+        publish(old, "d")
 
 
-def test_an_old_snapshot_does_not_consume_twice(db: Connection, another: Another) -> None:
+def remove_numbers(db: Connection, limit: int | None = None) -> list[int]:
+    return [int(text) for text in remove(db, limit)]
+
+
+def consume_numbers(db: Connection, limit: int | None = None) -> list[int]:
+    return numbers(db, limit=limit)
+
+
+Take = Callable[..., list[int]]
+either_way = pytest.mark.parametrize("take", [consume_numbers, remove_numbers])
+
+
+@pytest.fixture
+def three(db: Connection) -> Connection:
+    """A queue of each type, with the entries 1, 2 and 3."""
     make_sp(db)
-    publish(db, "a", "b", "c")
-    old = another()
-    old.execute("begin isolation level repeatable read")
-    value(old, "select count(*) from qgres.queue")
-    assert numbers(db, limit=2) == [1, 2]
-    with refused("40001", "could not serialize access"):
-        numbers(old, limit=1)
-    old.execute("rollback")
-    assert numbers(old) == [3]
-
-
-def test_an_old_snapshot_does_not_remove_twice(db: Connection, another: Another) -> None:
     make_sr(db)
-    add(db, "a", "b")
-    old = another()
-    old.execute("begin isolation level repeatable read")
-    value(old, "select count(*) from qgres.queue")
-    assert len(remove(db, 1)) == 1
-    with refused("40001", "could not serialize access"):
-        remove(old, 1)
-    old.execute("rollback")
-    assert len(remove(old)) == 1
+    publish(db, "1", "2", "3")
+    add(db, "1", "2", "3")
+    return db
 
 
-def test_a_consumer_that_rolls_back_gets_the_entries_again(db: Connection) -> None:
-    make_sp(db)
-    publish(db, "a", "b")
-    with db.transaction(force_rollback=True):
-        assert numbers(db, limit=1) == [1]
-        assert numbers(db) == [2]
-    assert numbers(db) == [1, 2]
-
-
-def test_a_remover_that_rolls_back_gets_the_entries_again(db: Connection) -> None:
-    make_sr(db)
-    add(db, "a", "b", "c")
-    with db.transaction(force_rollback=True):
-        assert len(remove(db, 2)) == 2
-        assert len(remove(db)) == 1
-    assert remove(db) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_two_sessions_of_one_consumer_take_turns(
-    db: Connection, another: Another, background: ThreadPoolExecutor, end: str
+@either_way
+def test_an_old_snapshot_gets_no_entry_twice(
+    three: Connection, another: Another, take: Take
 ) -> None:
-    make_sp(db)
-    publish(db, "a", "b")
-    second = another()
-    db.execute("begin")
-    assert numbers(db, limit=1) == [1]
-    waiting = background.submit(numbers, second)
-    wait_until_blocked(another(), second)
-    db.execute(end.encode())
-    assert waiting.result() == ([2] if end == "commit" else [1, 2])
+    old = with_snapshot(another())
+    taken = take(three, 2)
+    with refused("40001", "could not serialize access"):
+        take(old, 1)
+    old.execute("rollback")
+    assert sorted(taken + take(old)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_removers_take_turns(
-    db: Connection, another: Another, background: ThreadPoolExecutor, end: str
+@either_way
+@either_end
+def test_two_sessions_that_take_entries_take_turns(
+    three: Connection, blocked: Blocked, take: Take, end: str
 ) -> None:
-    make_sr(db)
-    add(db, "a", "b")
-    second = another()
-    db.execute("begin")
-    (first,) = remove(db, 1)
-    waiting = background.submit(remove, second)
-    wait_until_blocked(another(), second)
-    db.execute(end.encode())
-    left = sorted({"a", "b"} - {first}) if end == "commit" else ["a", "b"]
-    assert waiting.result() == left
-
-
-def test_consumers_of_two_names_do_not_wait(db: Connection, another: Another) -> None:
-    make_sp(db, consumers=("one", "two"))
-    publish(db, "a")
-    with db.transaction():
-        assert numbers(db, "one") == [1]
-        assert numbers(another(), "two") == [1]
+    begun(three)
+    taken = take(three, 1)
+    waiting = blocked(take)
+    three.execute(end)
+    assert waiting.result() == sorted({1, 2, 3} - ({*taken} if end == "commit" else set()))
 
 
 def test_an_entry_that_commits_late_is_removed_later(db: Connection, another: Another) -> None:
     make_sr(db)
-    late = another()
-    late.execute("begin")
+    late = begun(another())
     add(late, "late")
     for text in ("a", "b", "c"):
         add(db, text)
@@ -271,49 +229,37 @@ def test_many_sessions_add_and_remove_each_entry_once(db: Connection, database_u
         adding.clear()
         for future in [*adders, *removers]:
             future.result()
-    expected = [
-        f"{thread}:{nr}{suffix}"
-        for thread in range(3)
-        for nr in range(80)
-        if nr % 5 != 4
-        for suffix in ("", "b")
-    ]
-    assert sorted(removed) == sorted(expected)
+    committed = [f"{thread}:{nr}" for thread in range(3) for nr in range(80) if nr % 5 != 4]
+    assert sorted(removed) == sorted([*committed, *(f"{text}b" for text in committed)])
 
 
-DROPPED = {
-    "\"Publish\"('sp', 'a'::text)": "queue_id 1 does not exist",
-    "consume('sp', 'c')": "queue_id 1 does not exist",
-    "add('sr', 'a'::text)": "queue_id 2 does not exist",
-    "\"Remove\"('sr')": "queue_id 2 does not exist",
-}
-
-
-@pytest.mark.parametrize("call", DROPPED)
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_a_call_behind_a_drop_says_that_there_is_no_queue(
-    db: Connection, another: Another, background: ThreadPoolExecutor, call: str, is_warm: bool
+    db: Connection, another: Another, is_warm: bool
 ) -> None:
-    make_sp(db)
-    make_sr(db)
-    second = another()
-    if is_warm:  # its statements are prepared then
-        rows(second, f"select 1 from qgres.{call}")
-    db.execute("begin")
-    value(db, "select count(qgres.queue__drop(queue_id, true)) from qgres.queue")
-    waiting = background.submit(rows, second, f"select 1 from qgres.{call}")
-    wait_until_blocked(another(), second)
-    db.execute("commit")
-    with refused("P0002", DROPPED[call]):
-        waiting.result()
+    for call, number in (
+        ("\"Publish\"('sp', 'a'::text)", 0),
+        ("consume('sp', 'c')", 0),
+        ("add('sr', 'a'::text)", 1),
+        ("\"Remove\"('sr')", 1),
+    ):
+        ids = (make_sp(db), make_sr(db))
+        second = another()
+        if is_warm:  # its statements are prepared then
+            rows(second, f"select 1 from qgres.{call}")
+        with ThreadPoolExecutor() as pool:
+            begun(db)
+            value(db, "select count(qgres.queue__drop(queue_id, true)) from qgres.queue")
+            waiting = pool.submit(rows, second, f"select 1 from qgres.{call}")
+            wait_until_blocked(another(), second)
+            db.execute("commit")
+            with refused("P0002", f"queue_id {ids[number]} does not exist"):
+                waiting.result()
 
 
 def test_an_old_snapshot_adds_to_no_dropped_queue(db: Connection, another: Another) -> None:
     make_sr(db)
-    old = another()
-    with old.transaction():
-        old.execute("set transaction isolation level repeatable read")
-        assert value(old, "select count(*) from qgres.queue") == 1
-        value(db, "select qgres.queue__drop('sr', true)::text")
-        with refused("40001", "queue_id 1 was dropped"), old.transaction():
-            add(old, "a")
+    old = with_snapshot(another())
+    value(db, "select qgres.queue__drop('sr', true)::text")
+    with refused("40001", "queue_id 1 was dropped"):
+        add(old, "a")

@@ -2,16 +2,16 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
-from itertools import count
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.addons.conftest import addon_sql
-from tests.conftest import INSTALL_SQL, Server, administer, new_server
-from tests.support.databases import owned_database
+from tests.addons.conftest import Another, addon_sql, with_snapshot
+from tests.conftest import INSTALL_SQL, new_server
+from tests.support.databases import empty_database
 from tests.support.debian import DebianPostgres
 from tests.support.queues import Connection, connect, refused, rows, value
 from tests.support.serial import (
@@ -27,9 +27,7 @@ from tests.support.serial import (
     stored,
 )
 
-Another = Callable[[], Connection]
 AnyServer = EmbeddedPostgres | DebianPostgres
-_numbers = count(1)
 
 
 def fill(db: Connection) -> None:
@@ -51,15 +49,7 @@ def check_filled(db: Connection) -> None:
     assert remove(db, 2) + remove(db) == ["b", "c", "d", "e"]
 
 
-def test_installing_again_loses_nothing(db: Connection) -> None:
-    fill(db)
-    db.execute(addon_sql("qgres"))
-    db.execute(INSTALL_SQL.read_bytes())
-    db.execute(addon_sql("qgres"))
-    check_filled(db)
-
-
-def test_installing_again_does_not_wait_for_open_transactions(
+def test_installing_again_loses_nothing_and_waits_for_no_open_transaction(
     db: Connection, another: Another
 ) -> None:
     fill(db)
@@ -73,35 +63,33 @@ def test_installing_again_does_not_wait_for_open_transactions(
     db.execute(addon_sql("qgres"))
     for connection in (publisher, consumer, remover):
         connection.execute("rollback")
+    db.execute(INSTALL_SQL.read_bytes())
+    db.execute(addon_sql("qgres"))
     check_filled(db)
 
 
-def test_the_owner_of_a_database_installs_it(server: Server, db: Connection) -> None:
-    """Nothing needs a superuser or an extension."""
-    with owned_database(server, "nocreaterole") as owned, connect(owned.owner_url) as owner:
-        for file in (INSTALL_SQL.read_bytes(), addon_sql("qgres")):
-            owner.execute(file)
-        fill(owner)
-        check_filled(owner)
-
-
-@pytest.mark.parametrize(
-    "leave", ["select qgres.consume('sp', 'slow')", "select qgres.\"Remove\"('sr')", "select 1"]
-)
-def test_unread_entries_keep_an_uninstall_from_happening(db: Connection, leave: str) -> None:
+def test_unread_entries_keep_an_uninstall_from_happening(db: Connection) -> None:
     fill(db)
-    rows(db, leave)
-    for call in ("qgres.uninstall()", "pgque.uninstall()"):
-        with refused("PQ020", "entries that were not read yet", "qgres.uninstall(true)"):
-            value(db, f"select {call}")
+    for read in ("select qgres.consume('sp', 'slow')", "select qgres.\"Remove\"('sr')", "select 1"):
+        with db.transaction(force_rollback=True):
+            rows(db, read)
+            for call in ("qgres.uninstall()", "pgque.uninstall()"):
+                with (
+                    refused("PQ020", "entries that were not read yet", "qgres.uninstall(true)"),
+                    db.transaction(),
+                ):
+                    value(db, f"select {call}")
     assert value(db, "select count(*) from qgres.queue") == 2
 
 
-@pytest.mark.parametrize("call", ["qgres.uninstall()", "pgque.uninstall()"])
+@pytest.mark.parametrize(
+    "call", ["qgres.uninstall()", "pgque.uninstall()", "qgres.uninstall(true)"]
+)
 def test_an_uninstall_leaves_the_roles_only(db: Connection, call: str) -> None:
     fill(db)
-    numbers(db, "slow")
-    remove(db)
+    if "true" not in call:
+        numbers(db, "slow")
+        remove(db)
     value(db, f"select {call}::text")
     assert value(db, "select to_regnamespace('qgres')") is None
     left = rows(db, "select rolname from pg_roles where rolname = any(%s)", list(ROLES))
@@ -110,12 +98,6 @@ def test_an_uninstall_leaves_the_roles_only(db: Connection, call: str) -> None:
         assert value(db, "select count(*) from pgque.addon") == 0
         db.execute(addon_sql("qgres"))
         fill(db)
-
-
-def test_force_uninstalls_with_unread_entries(db: Connection) -> None:
-    fill(db)
-    value(db, "select qgres.uninstall(true)::text")
-    assert value(db, "select to_regnamespace('qgres')") is None
 
 
 @pytest.fixture(scope="module")
@@ -128,33 +110,26 @@ def new_cluster() -> Iterator[AnyServer]:
         yield server
 
 
-Restore = Callable[..., Connection]
+Restore = Callable[[], Connection]
 
 
 @pytest.fixture
 def restore(
     server: AnyServer, new_cluster: AnyServer, database_url: str, tmp_path: Path
 ) -> Iterator[Restore]:
-    """Dumps the test's database and restores it into a cluster; connects to the result."""
-    opened: list[tuple[AnyServer, str, Connection]] = []
+    """Dumps the test's database and restores it into a new cluster; connects to the result."""
+    with ExitStack() as stack:
 
-    def run(into: AnyServer = new_cluster) -> Connection:
-        name = f"serial_restored_{next(_numbers)}"
-        administer(into, f"create database {name}")
-        dump = tmp_path / f"{name}.dump"
-        command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
-        subprocess.run(command, check=True)
-        url = into.database_url(name)
-        subprocess.run(
-            [into.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump], check=True
-        )
-        opened.append((into, name, connect(url)))
-        return opened[-1][2]
+        def run() -> Connection:
+            url = stack.enter_context(empty_database(new_cluster))
+            dump = tmp_path / "dump"
+            command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
+            subprocess.run(command, check=True)
+            command = [new_cluster.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump]
+            subprocess.run(command, check=True)
+            return stack.enter_context(connect(url))
 
-    yield run
-    for cluster, name, connection in opened:
-        connection.close()
-        administer(cluster, f"drop database {name} with (force)")
+        yield run
 
 
 @pytest.fixture
@@ -170,7 +145,12 @@ def old_ids(db: Connection) -> Connection:
 def test_a_restored_database_goes_on_where_it_was(
     old_ids: Connection, restore: Restore, first: str
 ) -> None:
-    fill(old_ids)
+    db = old_ids
+    fill(db)
+    make_sr(db, "own")
+    with db.transaction():
+        add(db, "a", "b", "c", queue="own")
+        assert remove(db, 2, queue="own") == ["a", "b"]
     restored = restore()
     if first == "remove":
         assert len(remove(restored, 1)) == 1
@@ -180,6 +160,7 @@ def test_a_restored_database_goes_on_where_it_was(
         assert (numbers(restored, "fast"), numbers(restored, "slow")) == ([5], [2, 3, 4, 5])
     else:
         check_filled(restored)
+    assert remove(restored, queue="own") == ["c"]
     rotate(restored)
     rotate(restored)
     assert stored(restored, 2) == 0
@@ -209,16 +190,6 @@ def test_a_dump_may_be_taken_between_all_steps_of_rotation(
     assert steps >= 3
 
 
-def test_own_removals_of_a_transaction_are_not_restored(
-    old_ids: Connection, restore: Restore
-) -> None:
-    make_sr(old_ids)
-    with old_ids.transaction():
-        add(old_ids, "a", "b", "c")
-        assert remove(old_ids, 2) == ["a", "b"]
-    assert remove(restore()) == ["c"]
-
-
 def test_a_snapshot_older_than_rotation_still_sees_what_it_needs(
     db: Connection, another: Another
 ) -> None:
@@ -227,9 +198,7 @@ def test_a_snapshot_older_than_rotation_still_sees_what_it_needs(
     make_sr(db)
     publish(db, "a")
     add(db, "a")
-    snapshot = another()
-    snapshot.execute("begin isolation level repeatable read")
-    value(snapshot, "select count(*) from qgres.queue")
+    snapshot = with_snapshot(another())
     numbers(db)
     remove(db)
     rotate(db)

@@ -1,7 +1,5 @@
 """Each role may do its part and no more; nobody reads or changes the tables."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.logins import as_login
@@ -9,6 +7,42 @@ from tests.support.queues import Connection, connect, refused, rows, value
 from tests.support.serial import ROLES, add, make_sp, make_sr, publish
 
 MANAGE, INSERT, DELETE = ROLES
+PUBLIC = "public"
+READER = "pgque_reader"
+FORMS = [
+    f"{queue},{parts}"
+    for queue in ("integer", "text")
+    for parts in ("bytea,jsonb,text", "bytea", "jsonb", "text")
+]
+# signature: volatility, strict, security definer, who may call it
+FUNCTIONS = {
+    "queue_entry(bytea,jsonb,text)": ("i", False, False, PUBLIC),
+    "_queue_type__sanitize(text)": ("s", True, False, PUBLIC),
+    "queue__create(text,queue_type)": ("v", False, True, MANAGE),
+    "queue__create(text,text)": ("v", False, False, PUBLIC),
+    "queue__get(text)": ("s", False, False, PUBLIC),
+    "queue__get(integer)": ("s", False, False, PUBLIC),
+    "queue__get_id(text)": ("s", False, False, PUBLIC),
+    "consumer__register(text,text)": ("v", False, True, DELETE),
+    "consumer__drop(text,text)": ("v", False, True, DELETE),
+    '"_Publish"(integer,queue_entry)': ("v", False, True, INSERT),
+    **{f'"Publish"({form})': ("v", False, False, PUBLIC) for form in FORMS},
+    "consume(integer,text,integer)": ("v", False, True, DELETE),
+    "consume(text,text,integer)": ("v", False, False, DELETE),
+    "_add(integer,queue_entry)": ("v", False, True, INSERT),
+    **{f"add({form})": ("v", False, False, PUBLIC) for form in FORMS},
+    '"Remove"(integer,integer)': ("v", False, True, DELETE),
+    '"Remove"(text,integer)': ("v", False, False, DELETE),
+    "queue__drop(integer,boolean)": ("v", False, True, MANAGE),
+    "queue__drop(text,boolean)": ("v", False, False, PUBLIC),
+    "log_queue(text)": ("v", False, True, MANAGE),
+    "unlog_queue(text)": ("v", False, True, MANAGE),
+    "logged_as(text)": ("s", False, True, READER),
+    "queue__create(text,text,integer)": ("v", False, True, MANAGE),
+    "queue__partition(text,text)": ("s", False, True, PUBLIC),
+    '"Publish"(text,text,bytea,jsonb,text)': ("v", False, False, PUBLIC),
+    "maint()": ("v", False, True, MANAGE),
+}
 CALLS = {
     "queue__create('new', 'SP')": MANAGE,
     "queue__create('new', 'Serial Remover'::qgres.queue_type)": MANAGE,
@@ -26,6 +60,13 @@ CALLS = {
     "consumer__drop('sp', 'c')": DELETE,
     "consume('sp', 'c')": DELETE,
     "\"Remove\"('sr')": DELETE,
+    "uninstall(true)": None,
+    **{
+        f"{function} from qgres._queue q": None
+        for function in (
+            *("_floor(q)", "_adopt(q.queue_id)", "_rotate(q.queue_id, true)", "_empty_half(q)"),
+        )
+    },
 }
 
 
@@ -38,22 +79,61 @@ def queues(db: Connection) -> Connection:
     return db
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_call_needs_its_role(queues: Connection, database_url: str, call: str) -> None:
-    admins = ["pgque_admin"] if CALLS[call] != MANAGE else []
-    others = [role for role in (*ROLES, *admins) if role != CALLS[call]]
-    with connect(as_login(database_url, *others)) as stranger, refused("42501"):
-        rows(stranger, f"select qgres.{call}")
-    with connect(as_login(database_url, CALLS[call])) as member:
-        assert rows(member, f"select qgres.{call}")
+def test_functions_have_the_attributes_and_grants_that_callers_expect(queues: Connection) -> None:
+    queues.execute("set search_path = qgres, pg_catalog")
+    found = rows(
+        queues,
+        "select oid::regprocedure::text, provolatile::text, proisstrict, prosecdef, coalesce(("
+        "  select array_agg(distinct case grantee when 0 then 'public'"
+        "                            else grantee::regrole::text end)"
+        "  from aclexplode(proacl) where grantee <> proowner), '{}')"
+        " from pg_proc where pronamespace = 'qgres'::regnamespace",
+    )
+    expected = {
+        signature: (*attributes, {role, "pgque_admin"} if role in (MANAGE, READER) else {role})
+        for signature, (*attributes, role) in FUNCTIONS.items()
+    }
+    granted = {name: (*attributes, set(roles)) for name, *attributes, roles in found if roles}
+    assert granted == expected
+    relations = rows(
+        queues,
+        "select relname::text, privilege_type from pg_class cross join aclexplode(relacl)"
+        " where relnamespace = 'qgres'::regnamespace and grantee <> relowner",
+    )
+    assert relations == [("queue", "SELECT")]
 
 
-@pytest.mark.parametrize("call", [call for call, role in CALLS.items() if role == MANAGE])
-def test_an_admin_of_the_queue_manages_serial_queues(
-    queues: Connection, database_url: str, call: str
-) -> None:
-    with connect(as_login(database_url, "pgque_admin")) as admin:
-        assert rows(admin, f"select qgres.{call}")
+def test_results_have_the_documented_columns(db: Connection) -> None:
+    columns = rows(
+        db,
+        "select attname::text, atttypid::regtype::text from pg_attribute"
+        " where attrelid = 'qgres.queue'::regclass and attnum > 0 order by attnum",
+    )
+    names, types = zip(*columns, strict=True)
+    assert names == ("queue_id", "queue_name", "queue_type")
+    assert types == ("integer", "text", "qgres.queue_type")
+    sql = (
+        "select distinct proargnames[array_length(proargnames, 1) - 2:] from pg_proc"
+        " where pronamespace = 'qgres'::regnamespace and proname in ('consume', 'Remove')"
+    )
+    assert rows(db, sql) == [(["bytea", "jsonb", "text"],)]
+    first = (
+        "select proargnames[4] from pg_proc where oid = 'qgres.consume(int,text,int)'::regprocedure"
+    )
+    assert value(db, first) == "sequence_number"
+
+
+@pytest.mark.parametrize("role", [*ROLES, "pgque_admin"])
+def test_a_role_does_its_part_and_no_more(queues: Connection, database_url: str, role: str) -> None:
+    part = MANAGE if role == "pgque_admin" else role
+    with connect(as_login(database_url, role)) as member:
+        for call, needed in CALLS.items():
+            with member.transaction(force_rollback=True):
+                if needed == part:
+                    assert rows(member, f"select qgres.{call}"), call
+                    continue
+                with refused("42501"):
+                    rows(member, f"select qgres.{call}")
 
 
 def test_anybody_may_look_queues_up(queues: Connection, database_url: str) -> None:
@@ -75,17 +155,6 @@ def test_nobody_reads_or_writes_the_tables(queues: Connection, database_url: str
             for statement in ("select * from", "delete from", "truncate"):
                 with refused("42501", "permission denied"):
                     member.execute(f"{statement} {relation}".encode())
-
-
-def test_internal_functions_are_closed(
-    queues: Connection, database_url: str, another: Callable[[], Connection]
-) -> None:
-    functions = ("_floor(q)", "_adopt(q.queue_id)", "_rotate(q.queue_id, true)", "_empty_half(q)")
-    for function in functions:
-        with connect(as_login(database_url, *ROLES)) as member, refused("42501"):
-            rows(member, f"select qgres.{function} from qgres._queue q")
-    with connect(as_login(database_url, *ROLES)) as member, refused("42501", "uninstall"):
-        rows(member, "select qgres.uninstall(true)")
 
 
 def test_objects_in_the_callers_schema_are_not_used(queues: Connection, database_url: str) -> None:

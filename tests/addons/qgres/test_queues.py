@@ -1,0 +1,348 @@
+"""What callers of Qgres rely on: each behaviour that its own tests check, against this engine."""
+
+import pytest
+
+from pgque_dagster import PgqueResource
+from pgque_dagster.client import DatabaseError
+from tests.addons.conftest import Another, Blocked, begun
+from tests.support.logins import as_login
+from tests.support.queues import Connection, connect, drain, refused, rows, tick, value
+from tests.support.serial import (
+    add,
+    consume,
+    make_sp,
+    make_sr,
+    numbers,
+    publish,
+    remove,
+    stored,
+)
+
+SP, SR = "Serial Publisher", "Serial Remover"
+HEX = "0xdeadbeef"
+FULL = (HEX.encode(), {"key": "jsonb"}, "text")
+NOTHING = (None, None, None)
+PARTS = [(FULL[0], None, None), (None, FULL[1], None), (None, None, FULL[2])]
+LITERALS = [f"'{HEX}'::bytea", """'{"key":"jsonb"}'::jsonb""", "'text'::text"]
+# By each form of a function: four entries without and four with values.
+FORMS = ["null, null, null", "null::bytea", "null::jsonb", "null::text"]
+FORMS += [", ".join(LITERALS), *LITERALS]
+KEYS = [f"key{nr}" for nr in range(20)]
+
+
+def test_an_entry_is_made_of_named_parts(db: Connection) -> None:
+    made = 'qgres.queue_entry(bytea := %s, jsonb := \'{"key": "jsonb"}\', text := %s)'
+    assert rows(db, f"select ({made}).*", HEX.encode(), "text") == [FULL]
+    assert rows(db, "select (qgres.queue_entry()).*") == [NOTHING]
+
+
+def test_types_are_read_in_any_case(db: Connection) -> None:
+    for name, kind in (("SP", SP), (SP, SP), ("SR", SR), (SR, SR)):
+        for spelled in (name, name.lower(), name.upper()):
+            assert value(db, "select qgres._queue_type__sanitize(%s)::text", spelled) == kind
+    assert value(db, "select qgres._queue_type__sanitize(null)") is None
+
+
+def test_queues_are_created_and_found_by_id_and_by_name_in_any_case(db: Connection) -> None:
+    value(db, "select qgres.queue__create('A', 'SP')")
+    value(db, "select qgres.queue__create('B', 'Serial Remover'::qgres.queue_type)")
+    listed = rows(db, "select * from qgres.queue order by 1")
+    assert [row[1:] for row in listed] == [("A", SP), ("B", SR)]
+    for row in listed:
+        assert rows(db, "select * from qgres.queue__get(%s::int)", row[0]) == [row]
+        assert rows(db, "select * from qgres.queue__get(%s)", row[1].lower()) == [row]
+        assert value(db, "select qgres.queue__get_id(%s)", row[1].lower()) == row[0]
+    with refused("23505", 'queue "a" already exists', "case-insensitive"):
+        value(db, "select qgres.queue__create('a', 'sr')")
+
+
+def test_wrong_calls_are_refused_and_lose_nothing(db: Connection) -> None:
+    make_sp(db)
+    make_sr(db)
+    publish(db, "a")
+    add(db, "a")
+    unknown = {"'nowhere'": 'queue "nowhere"', "null::text": 'queue "<NULL>"'}
+    unknown |= {"-999999": "queue_id -999999", "null::int": "queue_id <NULL>"}
+    for queue, named in unknown.items():
+        calls = ["queue__get({})", "queue__drop({})", "consume({}, 'c')", '"Remove"({})']
+        calls += ["\"Publish\"({}, 'a'::text)", "add({}, 'a'::text)"]
+        if queue[0] in "'n" and queue != "null::int":
+            calls += ["queue__get_id({})", "consumer__register({}, 'c')", "consumer__drop({}, 'c')"]
+            calls += ["log_queue({})", "unlog_queue({})"]
+        if queue == "-999999":
+            calls += ['"_Publish"({}, qgres.queue_entry())', "_add({}, qgres.queue_entry())"]
+        for call in calls:
+            with refused("P0002", f"{named} does not exist"):
+                rows(db, f"select qgres.{call.format(queue)}")
+    for call, sqlstate, *words in (
+        ("queue__create(null, 'SP')", "23502", "the name of the queue is null"),
+        ("queue__create('q', null::text)", "23502", "the type of the queue is null"),
+        ("queue__create('q', 'XY')", "22P02", "invalid input value for enum"),
+        ("consumer__register('sp', null)", "23502", "the name of the consumer is null"),
+        ("consumer__register('sp', 'C')", "23505", '"C" on queue "sp" already', "case-insensitive"),
+        ("consumer__register('sr', 'c')", "22023", 'registered on "Serial Publisher" queues'),
+        ("consumer__drop('sr', 'c')", "22023", 'dropped on "Serial Publisher" queues'),
+        (
+            "consumer__drop('sp', null)",
+            "P0002",
+            'consumer "<NULL>" on queue "sp" is not registered',
+        ),
+        ("consume('sp', null)", "P0002", "consumer does not exist"),
+        ("consume('sp', 'x')", "P0002", "consumer does not exist", "consumer__register"),
+        ("consume('sp', 'c', -1)", "2201W", "row_limit must not be negative, it is -1"),
+        ("consume('sr', 'c')", "22023", "consume() may only", "Serial Publisher", '"Remove"()'),
+        ("\"Remove\"('sr', -1)", "2201W", "row_limit must not be negative, it is -1"),
+        ("\"Remove\"('sp')", "22023", "may only be called on Serial Remover queues", "consume()"),
+        ("\"Publish\"('sr', 'a')", "22023", '"Publish"() may only', "Serial Publisher", "add()"),
+        ("add('sp', 'a')", "P0001", "only valid for Serial Remover queues", '"Publish"()'),
+        ("log_queue('sr')", "22023", "log_queue() may only be called on Serial Publisher queues"),
+        ("unlog_queue('sr')", "22023", "unlog_queue() may only be called on Serial Publisher"),
+    ):
+        with refused(sqlstate, *words):
+            rows(db, f"select qgres.{call}")
+    assert (numbers(db), remove(db)) == ([1], ["a"])
+
+
+def test_a_limit_of_zero_takes_nothing_and_null_takes_all(db: Connection) -> None:
+    make_sp(db)
+    make_sr(db)
+    publish(db, "a", "b")
+    add(db, "a", "b")
+    assert (numbers(db, limit=0), remove(db, 0)) == ([], [])
+    assert (numbers(db), remove(db)) == ([1, 2], ["a", "b"])
+    value(db, "select qgres.\"Publish\"('sp', 'untyped')")
+    assert rows(db, "select * from qgres.consume('sp', 'c')") == [(3, None, None, "untyped")]
+
+
+def test_names_are_data(db: Connection) -> None:
+    for name in ["a'b", 'a"b', "a;drop table x", "%s%%", "ä€", "a\nb", ""]:
+        make_sp(db, name, consumers=(name,))
+        make_sp(db, f"{name}2")
+        publish(db, name, queue=name)
+        assert rows(db, "select text from qgres.consume(%s, %s)", name, name) == [(name,)]
+        value(db, "select qgres.queue__drop(%s, true)::text", name)
+        assert rows(db, "select queue_name from qgres.queue") == [(f"{name}2",)]
+        value(db, "select qgres.queue__drop(%s, true)::text", f"{name}2")
+
+
+@pytest.mark.parametrize("queue", ["'sp'", "qgres.queue__get_id('sp')"])
+def test_consumers_get_what_was_published_since_they_registered(db: Connection, queue: str) -> None:
+    make_sp(db, consumers=("first",))
+    sent = []
+    for number, form in enumerate(FORMS):
+        if number == 4:
+            value(db, "select qgres.consumer__register('sp', 'second')::text")
+        sent.append(value(db, f'select qgres."Publish"({queue}, {form})'))
+    value(db, "select qgres.consumer__register('sp', 'third')::text")
+    assert sent == list(range(1, 9))
+    call = f"select * from qgres.consume({queue}, %s, %s)"
+    assert rows(db, call, "FIRST", 4) == [(nr, *NOTHING) for nr in range(1, 5)]
+    full = [(nr, *parts) for nr, parts in enumerate([FULL, *PARTS], 5)]
+    assert rows(db, call, "first", None) == full
+    assert rows(db, f"select * from qgres.consume({queue}, 'second')") == full
+    for consumer in ("first", "second", "third"):
+        assert rows(db, call, consumer, None) == []
+    publish(db, "a")
+    assert [numbers(db, each) for each in ("first", "second", "third")] == [[9]] * 3
+    value(db, "select qgres.consumer__drop('SP', 'THIRD')::text")
+    with refused("P0002", "consumer does not exist"):
+        consume(db, "third")
+    with refused("P0002", 'consumer "third" on queue "sp" is not registered'):
+        value(db, "select qgres.consumer__drop('sp', 'third')")
+    assert consume(db, "first") == []
+
+
+@pytest.mark.parametrize("queue", ["'sr'", "qgres.queue__get_id('sr')"])
+def test_removed_entries_are_those_that_were_added(db: Connection, queue: str) -> None:
+    make_sr(db)
+    for form in FORMS:
+        db.execute(f"select qgres.add({queue}, {form})".encode())
+    first = rows(db, f'select * from qgres."Remove"({queue}, 2)')
+    rest = rows(db, f'select * from qgres."Remove"({queue})')
+    expected = [NOTHING] * 4 + [FULL, *PARTS]
+    assert len(first) == 2
+    assert sorted([*first, *rest], key=repr) == sorted(expected, key=repr)
+    assert rows(db, f'select * from qgres."Remove"({queue})') == []
+
+
+def test_an_empty_queue_is_dropped(db: Connection) -> None:
+    for how in ("", ", true", ", false"):
+        make_sp(db)
+        make_sr(db)
+        publish(db, "a")
+        add(db, "a")
+        consume(db)
+        remove(db)
+        value(db, "select qgres.consumer__drop('sp', 'c')::text")
+        for queue in ("SP", "SR"):
+            value(db, f"select qgres.queue__drop('{queue}'{how})::text")
+        assert rows(db, "select * from qgres.queue") == []
+    assert value(db, "select count(*) from pg_tables where tablename ~ '^s[pr]_'") == 0
+
+
+def test_a_queue_with_consumers_or_entries_is_dropped_by_force_alone(db: Connection) -> None:
+    number = make_sp(db)
+    make_sr(db)
+    add(db, "a")
+    with refused("23503", 'queue "sp" still has consumers', "qgres.queue__drop('sp', true)"):
+        value(db, "select qgres.queue__drop('sp')")
+    publish(db, "a", "b")
+    numbers(db, limit=1)
+    value(db, "select qgres.consumer__drop('sp', 'c')::text")
+    with refused("23503", 'queue "sp" still has entries'):
+        value(db, "select qgres.queue__drop(%s::int)", number)
+    with refused("23503", 'queue "sr" still has entries'):
+        value(db, "select qgres.queue__drop('sr')")
+    assert stored(db, number) == 2
+    for queue in ("sp", "sr"):
+        value(db, "select qgres.queue__drop(%s, true)::text", queue)
+    assert rows(db, "select * from qgres.queue") == []
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_one_transaction_sees_what_it_sends(db: Connection, isolation: str) -> None:
+    make_sp(db)
+    make_sr(db)
+    begun(db, isolation)
+    assert publish(db, "a", "b", "c") == [1, 2, 3]
+    assert consume(db, limit=2) == [(1, "a"), (2, "b")]
+    add(db, "a", "b", "c")
+    taken = remove(db, 1) + remove(db, 1)
+    add(db, "d")
+    taken += remove(db, 1)
+    db.execute("commit")
+    assert sorted(taken) == ["a", "b", "c"]
+    assert (consume(db), remove(db)) == ([(3, "c")], ["d"])
+
+
+# A queue with partitions has one order for each key.
+
+
+@pytest.fixture
+def parted(db: Connection) -> Connection:
+    """A database with the queue Orders in four partitions, each with the consumer c."""
+    assert len(rows(db, "select qgres.queue__create('Orders', 'sp', 4)")) == 4
+    for part in range(4):
+        value(db, "select qgres.consumer__register(%s, 'c')::text", f"orders#{part}")
+    return db
+
+
+def publish_by(db: Connection, key: str | None, text: str) -> int:
+    sql = "select qgres.\"Publish\"('orders', %s::text, null, null, %s::text)"
+    number: int = value(db, sql, key, text)
+    return number
+
+
+def test_each_partition_has_its_own_numbers_and_keeps_the_order_of_its_keys(
+    parted: Connection,
+) -> None:
+    for turn in range(3):
+        for key in KEYS:
+            publish_by(parted, key, f"{key}:{turn}")
+    found = [consume(parted, queue=f"Orders#{part}") for part in range(4)]
+    for part in found:
+        assert [number for number, _ in part] == list(range(1, len(part) + 1))
+    texts = [text for part in found for _, text in part]
+    assert sorted(texts) == sorted(f"{key}:{turn}" for key in KEYS for turn in range(3))
+    for key in KEYS:
+        turns = [text for text in texts if text.startswith(f"{key}:")]
+        assert turns == [f"{key}:{turn}" for turn in range(3)]
+        assert sum(any(text in turns for _, text in part) for part in found) == 1
+    assert sum(bool(part) for part in found) > 1
+
+
+def test_publishers_of_two_partitions_do_not_wait(parted: Connection, another: Another) -> None:
+    partition = "select qgres.queue__partition('orders', %s)"
+    first = value(parted, partition, KEYS[0])
+    other_key = next(key for key in KEYS if value(parted, partition, key) != first)
+    with parted.transaction():
+        publish_by(parted, KEYS[0], "a")
+        assert publish_by(another(), other_key, "b") == 1
+    assert value(parted, partition, None) == value(parted, partition, "")
+    assert publish_by(parted, None, "a") > 0
+
+
+def test_publishing_to_a_partition_needs_the_role(parted: Connection, database_url: str) -> None:
+    with connect(as_login(database_url)) as stranger, refused("42501", "_Publish"):
+        publish_by(stranger, "a", "b")
+    with connect(as_login(database_url, "qgres__queue_insert")) as member:
+        assert publish_by(member, "a", "b") == 1
+
+
+def test_wrong_calls_of_queues_with_partitions_are_refused(parted: Connection) -> None:
+    value(parted, "select qgres.queue__create('plain#0', 'SP')")
+    rows(parted, "select qgres.queue__create('One', 'SP', 1)")
+    hint = ("does not exist", "It has partitions", "qgres.queue__partition")
+    four = ('queue "orders" already exists with 4 partitions', '"Orders#0" to "Orders#3"')
+    one = ('queue "one" already exists with 1 partition', '"One#0"')
+    for call, sqlstate, *words in (
+        ("consumer__register('orders', 'd')", "P0002", *hint),
+        ("consume('ORDERS', 'c')", "P0002", *hint),
+        ("\"Publish\"('orders', 'a')", "P0002", *hint),
+        ("queue__create('q', 'SR', 2)", "22023", 'only "Serial Publisher" queues have partitions'),
+        ("queue__create('q', null, 2)", "22023", 'only "Serial Publisher" queues have partitions'),
+        ("queue__create('q', 'SP', 0)", "22023", "partitions must be from 1 to 256, it is 0"),
+        ("queue__create('q', 'SP', 257)", "22023", "from 1 to 256, it is 257"),
+        ("queue__create('q', 'SP', null)", "22023", "from 1 to 256, it is <NULL>"),
+        ("queue__create(null, 'SP', 2)", "23502", "the name of the queue is null"),
+        ("queue__create('ORDERS', 'SP', 2)", "23505", '"ORDERS" already exists with 4 partitions'),
+        ("queue__create('plain', 'SP', 2)", "23505", 'queue "plain#0" already exists'),
+        ("queue__create('PLAIN#0', 'SP', 2)", "23505", 'queue "PLAIN#0" already exists'),
+        ("queue__create('q', 'XY', 2)", "22P02", "invalid input value for enum"),
+        ("queue__partition('plain', 'k')", "P0002", 'queue "plain" does not exist'),
+        ("queue__partition(null, 'k')", "P0002", 'queue "<NULL>" does not exist'),
+        *((f"queue__create('orders', '{kind}')", "23505", *four) for kind in ("SP", "SR")),
+        *((f"queue__create('one', '{kind}')", "23505", *one) for kind in ("SP", "SR")),
+    ):
+        with refused(sqlstate, *words):
+            rows(parted, f"select qgres.{call}")
+    assert value(parted, "select count(*) from qgres.queue") == 6
+
+
+def test_the_name_of_partitions_is_free_when_the_last_one_is_dropped(parted: Connection) -> None:
+    for part in range(4):
+        with refused("23505", "with 4 partitions"):
+            make_sp(parted, "orders")
+        value(parted, "select qgres.queue__drop(%s, true)::text", f"orders#{part}")
+    for kind in ("SP", "SR"):
+        value(parted, "select qgres.queue__create('Orders', %s)", kind)
+        drop = "select qgres.queue__drop('orders')"
+        with refused("23505", 'queue "orders" already exists without partitions', drop):
+            rows(parted, "select qgres.queue__create('orders', 'SP', 8)")
+        assert rows(parted, "select queue_name from qgres.queue") == [("Orders",)]
+        value(parted, f"{drop}::text")
+    assert len(rows(parted, "select qgres.queue__create('orders', 'SP', 8)")) == 8
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        ("'Orders', 'SP', 2", "'orders', 'SP'", "with 2 partitions"),
+        ("'Orders', 'SP'", "'orders', 'SP', 2", "without partitions"),
+        ("'Orders', 'SP', 2", "'orders', 'SP', 3", "with 2 partitions"),
+    ],
+)
+def test_two_sessions_that_create_both_are_told_apart(
+    db: Connection, blocked: Blocked, first: str, second: str, text: str
+) -> None:
+    with db.transaction():
+        rows(db, f"select qgres.queue__create({first})")
+        creating = blocked(rows, f"select qgres.queue__create({second})")
+    with refused("23505", text):
+        creating.result()
+
+
+def test_the_resource_logs_partitions_that_are_named_each(
+    parted: Connection, database_url: str
+) -> None:
+    parts = [f"Orders#{part}" for part in range(4)]
+    with pytest.raises(DatabaseError, match='"orders" already exists with 4 partitions') as error:
+        PgqueResource(url=database_url, serial_queues=["orders"]).database_url()
+    assert '"Orders#0" to "Orders#3"' in str(error.value)
+    consumers = {f"qgres.{part}": ["c"] for part in parts}
+    PgqueResource(url=database_url, serial_queues=parts, consumers=consumers).database_url()
+    for key in KEYS:
+        publish_by(parted, key, key)
+    for log in consumers:
+        tick(parted, log)
+    assert sorted(text for log in consumers for text in drain(parted, log)) == sorted(KEYS)
