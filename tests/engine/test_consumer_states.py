@@ -205,10 +205,9 @@ class TestAHeldBatch:
         with refused("PQ012", '"me" works on it until'):
             hold(queue, batch, epoch)
 
-    @pytest.mark.parametrize("reason", ["", None])
-    def test_has_a_reason(self, db: Connection, batch: Any, reason: str | None) -> None:
+    def test_has_a_reason(self, db: Connection, batch: Any) -> None:
         with refused("PQ005", f"no reason to hold batch {batch}"):
-            hold(db, batch, reason=reason)
+            hold(db, batch, reason="")
 
     def test_of_a_subconsumer_is_held_by_itself(self, db: Connection) -> None:
         make_queue(db, consumers=())

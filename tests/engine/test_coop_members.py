@@ -73,26 +73,11 @@ class TestRegistering:
         with refused("PQ015", "c.w1"):
             register(db, "x", consumer="c.w1", convert=True)
 
-    @pytest.mark.parametrize("names", [("c", ""), ("c", None), ("", "w"), (None, "w")])
-    def test_names_are_needed(self, db: Connection, names: tuple[str | None, str | None]) -> None:
+    @pytest.mark.parametrize("names", [("c", ""), ("", "w")])
+    def test_names_are_needed(self, db: Connection, names: tuple[str, str]) -> None:
         make_queue(db)
         with refused("PQ005", "subconsumer"):
             value(db, "select pgque.register_subconsumer('q', %s, %s)", *names)
-
-    @pytest.mark.parametrize(
-        "call",
-        [
-            "register_subconsumer(%s, 'c', 'w')",
-            "subscribe_subconsumer(%s, 'c', 'w')",
-            "next_batch(%s, 'c', 'w', null)",
-            "next_batch_custom(%s, 'c', 'w', null, null, null, null)",
-            "receive_coop(%s, 'c', 'w')",
-        ],
-    )
-    def test_a_queue_is_needed(self, db: Connection, call: str) -> None:
-        for queue, code in ((None, "PQ005"), ("nosuch", "PQ001")):
-            with refused(code):
-                rows(db, f"select pgque.{call}", queue)
 
     @pytest.mark.parametrize("name", ["it's", "a;drop schema pgque", "%s %I", "ü ☃", "x" * 300])
     def test_any_name_works(self, db: Connection, name: str) -> None:

@@ -160,7 +160,7 @@ class TestOwnTicks:
         assert (value(db, "select pgque.ticker()"), last_tick(db)) == (1, 2)
 
     def test_the_period_is_what_the_loop_reads(self, db: Connection) -> None:
-        for period in (0, 1001, -1, None):
+        for period in (0, 1001):
             with refused("PQ005", "1 to 1000"):
                 value(db, "select pgque.set_tick_period_ms(%s)", period)
         for period in (1, 1000, 250):
