@@ -1,7 +1,5 @@
 """A range of ticks as a batch: the position follows the reader's record, and never goes back."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +14,6 @@ from tests.support.queues import (
     make_queue,
     next_batch,
     payloads,
-    queue_id,
     refused,
     rotate,
     rows,
@@ -24,8 +21,8 @@ from tests.support.queues import (
     stored_payloads,
     tick,
     value,
-    wait_until_blocked,
 )
+from tests.support.races import Another, race
 
 
 class Claim(NamedTuple):
@@ -39,14 +36,9 @@ class Claim(NamedTuple):
 def claim(db: Connection, *ticks: int | None, owner: str = "me", **more: Any) -> Claim:
     named = "".join(f", {name} => %s" for name in ("i_from_tick", "i_to_tick")[: len(ticks)])
     named += "".join(f", {name} => %s" for name in more)
-    (row,) = rows(
-        db,
-        "select batch_id, epoch, prev_tick_id, cur_tick_id, registration_id"
-        f" from pgque.claim_ticks('q', 'c', %s{named})",
-        owner,
-        *ticks,
-        *more.values(),
-    )
+    columns = "batch_id, epoch, prev_tick_id, cur_tick_id, registration_id"
+    sql = f"select {columns} from pgque.claim_ticks('q', 'c', %s{named})"
+    (row,) = rows(db, sql, owner, *ticks, *more.values())
     return Claim(*row)
 
 
@@ -67,35 +59,26 @@ def ticks(db: Connection) -> list[int]:
     return [position(db), *(send_and_tick(db, text) for text in ("a", "b", "c"))]
 
 
-def test_a_range_of_ticks_holds_their_events_and_no_others(
+def test_a_range_of_ticks_holds_their_events_and_finishes_what_lies_before(
     db: Connection, ticks: list[int]
 ) -> None:
     claimed = claim(db, ticks[1], ticks[3])
-
     assert payloads(db, claimed.batch) == ["b", "c"]
     assert (claimed.start, claimed.end) == (ticks[1], ticks[3])
+    assert position(db) == ticks[1]
 
 
-def test_what_lies_before_the_range_is_finished(db: Connection, ticks: list[int]) -> None:
-    claim(db, ticks[2], ticks[3])
-
-    assert position(db) == ticks[2]
-
-
-def test_the_same_range_again_is_the_same_batch(db: Connection, ticks: list[int]) -> None:
+def test_the_same_range_again_is_the_same_batch_and_another_range_another(
+    db: Connection, ticks: list[int]
+) -> None:
+    cutoff = "select event_cutoff from pgque.subscription"
     value(db, "select pgque.set_queue_config('q', 'event_ttl', '1 hour')")
     first = claim(db, ticks[0], ticks[2])
-    before = value(db, "select event_cutoff from pgque.subscription")
-    again = claim(db, ticks[0], ticks[2])
+    before = value(db, cutoff)
+    assert claim(db, ticks[0], ticks[2]).batch == first.batch
+    assert value(db, cutoff) == before is not None
 
-    assert again.batch == first.batch
-    assert value(db, "select event_cutoff from pgque.subscription") == before is not None
-
-
-def test_another_range_is_another_batch(db: Connection, ticks: list[int]) -> None:
-    first = claim(db, ticks[0], ticks[2])
     second = claim(db, ticks[0], ticks[1])
-
     assert payloads(db, second.batch) == ["a"]
     with refused("PQ003", str(first.batch)):
         events(db, first.batch)
@@ -104,83 +87,91 @@ def test_another_range_is_another_batch(db: Connection, ticks: list[int]) -> Non
 def test_a_claim_without_ticks_leaves_an_open_batch_as_it_is(
     db: Connection, ticks: list[int]
 ) -> None:
-    opened = next_batch(db)
-
-    assert claim(db).batch == opened
+    assert next_batch(db) == claim(db).batch
 
 
 def test_the_same_tick_twice_holds_the_consumer_with_an_empty_batch(
     db: Connection, ticks: list[int]
 ) -> None:
     claimed = claim(db, ticks[1], ticks[1])
-
     assert events(db, claimed.batch) == []
     with refused("PQ004", '"me"'):
         next_batch(db)
 
 
-def test_a_live_lease_keeps_others_out(db: Connection, ticks: list[int]) -> None:
-    claim(db, ticks[0], ticks[1])
+class TestLease:
+    def test_a_live_one_keeps_others_out(self, db: Connection, ticks: list[int]) -> None:
+        claim(db, ticks[0], ticks[1])
+        with refused("PQ004", '"me"', "until"):
+            claim(db, ticks[0], ticks[1], owner="rival")
 
-    with refused("PQ004", '"me"', "until"):
-        claim(db, ticks[0], ticks[1], owner="rival")
+    def test_a_holder_goes_on_under_his_epoch(self, db: Connection, ticks: list[int]) -> None:
+        first = claim(db, ticks[0], ticks[1])
+        second = claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
+        assert second.epoch == first.epoch
+        assert payloads(db, second.batch) == ["b"]
 
+    def test_one_that_ran_out_is_taken_over_and_the_zombie_cannot_go_on(
+        self, db: Connection, ticks: list[int]
+    ) -> None:
+        zombie = claim(db, ticks[0], ticks[1], i_ttl="1 microsecond", owner="zombie")
+        heir = claim(db, ticks[0], ticks[1], owner="heir")
+        assert (heir.batch, heir.epoch) == (zombie.batch, zombie.epoch + 1)
+        value(db, "select pgque.release_batch(%s, 'heir', %s)", heir.batch, heir.epoch)
 
-def test_a_lease_that_ran_out_is_taken_over_with_the_same_batch(
-    db: Connection, ticks: list[int]
-) -> None:
-    dead = claim(db, ticks[0], ticks[2], i_ttl="1 microsecond", owner="dead")
-    heir = claim(db, ticks[0], ticks[2], owner="heir")
+        with refused("PQ012", "zombie"):
+            claim(db, ticks[1], ticks[2], owner="zombie", i_epoch=zombie.epoch)
+        assert position(db) == ticks[0]
 
-    assert heir.batch == dead.batch
-    assert heir.epoch == dead.epoch + 1
+    def test_a_holder_whose_batch_somebody_finished_is_told(
+        self, db: Connection, ticks: list[int]
+    ) -> None:
+        first = claim(db, ticks[0], ticks[1], i_ttl="1 microsecond")
+        finish(db, first.batch)
+        with refused("PQ012", "q/c", "somebody else"):
+            claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
 
-
-def test_a_holder_goes_on_under_his_epoch(db: Connection, ticks: list[int]) -> None:
-    first = claim(db, ticks[0], ticks[1])
-    second = claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
-
-    assert second.epoch == first.epoch
-    assert payloads(db, second.batch) == ["b"]
-
-
-def test_a_zombie_cannot_go_on_after_a_takeover(db: Connection, ticks: list[int]) -> None:
-    zombie = claim(db, ticks[0], ticks[1], i_ttl="1 microsecond", owner="zombie")
-    heir = claim(db, ticks[0], ticks[1], owner="heir")
-    value(db, "select pgque.release_batch(%s, 'heir', %s)", heir.batch, heir.epoch)
-
-    with refused("PQ012", "zombie"):
-        claim(db, ticks[1], ticks[2], owner="zombie", i_epoch=zombie.epoch)
-    assert position(db) == ticks[0]
-
-
-def test_a_holder_whose_batch_somebody_finished_is_told(db: Connection, ticks: list[int]) -> None:
-    first = claim(db, ticks[0], ticks[1], i_ttl="1 microsecond")
-    finish(db, first.batch)
-
-    with refused("PQ012", "q/c", "somebody else"):
-        claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
-
-
-def test_a_range_before_the_position_is_refused(db: Connection, ticks: list[int]) -> None:
-    claim(db, ticks[2], ticks[3])
-
-    with refused("PQ023", f"has finished tick {ticks[2]}", f"tick {ticks[0]}"):
-        claim(db, ticks[0], ticks[3])
-    assert position(db) == ticks[2]
+    def test_of_two_newcomers_at_once_one_is_refused(
+        self, db: Connection, ticks: list[int], another: Another
+    ) -> None:
+        _, late = race(
+            another, lambda one: claim(one, owner="first"), lambda two: claim(two, owner="second")
+        )
+        with refused("PQ004", '"first"'):
+            late.result()
 
 
-@pytest.mark.parametrize("offsets", [(0, 100), (100, 100)])
-def test_ticks_that_do_not_exist_are_refused(
-    db: Connection, ticks: list[int], offsets: tuple[int, int]
-) -> None:
-    with refused("PQ023", "its last one is", str(ticks[3])):
-        claim(db, *(ticks[0] + offset for offset in offsets))
+class TestRefused:
+    def test_is_a_range_before_the_position(self, db: Connection, ticks: list[int]) -> None:
+        claim(db, ticks[2], ticks[3])
+        with refused("PQ023", f"has finished tick {ticks[2]}", f"tick {ticks[0]}"):
+            claim(db, ticks[0], ticks[3])
+        assert position(db) == ticks[2]
 
+    def test_are_ticks_that_do_not_exist_or_are_of_another_queue(
+        self, db: Connection, ticks: list[int]
+    ) -> None:
+        make_queue(db, "other", ("c",))
+        for _ in range(20):
+            tick(db, "other")
+        start = ticks[0]
+        for end in (start + 100, last_tick(db, "other")):
+            with refused("PQ023", "its last one is", str(ticks[3])):
+                claim(db, start, end)
+        with refused("PQ023", "its last one is", str(ticks[3])):
+            claim(db, start + 100, start + 100)
 
-def test_a_range_backwards_is_refused(db: Connection, ticks: list[int]) -> None:
-    with refused("PQ005", "earlier"):
-        claim(db, ticks[2], ticks[1])
+    def test_is_a_range_backwards(self, db: Connection, ticks: list[int]) -> None:
+        with refused("PQ005", "earlier"):
+            claim(db, ticks[2], ticks[1])
+
+    def test_is_a_shared_consumer(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        value(db, "select pgque.register_subconsumer('q', 'c', 'worker')")
+        with refused("PQ015"):
+            claim(db)
+        with refused("PQ015"):
+            value(db, "select pgque.next_tick('q', 'c')")
 
 
 def test_a_consumer_registered_anew_has_another_registration(
@@ -191,34 +182,7 @@ def test_a_consumer_registered_anew_has_another_registration(
     with refused("PQ002", '"c"'):
         claim(db, i_epoch=before.epoch)
     value(db, "select pgque.register_consumer('q', 'c')")
-
     assert claim(db).registration != before.registration
-
-
-def test_a_shared_consumer_is_refused(db: Connection) -> None:
-    make_queue(db, consumers=())
-    value(db, "select pgque.register_subconsumer('q', 'c', 'worker')")
-
-    with refused("PQ015"):
-        claim(db)
-    with refused("PQ015"):
-        value(db, "select pgque.next_tick('q', 'c')")
-
-
-def test_of_two_newcomers_at_once_one_is_refused(
-    db: Connection,
-    ticks: list[int],
-    another: Callable[[], Connection],
-    background: ThreadPoolExecutor,
-) -> None:
-    second = another()
-    with db.transaction():
-        claim(db, owner="first")
-        late = background.submit(claim, second, owner="second")
-        wait_until_blocked(another(), second)
-
-    with refused("PQ004", '"first"'):
-        late.result()
 
 
 def test_rotation_and_compaction_leave_what_the_range_needs(
@@ -228,7 +192,6 @@ def test_rotation_and_compaction_leave_what_the_range_needs(
     for _ in range(4):
         rotate(db)
     compact_ticks(db)
-
     assert {"b", "c"} <= stored_payloads(db)
     assert payloads(db, claimed.batch) == ["b", "c"]
 
@@ -236,7 +199,6 @@ def test_rotation_and_compaction_leave_what_the_range_needs(
 def test_what_follows_a_released_range_is_any_consumers(db: Connection, ticks: list[int]) -> None:
     claimed = claim(db, ticks[2], ticks[2])
     value(db, "select pgque.ack_batch(%s, 'me', %s)", claimed.batch, claimed.epoch)
-
     assert drain(db) == ["c"]
 
 
@@ -249,27 +211,8 @@ def test_the_next_tick_is_the_farthest_within_a_maximum(db: Connection, ticks: l
     assert next_tick(ticks[0], 2) == ticks[2]
     assert next_tick(ticks[1], 1) == ticks[2]
     assert next_tick(ticks[3], None) is None
-
-
-def test_a_tick_with_more_than_the_maximum_comes_alone(db: Connection) -> None:
-    make_queue(db)
-    start = position(db)
     many = send_and_tick(db, *"abcdef")
     send_and_tick(db, "g")
-
-    assert value(db, "select pgque.next_tick('q', 'c', %s, 2)", start) == many
-
-
-def test_no_next_tick_within_no_events(db: Connection, ticks: list[int]) -> None:
+    assert next_tick(ticks[3], 2) == many  # which has more than the maximum, so it comes alone
     with refused("PQ005", "max_count"):
-        value(db, "select pgque.next_tick('q', 'c', null, 0)")
-
-
-def test_ticks_of_another_queue_do_not_count(db: Connection, ticks: list[int]) -> None:
-    make_queue(db, "other", ("c",))
-    for _ in range(20):
-        tick(db, "other")
-
-    with refused("PQ023"):
-        claim(db, ticks[0], last_tick(db, "other"))
-    assert queue_id(db, "other") != queue_id(db)
+        next_tick(None, 0)

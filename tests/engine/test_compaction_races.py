@@ -1,7 +1,7 @@
 """What meets a compaction in READ COMMITTED goes on as if it had not been there."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -20,41 +20,27 @@ from tests.support.queues import (
     send,
     tick,
     value,
-    wait_until_blocked,
 )
-
-Another = Callable[[], Connection]
-
-
-@pytest.fixture
-def compacting(db: Connection, another: Another) -> Connection:
-    """In a transaction that has compacted the positions of queue q and is not committed."""
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    tick(db)
-    bloat_positions(db)
-    other = another()
-    other.execute("begin")
-    assert value(other, "select pgque.maint_compact_positions()") > 0
-    return other
+from tests.support.races import Another, race
 
 
-def answer_after(
-    compaction: Connection,
-    waiting: Connection,
-    watch: Connection,
-    pool: ThreadPoolExecutor,
-    sql: str,
-    reads: bool = False,
+def compact(db: Connection) -> int:
+    dropped: int = value(db, "select pgque.maint_compact_positions()")
+    return dropped
+
+
+def answer_during(
+    another: Another, sql: str, *, reads: bool = False, compact: Any = compact
 ) -> object:
-    """What a call answers that begins during the compaction; if it writes, it ends after it."""
-    answer = pool.submit(value, waiting, sql)
+    """What a call answers that begins during a compaction; if it writes, it ends after it."""
     if not reads:
-        wait_until_blocked(watch, waiting)
-    else:
-        answer.result()
-    compaction.execute("commit")
-    return answer.result()
+        done, answer = race(another, compact, lambda db: value(db, sql))
+        assert done > 0
+        return answer.result()
+    compacting = another()
+    with compacting.transaction(), ThreadPoolExecutor(1) as pool:
+        assert compact(compacting) > 0
+        return pool.submit(value, another(), sql).result()
 
 
 @pytest.mark.parametrize(
@@ -67,15 +53,12 @@ def answer_after(
         ("select count(*) from pgque.get_consumer_info()", True),
     ],
 )
-def test_a_consumer_is_served(
-    db: Connection,
-    another: Another,
-    compacting: Connection,
-    background: ThreadPoolExecutor,
-    call: str,
-    reads: bool,
-) -> None:
-    assert answer_after(compacting, db, another(), background, call, reads) == 1
+def test_a_consumer_is_served(db: Connection, another: Another, call: str, reads: bool) -> None:
+    make_queue(db, rotation_period="1 microsecond")
+    send(db, "a")
+    tick(db)
+    bloat_positions(db)
+    assert answer_during(another, call, reads=reads) == 1
 
 
 @pytest.mark.parametrize(
@@ -88,26 +71,18 @@ def test_a_consumer_is_served(
     ],
 )
 def test_an_open_batch_is_still_open(
-    db: Connection,
-    another: Another,
-    background: ThreadPoolExecutor,
-    call: str,
-    answer: object,
-    reads: bool,
+    db: Connection, another: Another, call: str, answer: object, reads: bool
 ) -> None:
     make_queue(db)
     send(db, "a")
     tick(db)
     assert next_batch(db) == 1
     bloat_positions(db)
-    compaction = another()
-    compaction.execute("begin")
-    value(compaction, "select pgque.maint_compact_positions()")
-    assert answer_after(compaction, db, another(), background, call, reads) == answer
+    assert answer_during(another, call, reads=reads) == answer
 
 
 def test_a_rotation_meanwhile_truncates_nothing_that_a_consumer_needs(
-    db: Connection, another: Another, background: ThreadPoolExecutor
+    db: Connection, another: Another
 ) -> None:
     make_queue(db)
     send(db, "needed")
@@ -115,40 +90,27 @@ def test_a_rotation_meanwhile_truncates_nothing_that_a_consumer_needs(
     rotate(db)
     tick(db)
     bloat_positions(db)
-    compaction = another()
-    compaction.execute("begin")
-    value(compaction, "select pgque.maint_compact_positions()")
-    rotated = answer_after(
-        compaction, db, another(), background, "select pgque.maint_rotate_tables_step1('q')", True
-    )
+    rotate_again = "select pgque.maint_rotate_tables_step1('q')"
     # The table of the needed event stays; rotation takes the other one, which is empty.
-    assert (rotated, drain(db)) == (1, ["needed"])
+    assert (answer_during(another, rotate_again, reads=True), drain(db)) == (1, ["needed"])
 
 
 def test_a_compaction_of_ticks_meanwhile_keeps_what_a_consumer_needs(
-    db: Connection, another: Another, background: ThreadPoolExecutor
+    db: Connection, another: Another
 ) -> None:
     make_queue(db)
     start = last_tick(db)
     bloat_ticks(db)
     bloat_positions(db)
-    compaction = another()
-    compaction.execute("begin")
-    value(compaction, "select pgque.maint_compact_positions()")
-    answer_after(compaction, db, another(), background, "select pgque.maint_compact_ticks()", True)
+    answer_during(another, "select pgque.maint_compact_ticks()", reads=True)
     assert value(db, "select min(tick_id) from pgque.tick") == start
 
 
-def test_a_ticker_that_waited_goes_on_from_the_last_tick(
-    db: Connection, another: Another, background: ThreadPoolExecutor
-) -> None:
+def test_a_ticker_that_waited_goes_on_from_the_last_tick(db: Connection, another: Another) -> None:
     make_queue(db, consumers=(), ticker_idle_period="0")
     bloat_ticks(db)
     newest = last_tick(db)
-    compaction = another()
-    compaction.execute("begin")
-    assert compact_ticks(compaction) > 0
-    made = answer_after(compaction, db, another(), background, "select pgque.ticker()")
+    made = answer_during(another, "select pgque.ticker()", compact=compact_ticks)
     assert (made, last_tick(db)) == (1, newest + 1)
 
 
@@ -161,6 +123,6 @@ def test_a_batch_opened_before_a_compaction_is_finished_after_it(
     batch = next_batch(db)
     read = payloads(db, batch)
     bloat_positions(db)
-    value(another(), "select pgque.maint_compact_positions()")
+    assert compact(another()) > 0
     finish(db, batch)
     assert (read, next_batch(db)) == (["a"], None)

@@ -1,11 +1,13 @@
-"""Many consumers' states in one answer, and giving a whole batch up."""
+"""Many consumers' states in one answer; and batches that are given up or held, whole."""
 
 from typing import Any
 
 import pytest
 
+from tests.support.metrics import health
 from tests.support.queues import (
     Connection,
+    finish,
     make_queue,
     next_batch,
     open_batch,
@@ -16,53 +18,43 @@ from tests.support.queues import (
     tick,
     value,
 )
+from tests.support.workers import register
+
+STATES = "from pgque.consumer_states(%s::text[], %s::text[]"
 
 
-def states(
-    db: Connection, *consumers: tuple[str, str], columns: str = "*", **limits: Any
-) -> list[tuple[Any, ...]]:
+def states(db: Connection, consumers: str, columns: str = "*", **limits: Any) -> list[Any]:
+    """Of consumers, each as queue/consumer."""
+    queues, names = zip(*(each.split("/") for each in consumers.split()), strict=True)
     named = "".join(f", {name} => %s" for name in limits)
-    return rows(
-        db,
-        f"select {columns} from pgque.consumer_states(%s::text[], %s::text[]{named})",
-        [queue for queue, _ in consumers],
-        [consumer for _, consumer in consumers],
-        *limits.values(),
-    )
+    sql = f"select {columns} {STATES}{named})"
+    return rows(db, sql, list(queues), list(names), *limits.values())
 
 
 def state(db: Connection, columns: str, **limits: Any) -> tuple[Any, ...]:
-    (only,) = states(db, ("q", "c"), columns=columns, **limits)
+    (only,) = states(db, "q/c", columns=columns, **limits)
     return only
 
 
 def claim(db: Connection, owner: str = "me", ttl: str = "1 minute") -> tuple[Any, ...]:
-    ((batch, epoch),) = rows(
-        db, "select batch_id, epoch from pgque.claim_batch('q', 'c', %s, %s)", owner, ttl
-    )
+    sql = "select batch_id, epoch from pgque.claim_batch('q', 'c', %s, %s)"
+    ((batch, epoch),) = rows(db, sql, owner, ttl)
     return batch, owner, epoch
 
 
-def give_up(db: Connection, batch: Any, owner: str, epoch: Any) -> int:
-    number: int = value(
-        db, "select pgque.give_up_batch(%s, 'too often', %s, %s)", batch, owner, epoch
-    )
-    return number
+@pytest.fixture
+def queue(db: Connection) -> Connection:
+    """With one batch of two events that nobody has opened."""
+    make_queue(db)
+    send(db, "x", "y")
+    tick(db)
+    return db
 
 
 def test_each_pair_gets_a_row_in_the_order_given(db: Connection) -> None:
     make_queue(db, consumers=("a", "b"))
-
-    found = states(
-        db,
-        ("q", "b"),
-        ("nosuch", "b"),
-        ("q", "nobody"),
-        ("q", "a"),
-        columns="queue_name, consumer_name, queue_exists, sub_role",
-    )
-
-    assert found == [
+    columns = "queue_name, consumer_name, queue_exists, sub_role"
+    assert states(db, "q/b nosuch/b q/nobody q/a", columns) == [
         ("q", "b", True, "normal"),
         ("nosuch", "b", False, None),
         ("q", "nobody", True, None),
@@ -70,28 +62,15 @@ def test_each_pair_gets_a_row_in_the_order_given(db: Connection) -> None:
     ]
 
 
-def test_an_open_batch_is_told_with_its_lease(db: Connection) -> None:
-    make_queue(db)
-    send(db, "x")
-    tick(db)
-    batch, _, _ = claim(db)
-
-    assert state(db, "batch_id, lease_owner, lease_until > now(), is_live, is_due") == (
-        batch,
-        "me",
-        True,
-        True,
-        False,
-    )
+def test_an_open_batch_is_told_with_its_lease(queue: Connection) -> None:
+    batch, _, _ = claim(queue)
+    columns = "batch_id, lease_owner, lease_until > now(), is_live, is_due"
+    assert state(queue, columns) == (batch, "me", True, True, False)
 
 
-def test_a_lease_that_ran_out_is_not_live(db: Connection) -> None:
-    make_queue(db)
-    send(db, "x")
-    tick(db)
-    claim(db, ttl="1 microsecond")
-
-    assert state(db, "lease_owner, is_live") == ("me", False)
+def test_a_lease_that_ran_out_is_not_live(queue: Connection) -> None:
+    claim(queue, ttl="1 microsecond")
+    assert state(queue, "lease_owner, is_live") == ("me", False)
 
 
 def test_a_consumer_is_due_once_a_tick_meets_the_limits(db: Connection) -> None:
@@ -99,18 +78,12 @@ def test_a_consumer_is_due_once_a_tick_meets_the_limits(db: Connection) -> None:
     before = state(db, "is_due")
     send(db, "x", "y")
     tick(db)
-
-    assert before == (False,)
-    assert state(db, "is_due", i_min_count=2) == (True,)
-    assert state(db, "is_due", i_min_count=3) == (False,)
-
-
-def test_looking_opens_nothing(db: Connection) -> None:
-    make_queue(db)
-    send(db, "x")
-    tick(db)
     positions = value(db, "select count(*) from pgque.position_log")
-
+    found = [state(db, "is_due", i_min_count=count) for count in (2, 3)]
+    assert (before, found) == ((False,), [(True,), (False,)])
+    with refused("PQ005", "max_count 0"):
+        state(db, "*", i_max_count=0)
+    # To look opens nothing.
     assert state(db, "batch_id, is_due") == (None, True)
     assert value(db, "select count(*) from pgque.position_log") == positions
 
@@ -118,19 +91,12 @@ def test_looking_opens_nothing(db: Connection) -> None:
 def test_subconsumers_follow_the_consumer_that_they_share(db: Connection) -> None:
     make_queue(db, consumers=("other",))
     for name in ("2", "1"):
-        value(db, "select pgque.register_subconsumer('q', 'c', %s)", name)
+        register(db, name)
     send(db, "x")
     tick(db)
     batch = value(db, "select pgque.next_batch('q', 'c', '2')")
-
-    found = states(
-        db,
-        ("q", "c"),
-        ("q", "other"),
-        columns="consumer_name, subconsumer_name, sub_role, batch_id, is_due",
-    )
-
-    assert found == [
+    columns = "consumer_name, subconsumer_name, sub_role, batch_id, is_due"
+    assert states(db, "q/c q/other", columns) == [
         ("c", None, "coop_main", None, False),
         ("c", "1", "coop_member", None, False),
         ("c", "2", "coop_member", batch, False),
@@ -138,11 +104,10 @@ def test_subconsumers_follow_the_consumer_that_they_share(db: Connection) -> Non
     ]
 
 
-def test_limits_that_no_batch_meets_are_refused(db: Connection) -> None:
-    make_queue(db)
-
-    with refused("PQ005", "max_count 0"):
-        states(db, ("q", "c"), i_max_count=0)
+def test_queues_without_as_many_consumers_are_refused(db: Connection) -> None:
+    for queues, consumers in ((["q"], []), (None, ["c"]), (["q"], None), (None, None)):
+        with refused("PQ005", "consumers"):
+            rows(db, f"select {STATES})", queues, consumers)
 
 
 @pytest.mark.parametrize("texts", [(), ("x",)])
@@ -150,71 +115,124 @@ def test_a_batch_with_an_event_is_told_from_an_empty_one(
     db: Connection, texts: tuple[str, ...]
 ) -> None:
     make_queue(db)
-
     batch = open_batch(db, *texts)
-
     assert value(db, "select pgque.batch_has_events(%s)", batch) is bool(texts)
 
 
-def test_a_batch_that_is_given_up_is_dead_letters_and_acked(db: Connection) -> None:
-    make_queue(db)
-    send(db, "x", "y")
-    tick(db)
+class TestGivingABatchUp:
+    LETTERS = "select ev_data, dl_reason from pgque.dlq_inspect('q') order by 1"
 
-    assert give_up(db, *claim(db)) == 2
+    def give_up(self, db: Connection, *claimed: Any) -> int:
+        number: int = value(db, "select pgque.give_up_batch(%s, 'too often', %s, %s)", *claimed)
+        return number
 
-    assert rows(db, "select ev_data, dl_reason from pgque.dlq_inspect('q') order by 1") == [
-        ("x", "too often"),
-        ("y", "too often"),
-    ]
-    assert next_batch(db) is None
+    def test_makes_dead_letters_and_acks_it(self, queue: Connection) -> None:
+        assert self.give_up(queue, *claim(queue)) == 2
+        assert rows(queue, self.LETTERS) == [("x", "too often"), ("y", "too often")]
+        assert next_batch(queue) is None
+        assert payloads(queue, open_batch(queue, "z")) == ["z"]
 
+    def test_is_the_holders(self, queue: Connection) -> None:
+        lost = claim(queue, "first", ttl="1 microsecond")
+        claim(queue, "second")
+        with refused("PQ012", 'not leased by "first"'):
+            self.give_up(queue, *lost)
+        assert (rows(queue, self.LETTERS), state(queue, "batch_id")) == ([], (lost[0],))
 
-def test_events_after_a_batch_that_was_given_up_are_delivered(db: Connection) -> None:
-    make_queue(db)
-    send(db, "x")
-    tick(db)
-    give_up(db, *claim(db))
+    def test_is_nobodys_without_a_claim(self, queue: Connection) -> None:
+        batch = next_batch(queue)
+        with refused("PQ012", "nobody holds it"):
+            self.give_up(queue, batch, "me", 1)
 
-    assert payloads(db, open_batch(db, "y")) == ["y"]
-
-
-def test_only_the_holder_gives_a_batch_up(db: Connection) -> None:
-    make_queue(db)
-    send(db, "x")
-    tick(db)
-    batch, owner, epoch = claim(db, "first", ttl="1 microsecond")
-    claim(db, "second")
-
-    with refused("PQ012", 'not leased by "first"'):
-        give_up(db, batch, owner, epoch)
-
-    assert rows(db, "select 1 from pgque.dlq_inspect('q')") == []
-    assert state(db, "batch_id") == (batch,)
+    def test_makes_no_dead_letter_of_an_empty_one(self, db: Connection) -> None:
+        make_queue(db)
+        tick(db)
+        assert (self.give_up(db, *claim(db)), rows(db, self.LETTERS)) == (0, [])
 
 
-def test_a_batch_that_nobody_claimed_is_not_given_up(db: Connection) -> None:
-    make_queue(db)
-    batch = open_batch(db, "x")
-
-    with refused("PQ012", "nobody holds it"):
-        give_up(db, batch, "me", 1)
+def hold(db: Connection, batch: Any, epoch: int = 0, reason: str | None = "it failed") -> int:
+    held: int = value(db, "select pgque.hold_batch(%s, %s, %s)", batch, epoch, reason)
+    return held
 
 
-def test_an_empty_batch_is_given_up_without_a_dead_letter(db: Connection) -> None:
-    make_queue(db)
-    tick(db)
+class TestAHeldBatch:
+    """All attempts at it failed, and health says so until somebody looks into it."""
 
-    assert give_up(db, *claim(db)) == 0
-    assert rows(db, "select 1 from pgque.dlq_inspect('q')") == []
+    @pytest.fixture
+    def batch(self, queue: Connection) -> Any:
+        """Open, and with no lease."""
+        return next_batch(queue)
+
+    def held(self, db: Connection) -> tuple[str, str | None]:
+        return health(db)["held_batch:c"][0], state(db, "held_reason")[0]
+
+    def test_is_critical_with_its_consumer_its_number_and_the_reason(
+        self, db: Connection, batch: Any
+    ) -> None:
+        assert health(db)["held_batch:c"] == ("ok", "no batch is held")
+        assert hold(db, batch) == 1
+        detail = health(db)["held_batch:c"][1]
+        assert detail.startswith(f'batch {batch} of "c" is held since 20')
+        assert detail.endswith("what follows it waits: it failed")
+        assert self.held(db) == ("critical", "it failed")
+        # Under the same epoch, once.
+        assert hold(db, batch, reason="another") == 0
+        assert self.held(db) == ("critical", "it failed")
+
+    def test_is_held_no_more_after_a_claim_and_again_under_its_epoch(
+        self, db: Connection, batch: Any
+    ) -> None:
+        hold(db, batch)
+        _, _, epoch = claim(db, ttl="1 microsecond")
+        assert self.held(db) == ("ok", None)
+        words = (f"batch {batch} is not held", "under epoch 1, not 0", "count them again")
+        with refused("PQ012", *words):
+            hold(db, batch)
+        assert hold(db, batch, epoch, "a run by hand failed, too") == 1
+        assert self.held(db) == ("critical", "a run by hand failed, too")
+
+    def test_ends_its_hold_with_its_end(self, db: Connection, batch: Any) -> None:
+        hold(db, batch)
+        finish(db, batch)
+        assert self.held(db)[0] == "ok"
+        with refused("PQ003", str(batch)):
+            hold(db, batch)
+        open_batch(db, "b")
+        assert self.held(db)[0] == "ok"
+
+    def test_is_none_that_somebody_works_on(self, queue: Connection) -> None:
+        batch, _, epoch = claim(queue)
+        with refused("PQ012", '"me" works on it until'):
+            hold(queue, batch, epoch)
+
+    def test_has_a_reason(self, db: Connection, batch: Any) -> None:
+        with refused("PQ005", f"no reason to hold batch {batch}"):
+            hold(db, batch, reason="")
+
+    def test_of_a_subconsumer_is_held_by_itself(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        register(db, "one")
+        send(db, "a")
+        tick(db)
+        hold(db, value(db, "select pgque.next_batch('q', 'c', 'one')"))
+        found = health(db)
+        assert found["held_batch:c.one"][0] == "critical"
+        assert found["held_batch:c"][0] == "ok"
+
+    def test_goes_with_its_consumer(self, db: Connection, batch: Any) -> None:
+        hold(db, batch)
+        value(db, "select pgque.unregister_consumer('q', 'c')")
+        assert rows(db, "select * from pgque.held_batch") == []
 
 
-def test_queues_without_as_many_consumers_are_refused(db: Connection) -> None:
-    for queues, consumers in ((["q"], []), (None, ["c"]), (["q"], None), (None, None)):
-        with refused("PQ005", "consumers"):
-            rows(
-                db,
-                "select pgque.consumer_states(%s::text[], %s::text[])",
-                queues,
-                consumers,
-            )
+def test_the_epoch_grows_with_each_claim_and_not_with_a_renewal_or_an_ack(
+    queue: Connection,
+) -> None:
+    assert state(queue, "lease_epoch") == (0,)
+    claimed = claim(queue)
+    value(queue, "select pgque.renew_batch(%s, %s, %s)::text", *claimed)
+    value(queue, "select pgque.ack_batch(%s, %s, %s)", *claimed)
+    assert (claimed[2], state(queue, "lease_epoch")) == (1, (1,))
+    tick(queue)
+    claim(queue)
+    assert state(queue, "lease_epoch") == (2,)

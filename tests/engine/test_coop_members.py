@@ -11,7 +11,6 @@ from tests.support.queues import (
     finish,
     last_tick,
     make_queue,
-    next_batch,
     open_batch,
     payloads,
     refused,
@@ -33,84 +32,52 @@ from tests.support.workers import (
 
 
 class TestRegistering:
-    def test_the_main_consumer_comes_along(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        assert (register(db, "w1"), register(db, "w1"), register(db, "w2")) == (1, 0, 1)
-        assert roles(db) == {"c": "coop_main", "c.w1": "coop_member", "c.w2": "coop_member"}
-
-    def test_a_new_group_starts_at_the_last_tick(self, db: Connection) -> None:
+    def test_the_main_consumer_comes_along_and_starts_at_the_last_tick(
+        self, db: Connection
+    ) -> None:
         make_queue(db, consumers=())
         send(db, "before")
         tick(db)
-        register(db, "w1")
+        assert (register(db, "w1"), register(db, "w1"), register(db, "w2")) == (1, 0, 1)
+        assert roles(db) == {"c": "coop_main", "c.w1": "coop_member", "c.w2": "coop_member"}
         send(db, "after")
         tick(db)
-        assert work_off(db, "w1") == ["after"]
+        assert payloads(db, next_of(db, "joins by asking")) == ["after"]
 
-    def test_a_new_worker_joins_by_asking(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
-        assert payloads(db, next_of(db, "newcomer")) == ["a"]
-
-    def test_a_normal_consumer_is_converted_only_on_request(self, db: Connection) -> None:
-        make_queue(db)
-        with refused("PQ015", '"c"', "true"):
-            register(db, "w1")
-        assert roles(db) == {"c": "normal"}
-
-    def test_a_converted_consumer_keeps_its_position(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        register(db, "w1", convert=True)
-        assert work_off(db, "w1") == ["a"]
-
-    def test_a_consumer_with_an_open_batch_is_not_converted(self, db: Connection) -> None:
+    def test_a_normal_consumer_is_converted_on_request_and_keeps_its_position(
+        self, db: Connection
+    ) -> None:
         make_queue(db)
         batch = open_batch(db, "a")
+        with refused("PQ015", '"c"', "true"):
+            register(db, "w1")
         with refused("PQ016", str(batch)):
             register(db, "w1", convert=True)
+        finish(db, batch)
+        assert roles(db) == {"c": "normal"}
+        send(db, "b")
+        tick(db)
+        register(db, "w1", convert=True)
+        assert work_off(db, "w1") == ["b"]
 
     def test_a_name_that_is_taken_is_refused(self, db: Connection) -> None:
         make_queue(db, consumers=("c.w1",))
         with refused("PQ015", "c.w1"):
             register(db, "w1")
-
-    def test_a_name_that_two_groups_could_mean_belongs_to_the_first(self, db: Connection) -> None:
-        make_queue(db, consumers=())
         register(db, "b.c", consumer="a")
         with refused("PQ015", "a.b.c"):
             register(db, "c", consumer="a.b")
 
     def test_a_subconsumer_has_no_subconsumers(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        register(db, "w1")
+        queue_with_ticks(db)
         with refused("PQ015", "c.w1"):
             register(db, "x", consumer="c.w1", convert=True)
 
-    @pytest.mark.parametrize("names", [("c", ""), ("c", None), ("", "w"), (None, "w")])
-    def test_names_are_needed(self, db: Connection, names: tuple[str | None, str | None]) -> None:
+    @pytest.mark.parametrize("names", [("c", ""), ("", "w")])
+    def test_names_are_needed(self, db: Connection, names: tuple[str, str]) -> None:
         make_queue(db)
         with refused("PQ005", "subconsumer"):
             value(db, "select pgque.register_subconsumer('q', %s, %s)", *names)
-
-    @pytest.mark.parametrize(
-        ("queue", "code"), [(None, "PQ005"), ("nosuch", "PQ001")], ids=["null", "unknown"]
-    )
-    @pytest.mark.parametrize(
-        "call",
-        [
-            "register_subconsumer(%s, 'c', 'w')",
-            "subscribe_subconsumer(%s, 'c', 'w')",
-            "next_batch(%s, 'c', 'w', null)",
-            "next_batch_custom(%s, 'c', 'w', null, null, null, null)",
-            "receive_coop(%s, 'c', 'w')",
-        ],
-    )
-    def test_a_queue_is_needed(
-        self, db: Connection, call: str, queue: str | None, code: str
-    ) -> None:
-        with refused(code):
-            rows(db, f"select pgque.{call}", queue)
 
     @pytest.mark.parametrize("name", ["it's", "a;drop schema pgque", "%s %I", "ü ☃", "x" * 300])
     def test_any_name_works(self, db: Connection, name: str) -> None:
@@ -124,19 +91,24 @@ class TestRegistering:
 class TestEnding:
     def test_the_last_one_leaves_a_normal_consumer(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
+        work_off(db, "w1")
         register(db, "w2")
-        assert (unregister(db, "w1"), unregister(db, "w2")) == (1, 1)
-        assert (roles(db), drain(db)) == ({"c": "normal"}, ["a"])
+        assert unregister(db, "w1") == 1
+        send(db, "b")
+        tick(db)
+        value(db, "select pgque.unregister_consumer('q', 'c.w2')")
+        assert (roles(db), drain(db)) == ({"c": "normal"}, ["b"])
 
-    def test_an_open_batch_is_not_dropped(self, db: Connection) -> None:
+    def test_an_open_batch_is_not_dropped_but_goes_to_the_others(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         batch = next_of(db, "w1")
         with refused("PQ016", str(batch)):
             unregister(db, "w1")
-
-    def test_an_open_batchs_events_go_to_the_others(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
-        next_of(db, "w1")
+        with refused("PQ016"):
+            value(db, "select pgque.unregister_consumer('q', 'c.w1')")
+        for handling in (2, -1, None):
+            with refused("PQ005", "batch handling"):
+                unregister(db, "w1", handling=handling)
         unregister(db, "w1", handling=1)
         db.execute("update pgque.retry_queue set ev_retry_after = now()")
         value(db, "select pgque.maint_retry_events()")
@@ -148,20 +120,8 @@ class TestEnding:
         value(db, "select pgque.set_queue_config('q', 'max_retries', '0')")
         next_of(db, "w1")
         unregister(db, "w1", handling=1)
-        assert rows(db, "select consumer_name, reason from pgque.dlq_summary('q')") == [
-            ("c", "subconsumer unregistered")
-        ]
-
-    def test_the_plain_call_ends_a_worker_too(self, db: Connection) -> None:
-        queue_with_ticks(db)
-        value(db, "select pgque.unregister_consumer('q', 'c.w1')")
-        assert roles(db) == {"c": "normal"}
-
-    def test_the_plain_call_does_not_drop_an_open_batch(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
-        next_of(db, "w1")
-        with refused("PQ016"):
-            value(db, "select pgque.unregister_consumer('q', 'c.w1')")
+        summary = rows(db, "select consumer_name, reason from pgque.dlq_summary('q')")
+        assert summary == [("c", "subconsumer unregistered")]
 
     def test_a_main_consumer_ends_after_its_workers(self, db: Connection) -> None:
         queue_with_ticks(db)
@@ -169,12 +129,6 @@ class TestEnding:
             value(db, "select pgque.unregister_consumer('q', 'c')")
         unregister(db, "w1")
         assert value(db, "select pgque.unregister_consumer('q', 'c')") == 1
-
-    @pytest.mark.parametrize("handling", [2, -1, None])
-    def test_other_batch_handlings_are_refused(self, db: Connection, handling: int | None) -> None:
-        queue_with_ticks(db)
-        with refused("PQ005", "batch handling"):
-            unregister(db, "w1", handling=handling)
 
     def test_a_dropped_queue_takes_its_workers_along(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
@@ -204,16 +158,13 @@ class TestPlainCalls:
         with refused("PQ015", f'"{consumer}"', "subconsumer"):
             rows(db, f"select * from pgque.{call}", consumer)
 
-    def test_a_shared_cursor_can_be_moved(self, db: Connection) -> None:
+    def test_a_shared_cursor_can_be_moved_and_a_workers_cannot(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         work_off(db, "w1")
         value(db, "select pgque.register_consumer_at('q', 'c', 1)")
-        assert work_off(db, "w1") == ["a"]
-
-    def test_a_worker_has_no_position_to_move(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
         with refused("PQ015", "c.w1"):
             value(db, "select pgque.register_consumer_at('q', 'c.w1', 1)")
+        assert work_off(db, "w1") == ["a"]
 
     def test_a_retry_is_for_the_main_consumer(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
@@ -224,9 +175,11 @@ class TestPlainCalls:
 
 class TestMaintenance:
     def test_a_workers_open_batch_is_not_rotated_away(self, db: Connection) -> None:
-        queue_with_ticks(db, "a", "b")
+        queue_with_ticks(db, "a", "b", "c")
         batch = next_of(db, "w1")
         work_off(db, "w2")
+        floor = value(db, "select tick_id from pgque.find_floor_tick(1)")
+        assert (floor, last_tick(db)) == (1, 4)
         for _ in range(4):
             rotate(db)
             tick(db)
@@ -238,30 +191,13 @@ class TestMaintenance:
         work_off(db, "w1")
         assert [rotate(db) for _ in range(4)] == [1, 1, 1, 1]
 
-    def test_a_workers_ticks_are_kept(self, db: Connection) -> None:
-        queue_with_ticks(db, "a", "b")
-        batch = next_of(db, "w1")
-        bloat_ticks(db)
-        value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
-        dropped = compact_ticks(db)
-        assert (dropped, payloads(db, batch)) == (0, ["a"])
-
-    def test_positions_survive_compaction(self, db: Connection) -> None:
+    def test_a_workers_ticks_and_position_are_kept(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         batch = next_of(db, "w1")
         register(db, "idle")
         before = positions(db)
         assert compact_positions(db) > 0
         assert (positions(db), next_of(db, "w1")) == (before, batch)
-
-    def test_the_floor_is_the_oldest_open_batch(self, db: Connection) -> None:
-        queue_with_ticks(db, "a", "b", "c")
-        next_of(db, "w1")
-        work_off(db, "w2")
-        floor = value(db, "select tick_id from pgque.find_floor_tick(1)")
-        assert (floor, last_tick(db)) == (1, 4)
-
-    def test_a_normal_consumer_is_as_before(self, db: Connection) -> None:
-        make_queue(db)
-        open_batch(db, "a")
-        assert payloads(db, next_batch(db)) == ["a"]
+        bloat_ticks(db)
+        value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
+        assert (compact_ticks(db), payloads(db, batch)) == (0, ["a"])

@@ -1,7 +1,5 @@
 """What schedulers ask for: the list of operations, the logs' own period, storage, rights."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.queues import (
@@ -13,38 +11,31 @@ from tests.support.queues import (
     make_queue,
     open_batch,
     queue_id,
-    refused,
     rotate,
     rows,
     send,
     tick,
     value,
 )
+from tests.support.races import Another
 
-Another = Callable[[], Connection]
+POSITIONS = "select count(*) from pgque.position_log"
+CURRENT_TABLE = "select queue_cur_table from pgque.queue"
+STEP_1 = ("pgque.maint_rotate_tables_step1", "q")
+STEP_2 = ("pgque.maint_rotate_tables_step2", None)
 
 
 def operations(db: Connection) -> list[tuple[str, str | None]]:
-    found = rows(db, "select func_name, func_arg from pgque.maint_operations()")
-    return [(name, argument) for name, argument in found]
+    return rows(db, "select func_name, func_arg from pgque.maint_operations()")  # type: ignore
 
 
-def run_operations(db: Connection) -> None:
-    """What PgQ's daemon does with the list."""
-    for name, argument in operations(db):
-        assert name.startswith("pgque.")
-        arguments = [] if argument is None else [argument]
-        call = f"select {name}({', '.join(['%s'] * len(arguments))})"
-        while value(db, call, *arguments) > 0:
-            pass
+def retry_a_batch(db: Connection) -> int:
+    batch: int = open_batch(db, "a")
+    value(db, "select pgque.batch_retry(%s, 0)", batch)
+    return batch
 
 
 class TestOperations:
-    def test_a_new_queue_needs_nothing(self, db: Connection) -> None:
-        make_queue(db)
-        db.execute("update pgque.log_rotation set rotated_at = now()")
-        assert operations(db) == []
-
     @pytest.mark.parametrize(
         ("scheduler", "minute", "is_due"),
         [("pg_cron", 0, True), ("pg_cron", 1, False), (None, 0, False)],
@@ -53,52 +44,41 @@ class TestOperations:
         self, db: Connection, scheduler: str | None, minute: int, is_due: bool
     ) -> None:
         # The server's clock cannot be turned, but the function that reads it can be replaced.
-        db.execute(
-            "create function pgque.date_part(text, timestamptz) returns double precision"
-            f" return {minute}".encode()
-        )
+        date_part = "pgque.date_part(text, timestamptz) returns double precision"
+        db.execute(f"create function {date_part} return {minute}".encode())
         db.execute("update pgque.config set scheduler = %s", [scheduler])
         assert (("pgque.maint_cron_log", None) in operations(db)) is is_due
 
     def test_a_queue_that_is_due_is_rotated_in_two_steps(self, db: Connection) -> None:
-        make_queue(db, rotation_period="1 microsecond")
+        make_queue(db)
         db.execute("update pgque.log_rotation set rotated_at = now()")
         assert operations(db) == []
+        value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+        assert operations(db) == []
         send(db, "a")
-        assert operations(db) == [
-            ("pgque.maint_rotate_tables_step1", "q"),
-            ("pgque.maint_rotate_tables_step2", None),
-        ]
-
-    def test_a_step_that_was_left_is_made_up_for(self, db: Connection) -> None:
-        make_queue(db, rotation_period="1 microsecond")
-        send(db, "a")
+        assert operations(db) == [STEP_1, STEP_2]
         value(db, "select pgque.maint_rotate_tables_step1('q')")
-        assert ("pgque.maint_rotate_tables_step2", None) in operations(db)
+        assert STEP_2 in operations(db)
 
-    def test_retries_that_are_due_are_listed(self, db: Connection) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
-        value(db, "select pgque.batch_retry(%s, 0)", batch)
-        assert ("pgque.maint_retry_events", None) in operations(db)
-
-    def test_running_the_list_maintains(self, db: Connection) -> None:
+    def test_running_the_list_as_pgqs_daemon_does_maintains(self, db: Connection) -> None:
         make_queue(db, rotation_period="1 microsecond")
-        batch = open_batch(db, "a")
-        value(db, "select pgque.batch_retry(%s, 0)", batch)
+        batch = retry_a_batch(db)
+        assert ("pgque.maint_retry_events", None) in operations(db)
         value(db, "select pgque.finish_batch(%s)", batch)
         bloat_positions(db)
-        run_operations(db)
+        for name, argument in operations(db):
+            assert name.startswith("pgque.")
+            arguments = [] if argument is None else [argument]
+            while value(db, f"select {name}({'%s' * len(arguments)})", *arguments) > 0:
+                pass
         empty_halves(db)
         tick(db)
         assert drain(db) == ["a"]
-        assert value(db, "select count(*) from pgque.position_log") < 10
-        assert value(db, "select queue_cur_table from pgque.queue") == 1
+        assert value(db, POSITIONS) < 10
+        assert value(db, CURRENT_TABLE) == 1
 
-    def test_with_autovacuum_there_is_nothing_to_vacuum(self, db: Connection) -> None:
+    def test_there_is_something_to_vacuum_without_autovacuum_alone(self, db: Connection) -> None:
         assert rows(db, "select pgque.maint_tables_to_vacuum()") == []
-
-    def test_without_it_there_is(self, db: Connection) -> None:
         db.execute("alter system set autovacuum = off")
         try:
             value(db, "select pg_reload_conf()")
@@ -115,66 +95,48 @@ class TestOperations:
 
 
 class TestMetadataRotation:
+    ROTATE = "select pgque.maint_rotate_metadata()"
+    SET_PERIOD = "select pgque.set_metadata_rotation_period(%s)::text"
+
     def test_it_has_a_period_of_its_own(self, db: Connection) -> None:
         make_queue(db, rotation_period="1 microsecond")
+        value(db, self.ROTATE)
+        assert value(db, "select bool_and(rotated_at is null) from pgque.log_rotation")
         bloat_positions(db)
-        switched = [value(db, "select pgque.maint_rotate_metadata()") for _ in range(2)]
+        switched = [value(db, self.ROTATE) for _ in range(2)]
         bloat_positions(db)
-        assert (switched, value(db, "select pgque.maint_rotate_metadata()")) == ([1, 1], 0)
+        assert (switched, value(db, self.ROTATE)) == ([1, 1], 0)
 
     def test_the_period_can_be_set(self, db: Connection) -> None:
         make_queue(db)
-        assert value(db, "select pgque.set_metadata_rotation_period('0')::text") == "00:00:00"
+        assert value(db, self.SET_PERIOD, "0") == "00:00:00"
         for _ in range(2):
             bloat_positions(db)
-            assert value(db, "select pgque.maint_rotate_metadata()") == 1
+            assert value(db, self.ROTATE) == 1
 
-    def test_maint_keeps_it(self, db: Connection) -> None:
-        make_queue(db)
+    def test_maint_keeps_it_and_rotates_events_without_it(self, db: Connection) -> None:
+        make_queue(db, rotation_period="1 microsecond")
+        send(db, "a")
         db.execute("update pgque.log_rotation set rotated_at = clock_timestamp()")
         bloat_positions(db)
-        count = "select count(*) from pgque.position_log"
-        before = value(db, count)
+        before = value(db, POSITIONS)
         value(db, "select pgque.maint()")
-        kept = value(db, count)
-        value(db, "select pgque.set_metadata_rotation_period('0')")
+        assert (value(db, POSITIONS), value(db, CURRENT_TABLE)) == (before, 1)
+        value(db, self.SET_PERIOD, "0")
         for _ in range(3):
             value(db, "select pgque.maint()")
-        assert (kept, value(db, count)) == (before, 1)
+        assert value(db, POSITIONS) == 1
 
-    def test_events_are_rotated_without_it(self, db: Connection) -> None:
-        make_queue(db, rotation_period="1 microsecond")
-        db.execute("update pgque.log_rotation set rotated_at = clock_timestamp()")
-        send(db, "a")
-        value(db, "select pgque.maint()")
-        assert value(db, "select queue_cur_table from pgque.queue") == 1
-
-    def test_both_logs_are_rotated(self, db: Connection) -> None:
+    def test_both_logs_are_rotated_by_one_session_at_a_time(
+        self, db: Connection, another: Another
+    ) -> None:
         make_queue(db)
         bloat_positions(db)
         bloat_ticks(db)
-        drained = value(
-            db, "select pgque.register_consumer_at('q', 'c', max(tick_id)) from pgque.tick"
-        )
-        assert (drained, value(db, "select pgque.maint_rotate_metadata()")) == (0, 2)
-
-    def test_too_little_is_left_for_later(self, db: Connection) -> None:
-        make_queue(db)
-        value(db, "select pgque.maint_rotate_metadata()")
-        assert value(db, "select bool_and(rotated_at is null) from pgque.log_rotation")
-
-    def test_another_who_is_at_it_is_left_alone(self, db: Connection, another: Another) -> None:
-        make_queue(db)
-        bloat_positions(db)
+        value(db, "select pgque.register_consumer_at('q', 'c', max(tick_id)) from pgque.tick")
         second = another()
         with db.transaction():
-            done = value(db, "select pgque.maint_rotate_metadata()")
-            assert (done, value(second, "select pgque.maint_rotate_metadata()")) == (1, 0)
-
-    @pytest.mark.parametrize("period", ["-1 s", None])
-    def test_an_impossible_period_is_refused(self, db: Connection, period: str | None) -> None:
-        with refused("PQ005", "2 minutes"):
-            value(db, "select pgque.set_metadata_rotation_period(%s)", period)
+            assert (value(db, self.ROTATE), value(second, self.ROTATE)) == (2, 0)
 
 
 class TestStorage:
@@ -186,11 +148,9 @@ class TestStorage:
             " where c.relname like 'event\\_1%' and c.relkind in ('r', 'S') order by 1, 3"
         )
         before = rows(db, rights)
-        number = queue_id(db)
-        db.execute(
-            f"revoke all on pgque.event_{number}, pgque.event_{number}_0 from pgque_reader".encode()
-        )
-        db.execute(f"grant all on pgque.event_{number}_1 to public".encode())
+        table = f"pgque.event_{queue_id(db)}"
+        db.execute(f"revoke all on {table}, {table}_0 from pgque_reader".encode())
+        db.execute(f"grant all on {table}_1 to public".encode())
         assert rows(db, rights) != before
         assert value(db, "select pgque.grant_perms('q')") == 1
         assert rows(db, rights) == before
@@ -199,15 +159,8 @@ class TestStorage:
         make_queue(db)
         db.execute("alter table pgque.event_1_0 reset (autovacuum_enabled)")
         assert value(db, "select pgque.tune_storage('q')") == 1
-        settings = rows(
-            db, "select distinct reloptions from pg_class where relname ~ '^event_1_[012]$'"
-        )
-        assert all("autovacuum_enabled=false" in each for (each,) in settings)
-
-    @pytest.mark.parametrize(("queue", "code"), [("nosuch", "PQ001"), (None, "PQ005")])
-    def test_a_queue_is_needed(self, db: Connection, queue: str | None, code: str) -> None:
-        with refused(code):
-            value(db, "select pgque.grant_perms(%s)", queue)
+        sql = "select distinct reloptions from pg_class where relname ~ '^event_1_[012]$'"
+        assert all("autovacuum_enabled=false" in each for (each,) in rows(db, sql))
 
     def test_upgrading_makes_each_queues_functions_anew(self, db: Connection) -> None:
         make_queue(db)

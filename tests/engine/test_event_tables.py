@@ -1,6 +1,5 @@
 """How events reach the event tables of their queue, which are partitions of one table."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -19,8 +18,7 @@ from tests.support.queues import (
     value,
     wait_until_blocked,
 )
-
-Another = Callable[[], Connection]
+from tests.support.races import Another, race
 
 CALLS = [
     "select pgque.send(%s, 't', %s::text)",
@@ -49,30 +47,31 @@ def tables(db: Connection, like: str) -> list[str]:
     return sorted(name for (name,) in rows(db, sql, like))
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_queues_in_several_groups_get_their_own_events(db: Connection, call: str) -> None:
+def test_queues_in_several_groups_get_their_own_events_by_every_call(db: Connection) -> None:
     make_queues_up_to(db, 62)
     queues = [f"queue {number}" for number in range(4)]
     for queue in queues:
         make_queue(db, queue)
     assert tables(db, "event_group_%") == ["event_group_0", "event_group_1"]
-    for queue in queues:
-        value(db, call, queue, f"to {queue}")
-    for queue in queues:
-        assert received(db, queue) == [f"to {queue}"]
+    sent = {queue: [f"{n} to {queue}" for n in range(len(CALLS))] for queue in queues}
+    for number, call in enumerate(CALLS):
+        for queue in queues:
+            value(db, call, queue, sent[queue][number])
+    assert {queue: received(db, queue) for queue in queues} == sent
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_queue_can_be_closed_and_opened(db: Connection, call: str) -> None:
+def test_a_queue_can_be_closed_and_opened_for_every_call(db: Connection) -> None:
     make_queue(db)
     value(db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
-    with refused("PQ006", '"q"'):
-        value(db, call, "q", "a")
+    for call in CALLS:
+        with refused("PQ006", '"q"'):
+            value(db, call, "q", "a")
     db.execute("set session_replication_role = replica")
-    value(db, call, "q", "b")
+    for number, call in enumerate(CALLS):
+        value(db, call, "q", str(number))
     db.execute("reset session_replication_role")
     value(db, "select pgque.set_queue_config('q', 'disable_insert', 'false')")
-    assert received(db) == ["b"]
+    assert received(db) == [str(number) for number in range(len(CALLS))]
 
 
 def test_rotation_changes_the_table_under_a_cached_plan(db: Connection, another: Another) -> None:
@@ -108,70 +107,55 @@ def test_a_callers_search_path_does_not_reach_the_insert(db: Connection) -> None
 
 
 class TestCreation:
-    def test_waits_for_no_producer_of_the_group(self, db: Connection, another: Another) -> None:
+    @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+    def test_waits_for_no_producer_of_the_group(
+        self, db: Connection, another: Another, isolation: str
+    ) -> None:
         make_queue(db)
         producer = another()
         with producer.transaction():
+            producer.execute(f"set transaction isolation level {isolation}".encode())
             send(producer, "before")
             make_queue(db, "another")
             send(producer, "after")
         send(producer, "there", queue="another")
-        assert received(db) == ["before", "after"]
-        assert received(db, "another") == ["there"]
-
-    def test_leaves_a_producer_in_repeatable_read_alone(
-        self, db: Connection, another: Another
-    ) -> None:
-        make_queue(db)
-        producer = another()
-        with producer.transaction():
-            producer.execute("set transaction isolation level repeatable read")
-            send(producer, "before")
-            make_queue(db, "another")
-            send(producer, "after")
-        assert received(db) == ["before", "after"]
+        assert (received(db), received(db, "another")) == (["before", "after"], ["there"])
 
     @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-    def test_waits_for_another_one(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor, isolation: str
-    ) -> None:
-        first, second = another(), another()
-        with first.transaction():
-            make_queue(first, "first")
-            second.execute(f"set default_transaction_isolation = '{isolation}'".encode())
-            made = background.submit(make_queue, second, "second")
-            wait_until_blocked(db, second)
+    def test_waits_for_another_one(self, db: Connection, another: Another, isolation: str) -> None:
+        def make_second(session: Connection) -> None:
+            session.execute(f"set default_transaction_isolation = '{isolation}'".encode())
+            make_queue(session, "second")
+
+        _, made = race(another, lambda first: make_queue(first, "first"), make_second)
         made.result()
         for queue in ("first", "second"):
             send(db, f"to {queue}", queue=queue)
             assert received(db, queue) == [f"to {queue}"]
 
     def test_of_one_name_twice_at_once_makes_one_queue(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
+        self, db: Connection, another: Another
     ) -> None:
-        first, second = another(), another()
-        with first.transaction():
-            assert value(first, "select pgque.create_queue('q')") == 1
-            made = background.submit(value, second, "select pgque.create_queue('q')")
-            wait_until_blocked(db, second)
-        assert made.result() == 0
-        assert value(db, "select count(*) from pg_class where relkind = 'S' "
-                         "and relname ~ '^event_[0-9]'") == 1  # fmt: skip
+        def create(session: Connection) -> int:
+            made: int = value(session, "select pgque.create_queue('q')")
+            return made
+
+        first, second = race(another, create, create)
+        assert (first, second.result()) == (1, 0)
+        sequences = "from pg_class where relkind = 'S' and relname ~ '^event_[0-9]'"
+        assert value(db, f"select count(*) {sequences}") == 1
 
 
 class TestDropping:
-    def test_a_dropped_queue_is_unknown_to_producers(self, db: Connection) -> None:
+    def test_a_dropped_queue_is_unknown_and_made_again_gets_its_own_events(
+        self, db: Connection
+    ) -> None:
         make_queue(db, consumers=())
-        send(db, "x")
+        send(db, "of the old queue")
         value(db, "select pgque.drop_queue('q')")
         for call in CALLS:
             with refused("PQ001", '"q"'):
                 value(db, call, "q", "x")
-
-    def test_a_queue_made_again_under_its_name_gets_its_events(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        send(db, "of the old queue")
-        value(db, "select pgque.drop_queue('q')")
         make_queue(db)
         send(db, "before")
         send(db, "after")
@@ -183,7 +167,7 @@ class TestDropping:
     ) -> None:
         make_queue(db, consumers=())
         producer = another()
-        value(producer, call, "q", "before")
+        value(producer, call, "q", "before")  # plans it
         db.execute("delete from pgque.idem")
         with db.transaction():
             value(db, "select pgque.drop_queue('q')")
@@ -216,9 +200,8 @@ class TestDropping:
         value(db, "select pgque.maint_event_tables()")
         make_queues_up_to(db, 64)
         make_queue(db)
-        assert ("pgque.maint_event_tables", None) in rows(
-            db, "select * from pgque.maint_operations()"
-        )
+        listed = rows(db, "select * from pgque.maint_operations()")
+        assert ("pgque.maint_event_tables", None) in listed
         value(db, "select pgque.maint()")
         assert tables(db, "event_group_%") == ["event_group_1"]
         send(db, "x")

@@ -1,12 +1,12 @@
 """event_ttl: events that were too old when their batch was opened are in none of its readings."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.support.queues import (
     Connection,
+    compact_positions,
     drain,
     finish,
     make_queue,
@@ -33,18 +33,28 @@ def age(db: Connection, pattern: str, by: str = "1 hour", queue: str = "q") -> N
     )
 
 
-def queue_with_old_and_new(db: Connection, ttl: str | None = "10 minutes", skip: int = 0) -> None:
-    """A ticked queue; with `skip`, of a batch that spans so many more event ids."""
-    make_queue(db)
-    value(db, "select pgque.set_queue_config('q', 'event_ttl', %s)", ttl)
+def send_old_and_new(db: Connection, skip: int = 0) -> None:
+    """Ticks them; with `skip`, in a batch that spans so many more event ids."""
     send(db, *OLD, *NEW)
     age(db, "old%")
-    value(
-        db,
-        "select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, %s)",
-        skip,
-    )
+    ids = "select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, %s)"
+    value(db, ids, skip)
     tick(db)
+
+
+def queue_with_old_and_new(db: Connection) -> None:
+    make_queue(db, event_ttl="10 minutes")
+    send_old_and_new(db)
+
+
+def set_ttl(db: Connection, ttl: str | None) -> None:
+    value(db, "select pgque.set_queue_config('q', 'event_ttl', %s)", ttl)
+
+
+def let_an_hour_pass(db: Connection) -> None:
+    """Everything that is stored happened an hour earlier."""
+    age(db, "%")
+    db.execute("update pgque.position_log set event_cutoff = event_cutoff - interval '1 hour'")
 
 
 def through_functions(db: Connection, batch: int) -> list[str]:
@@ -71,102 +81,66 @@ def through_receive(db: Connection, batch: int) -> list[str]:
     return [text for (text,) in rows(db, "select payload from pgque.receive('q', 'c')")]
 
 
-READINGS = [
-    through_functions,
-    through_sql,
-    through_read_plan,
-    through_cursor,
-    through_receive,
-]
-
-
-@pytest.mark.parametrize("read", READINGS)
 @pytest.mark.parametrize("skip", [0, 1_000], ids=["small batch", "large batch"])
-class TestEachReading:
-    def test_skips_expired_events(
-        self, db: Connection, read: Callable[[Connection, int], list[str]], skip: int
-    ) -> None:
-        queue_with_old_and_new(db, skip=skip)
-        assert read(db, next_batch(db)) == NEW
+@pytest.mark.parametrize(
+    "read",
+    [through_functions, through_sql, through_read_plan, through_cursor, through_receive],
+)
+def test_each_reading_skips_what_was_expired_when_the_batch_was_opened(
+    db: Connection, read: Callable[[Connection, int], list[str]], skip: int
+) -> None:
+    make_queue(db)
+    send_old_and_new(db, skip)
+    batch = next_batch(db)
+    assert sorted(read(db, batch)) == NEW + OLD
+    finish(db, batch)
 
-    def test_has_all_events_without_a_ttl(
-        self, db: Connection, read: Callable[[Connection, int], list[str]], skip: int
-    ) -> None:
-        queue_with_old_and_new(db, ttl=None, skip=skip)
-        assert sorted(read(db, next_batch(db))) == NEW + OLD
-
-    def test_stays_the_same_while_events_grow_older(
-        self, db: Connection, read: Callable[[Connection, int], list[str]], skip: int
-    ) -> None:
-        queue_with_old_and_new(db, ttl="2 seconds", skip=skip)
-        batch = next_batch(db)
-        value(db, "select pg_sleep(2.1)::text")
-        assert read(db, batch) == NEW
-
-    def test_stays_the_same_when_the_ttl_is_changed(
-        self, db: Connection, read: Callable[[Connection, int], list[str]], skip: int
-    ) -> None:
-        queue_with_old_and_new(db, skip=skip)
-        batch = next_batch(db)
-        value(db, "select pgque.set_queue_config('q', 'event_ttl', '1 year')")
-        assert read(db, batch) == NEW
+    set_ttl(db, "10 minutes")
+    send_old_and_new(db, skip)
+    batch = next_batch(db)
+    assert read(db, batch) == NEW
+    let_an_hour_pass(db)
+    assert read(db, batch) == NEW
+    set_ttl(db, "1 year")
+    assert read(db, batch) == NEW
 
 
-@pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY", "ISO"])
-def test_the_sql_of_a_batch_reads_alike_under_each_date_style(db: Connection, style: str) -> None:
+def test_the_sql_of_a_batch_reads_alike_under_each_date_style(db: Connection) -> None:
     queue_with_old_and_new(db)
     batch = next_batch(db)
-    db.execute(f"set datestyle = '{style}'".encode())
-    sql = value(db, "select pgque.batch_event_sql(%s)", batch)
-    db.execute("set datestyle = 'ISO, YMD'")
-    assert [row[5] for row in rows(db, sql)] == NEW
+    for style in ("SQL, DMY", "German", "Postgres, MDY", "ISO"):
+        db.execute(f"set datestyle = '{style}'".encode())
+        sql = value(db, "select pgque.batch_event_sql(%s)", batch)
+        db.execute("set datestyle = 'ISO, YMD'")
+        assert [row[5] for row in rows(db, sql)] == NEW
 
 
-def test_renewals_of_the_lease_keep_the_cutoff(db: Connection) -> None:
+def test_each_batch_has_a_cutoff_of_its_own_that_renewals_keep(db: Connection) -> None:
     queue_with_old_and_new(db)
     ((batch, epoch),) = rows(db, "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me')")
     value(db, "select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
     assert payloads(db, batch) == NEW
-
-
-def test_the_next_batch_has_a_cutoff_of_its_own(db: Connection) -> None:
-    queue_with_old_and_new(db)
-    finish(db, next_batch(db))
-    value(db, "select pgque.set_queue_config('q', 'event_ttl', null)")
+    recent = "event_cutoff between now() - interval '11 minutes' and now()"
+    assert value(db, f"select {recent} from pgque.subscription") is True
+    value(db, "select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
+    assert value(db, "select event_cutoff from pgque.subscription") is None
+    set_ttl(db, None)
     send(db, "old 3")
     age(db, "old 3")
     tick(db)
     assert payloads(db, next_batch(db)) == ["old 3"]
 
 
-def test_the_subscription_shows_the_cutoff_of_the_open_batch(db: Connection) -> None:
-    queue_with_old_and_new(db)
-    shown = (
-        "select event_cutoff between now() - interval '11 minutes' and now()"
-        " from pgque.subscription"
-    )
+def test_a_batch_of_expired_events_alone_is_empty_and_receive_passes_it(db: Connection) -> None:
+    make_queue(db, event_ttl="10 minutes")
+    send(db, *OLD)
+    age(db, "old%")
+    tick(db)
     batch = next_batch(db)
-    during = value(db, shown)
-    finish(db, batch)
-    assert (during, value(db, shown)) == (True, None)
-
-
-def test_a_batch_of_expired_events_alone_is_empty(db: Connection) -> None:
-    make_queue(db, event_ttl="10 minutes")
-    send(db, *OLD)
-    age(db, "old%")
-    tick(db)
-    assert drain(db) == []
-
-
-def test_receive_passes_a_batch_of_expired_events(db: Connection) -> None:
-    make_queue(db, event_ttl="10 minutes")
-    send(db, *OLD)
-    age(db, "old%")
-    tick(db)
+    assert payloads(db, batch) == []
     send(db, *NEW)
     tick(db)
-    assert through_receive(db, 0) == NEW
+    assert through_receive(db, batch) == NEW
 
 
 def test_an_event_that_is_delivered_again_keeps_its_time_and_expires(db: Connection) -> None:
@@ -189,55 +163,36 @@ def test_an_expired_event_is_not_in_the_batch_for_nack(db: Connection) -> None:
         value(db, "select pgque.nack_batch(%s, '{1}')", next_batch(db))
 
 
-class TestASubconsumer:
-    NEXT = "select pgque.next_batch('q', 'shared', %s, %s)"
-
-    def queue(self, db: Connection) -> None:
-        make_queue(db, event_ttl="10 minutes", consumers=())
-        value(db, "select pgque.register_subconsumer('q', 'shared', 'w1')")
-        send(db, *OLD, *NEW)
-        age(db, "old%")
-        tick(db)
-
-    def test_skips_expired_events(self, db: Connection) -> None:
-        self.queue(db)
-        assert payloads(db, value(db, self.NEXT, "w1", None)) == NEW
-
-    def test_takes_over_the_cutoff_with_the_batch(self, db: Connection) -> None:
-        self.queue(db)
-        value(db, self.NEXT, "w1", None)
-        value(db, "select pgque.set_queue_config('q', 'event_ttl', null)")
-        assert payloads(db, value(db, self.NEXT, "w2", "0")) == NEW
+def test_a_subconsumer_skips_expired_events_and_takes_over_the_cutoff(db: Connection) -> None:
+    take = "select pgque.next_batch('q', 'shared', %s, %s)"
+    make_queue(db, event_ttl="10 minutes", consumers=())
+    value(db, "select pgque.register_subconsumer('q', 'shared', 'w1')")
+    send_old_and_new(db)
+    assert payloads(db, value(db, take, "w1", None)) == NEW
+    set_ttl(db, None)
+    assert payloads(db, value(db, take, "w2", "0")) == NEW
 
 
 def test_a_slot_skips_expired_events(db: Connection) -> None:
     make_queue(db, event_ttl="10 minutes", consumers=())
     value(db, "select pgque.subscribe_slot('q', 'keys', 0, 1)")
-    send(db, *OLD, *NEW)
-    age(db, "old%")
-    tick(db)
+    send_old_and_new(db)
     value(db, "select pgque.claim_slot('q', 'keys', 0, 'me')")
     received = rows(db, "select payload from pgque.receive_partitioned('q', 'keys', 0, 1, 'me')")
     assert [text for (text,) in received] == NEW
 
 
-@pytest.mark.parametrize("ttl", ["0", "-1 second", "1001 years", "soon"])
-def test_a_ttl_that_is_none_is_refused(db: Connection, ttl: str) -> None:
+def test_a_ttl_that_is_none_is_refused(db: Connection) -> None:
     make_queue(db)
-    with refused("PQ005", ttl, "event_ttl"):
-        value(db, "select pgque.set_queue_config('q', 'event_ttl', %s)", ttl)
+    for ttl in ("0", "-1 second", "1001 years", "soon"):
+        with refused("PQ005", ttl, "event_ttl"):
+            set_ttl(db, ttl)
 
 
 def test_compaction_keeps_the_cutoff(db: Connection) -> None:
     queue_with_old_and_new(db)
     batch = next_batch(db)
-    cutoff: Any = value(db, "select event_cutoff from pgque.subscription")
-    db.execute(
-        "insert into pgque.position_log_0"
-        " (sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)"
-        " select sub_id, -nr, 1, now(), 0, 0"
-        " from pgque.subscription_base, generate_series(1, 3000) nr"
-    )
-    assert value(db, "select pgque.maint_compact_positions()") > 2000
+    cutoff = value(db, "select event_cutoff from pgque.subscription")
+    assert compact_positions(db) > 2000
     assert value(db, "select event_cutoff from pgque.subscription") == cutoff
     assert payloads(db, batch) == NEW

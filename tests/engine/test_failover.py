@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -27,34 +27,41 @@ from tests.support.queues import (
     tick,
     value,
 )
-from tests.support.replicas import Replica, Replicas, cut_off, replicas, wait_for
+from tests.support.replicas import Replicas, cut_off, replicas, wait_for
 
-Connect = Callable[..., Connection]
-
-
-@pytest.fixture
-def servers(server: Any) -> Iterator[Replicas]:
-    with replicas(server) as made:
-        yield made
+Open = Callable[[], Connection]
 
 
-@pytest.fixture
-def to() -> Iterator[Connect]:
-    """Opens a connection to a server; closed before the servers end."""
-    with ExitStack() as stack:
-        yield lambda replica, database="postgres": stack.enter_context(
-            connect(replica.url(database))
-        )
+class Servers(NamedTuple):
+    """Opens connections to a database of the primary, and of both standbys."""
+
+    primary: Open
+    standby: Open
+    sibling: Open
+
+
+# Works on the primary, then yields: the standbys are cut off. What the primary does after that is
+# lost. Then it yields once more: the standbys are promoted.
+Story = Callable[[Servers], Iterator[None]]
+STORIES: dict[str, Story] = {}
+
+
+def story(name: str, *arguments: Any) -> Callable[[Callable[..., Iterator[None]]], Any]:
+    def add(told: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+        STORIES[name] = partial(told, *arguments) if arguments else told
+        return told
+
+    return add
 
 
 def lineage(db: Connection) -> Any:
     return value(db, "select pgque.lineage()")
 
 
-def drained(db: Connection, consumer: str = "c") -> dict[int, list[str]]:
+def drained(db: Connection) -> dict[int, list[str]]:
     """Consumes all batches that are there; returns the payloads by batch id."""
     found = {}
-    while (batch := next_batch(db, consumer=consumer)) is not None:
+    while (batch := next_batch(db)) is not None:
         found[batch] = payloads(db, batch)
         finish(db, batch)
     return found
@@ -70,33 +77,29 @@ def lose_a_tail(db: Connection, count: int = 20) -> set[int]:
     return ids
 
 
-def test_a_promoted_standby_gives_out_no_batch_id_again_and_delivers_all_that_survived(
-    servers: Replicas, to: Connect
-) -> None:
-    primary = servers.primary()
-    old = to(primary)
+@story("no batch id is given out again, and all that survived is delivered")
+def _(servers: Servers) -> Iterator[None]:
+    old = servers.primary()
     make_queue(old, consumers=("c", "other"))
     send(old, "done")
     tick(old)
     finished = drained(old)
     left_open = next_batch(old, consumer="other")
     send(old, "survivor")
-    standby = servers.standby(primary)
-    cut_off(standby, primary)
+    yield
     lost = lose_a_tail(old)
-
-    standby.promote()
-    new = to(standby)
+    yield
+    new = servers.standby()
     send(new, "new")
     tick(new)
     found = drained(new)
-
     assert not found.keys() & (finished.keys() | lost | {left_open})
     assert [text for batch in found.values() for text in batch] == ["survivor", "new"]
     assert lineage(new) != lineage(old)
     assert (next_batch(new, consumer="other"), payloads(new, left_open)) == (left_open, ["done"])
 
 
+# The first to notice the promotion counts for all, so each way has a database of its own.
 WAYS_TO_DRAW = {
     "next_batch": "select pgque.next_batch('q', 'c')",
     "next_batch_custom": "select batch_id from pgque.next_batch_custom('q', 'c', null, null, null)",
@@ -111,123 +114,93 @@ WAYS_TO_DRAW = {
 }
 
 
-def test_a_batch_that_is_opened_before_the_first_tick_has_a_new_id(
-    servers: Replicas, to: Connect
-) -> None:
-    """Each way in a database of its own, since the first one counts for all."""
-    primary = servers.primary()
-    with connect(primary.url()) as template:
-        make_queue(template)
-        value(template, "select pgque.register_subconsumer('q', 'team', 'one')")
-        value(template, "select pgque.subscribe_slot('q', 'parted', 0, 1)")
-        send(template, "a")
-        tick(template)
-    names = {way: f"way_{number}" for number, way in enumerate(WAYS_TO_DRAW)}
-    for name in names.values():
-        with connect(primary.url("template1")) as db:
-            db.execute(f"create database {name} template postgres".encode())
-    standby = servers.standby(primary)
-    cut_off(standby, primary)
+def draw_a_batch(way: str, servers: Servers) -> Iterator[None]:
+    old = servers.primary()
+    make_queue(old)
+    value(old, "select pgque.register_subconsumer('q', 'team', 'one')")
+    value(old, "select pgque.subscribe_slot('q', 'parted', 0, 1)")
+    send(old, "a")
+    tick(old)
 
-    def draw(replica: Replica) -> dict[str, int]:
-        drawn = {}
-        for way, name in names.items():
-            db = to(replica, name)
-            if way == "a slot":
-                rows(db, "select * from pgque.claim_slot('q', 'parted', 0, 'me')")
-            db.execute("set role pgque_reader")
-            drawn[way] = value(db, WAYS_TO_DRAW[way])
-        return drawn
+    def draw(db: Connection) -> Any:
+        if way == "a slot":
+            rows(db, "select * from pgque.claim_slot('q', 'parted', 0, 'me')")
+        db.execute("set role pgque_reader")
+        return value(db, WAYS_TO_DRAW[way])
 
-    lost = draw(primary)
-    standby.promote()
-    found = draw(standby)
-
-    assert {way for way in names if found[way] - lost[way] < 1_000_000} == set()
-    for way, name in names.items():
-        db = to(standby, name)
-        assert payloads(db, found[way]) == ["a"], way
-        assert lineage(db) != lineage(to(primary, name)), way
+    yield
+    lost = draw(old)
+    yield
+    new = servers.standby()
+    found = draw(new)
+    assert found - lost > 1_000_000
+    assert payloads(new, found) == ["a"]
+    assert lineage(new) != lineage(old)
 
 
-def test_every_form_of_the_ticker_follows_the_promotion(servers: Replicas, to: Connect) -> None:
-    forms = {
-        "every_queue": "pgque.ticker()",
-        "one_queue": "pgque.ticker('q')",
-        "external": "pgque.ticker('external', 100, now(), 100)",
-    }
-    primary = servers.primary()
-    with connect(primary.url()) as template:
-        make_queue(template)
-        make_queue(template, "external", external_ticker="true")
-    with connect(primary.url("template1")) as db:
-        for name in forms:
-            db.execute(f"create database {name} template postgres".encode())
-    standby = servers.standby(primary)
-    cut_off(standby, primary)
-    standby.promote()
+for way in WAYS_TO_DRAW:
+    story(f"opened by {way} before the first tick, a batch has a new id", way)(draw_a_batch)
 
+
+def tick_by(call: str, servers: Servers) -> Iterator[None]:
+    old = servers.primary()
+    make_queue(old)
+    make_queue(old, "external", external_ticker="true")
+    yield
+    yield
+    new = servers.standby()
     timeline = "select last_value >> 32 from pgque.lineage_seq"
-    for name, call in forms.items():
-        db = to(standby, name)
-        assert value(db, timeline) == 1
-        value(db, f"select {call}")
-        assert value(db, timeline) == 2, name
+    assert value(new, timeline) == 1
+    value(new, f"select pgque.{call}")
+    assert value(new, timeline) == 2
 
 
-def test_two_promotions_from_one_origin_are_two_lineages(servers: Replicas, to: Connect) -> None:
-    primary = servers.primary()
-    make_queue(to(primary))
-    standbys = [servers.standby(primary) for _ in range(2)]
-    for standby in standbys:
-        cut_off(standby, primary)
-        standby.promote()
+for call in ("ticker()", "ticker('q')", "ticker('external', 100, now(), 100)"):
+    story(f"{call} follows the promotion", call)(tick_by)
 
+
+@story("two promotions from one origin are two lineages")
+def _(servers: Servers) -> Iterator[None]:
+    make_queue(servers.primary())
+    yield
+    yield
     timeline = "select left(pg_walfile_name(pg_current_wal_lsn()), 8)"
-    assert {value(to(standby), timeline) for standby in standbys} == {"00000002"}
-    found = [lineage(to(replica)) for replica in (primary, *standbys)]
+    assert [value(to(), timeline) for to in servers] == ["00000001", "00000002", "00000002"]
+    found = [lineage(to()) for to in servers]
     assert len(set(found)) == 3
-    assert found == [lineage(to(replica)) for replica in (primary, *standbys)]
-    batches = [open_batch(to(standby), "a") for standby in standbys]
-    assert batches[0] != batches[1]
+    assert found == [lineage(to()) for to in servers]
+    assert open_batch(servers.standby(), "a") != open_batch(servers.sibling(), "a")
 
 
-def test_a_session_that_outlives_the_promotion_follows_it(servers: Replicas, to: Connect) -> None:
-    primary = servers.primary()
-    old = to(primary)
+@story("a session that outlives the promotion follows it")
+def _(servers: Servers) -> Iterator[None]:
+    old = servers.primary()
     make_queue(old)
     send(old, "a")
     tick(old)
-    standby = servers.standby(primary)
-    cut_off(standby, primary)
-    survivor = to(standby)
+    yield
+    survivor = servers.standby()
     for _ in range(10):
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             next_batch(survivor)
     assert lineage(survivor) == lineage(old)
     lost = next_batch(old)
-
-    standby.promote()
-
+    yield
     assert next_batch(survivor) > lost + 1_000_000
     assert lineage(survivor) != lineage(old)
 
 
-def test_whoever_notices_the_promotion_in_a_long_transaction_holds_up_nobody(
-    servers: Replicas, to: Connect
-) -> None:
-    primary = servers.primary()
-    old = to(primary)
+@story("whoever notices the promotion in a long transaction holds up nobody")
+def _(servers: Servers) -> Iterator[None]:
+    old = servers.primary()
     make_queue(old, consumers=("c", "other"))
     send(old, "a")
     tick(old)
-    standby = servers.standby(primary)
-    cut_off(standby, primary)
+    yield
     lost = next_batch(old, consumer="other")
-    standby.promote()
-    first, second = to(standby), to(standby)
+    yield
+    first, second = servers.standby(), servers.standby()
     second.execute("set lock_timeout = '5s'")
-
     with first.transaction(force_rollback=True):
         noticed = next_batch(first)
         found = next_batch(second, consumer="other")
@@ -236,30 +209,25 @@ def test_whoever_notices_the_promotion_in_a_long_transaction_holds_up_nobody(
     assert (lineage(first), next_batch(first)) == (seen, found + 1)
 
 
-def test_many_that_notice_the_promotion_at_once_begin_one_life(
-    servers: Replicas, to: Connect
-) -> None:
+@story("many that notice the promotion at once begin one life")
+def _(servers: Servers) -> Iterator[None]:
     consumers = [f"c{number}" for number in range(8)]
-    primary = servers.primary()
-    old = to(primary)
+    old = servers.primary()
     make_queue(old, consumers=consumers)
     send(old, "a")
     tick(old)
-    standby = servers.standby(primary)
-    cut_off(standby, primary)
-    standby.promote()
-    connections = {name: to(standby) for name in consumers}
-    first, watcher = to(standby), to(standby)
-    active = "select count(*) = 8 from pg_stat_activity where state = 'active' and query like %s"
-
-    def draw(consumer: str) -> int:
-        drawn: int = next_batch(connections[consumer], consumer=consumer)
-        return drawn
-
+    yield
+    yield
+    connections = {name: servers.standby() for name in consumers}
+    first, watcher = servers.standby(), servers.standby()
+    active = (
+        "select count(*) = 8 from pg_stat_activity"
+        " where state = 'active' and query like %s and datname = current_database()"
+    )
     with ThreadPoolExecutor(len(consumers)) as pool:
         with first.transaction():
             rows(first, "select from pgque.lineage_lock for update")
-            drawing = [pool.submit(draw, name) for name in consumers]
+            drawing = [pool.submit(next_batch, connections[c], consumer=c) for c in consumers]
             wait_for(watcher, active, "%next_batch%")
             assert not any(each.done() for each in drawing)
         drawn = sorted(each.result() for each in drawing)
@@ -267,25 +235,21 @@ def test_many_that_notice_the_promotion_at_once_begin_one_life(
     assert drawn[0] > 1_000_000
 
 
-def test_a_tick_that_was_lost_is_told_from_the_one_that_has_its_number(
-    servers: Replicas, to: Connect
-) -> None:
-    primary = servers.primary()
-    old = to(primary)
+@story("a tick that was lost is told from the one that has its number")
+def _(servers: Servers) -> Iterator[None]:
+    old = servers.primary()
     make_queue(old)
     send(old, "a")
     survived = tick(old)
-    standby = servers.standby(primary)
-    cut_off(standby, primary)
+    yield
     send(old, "lost")
     lost = tick(old)
     fingerprint = "select pgque.tick_fingerprint('q', %s)"
     known = {number: value(old, fingerprint, number) for number in (survived, lost)}
-    standby.promote()
-    new = to(standby)
+    yield
+    new = servers.standby()
     send(new, "new")
     assert tick(new) == lost
-
     claim = """
     select batch_id from pgque.claim_ticks(
         'q', 'c', 'me', '1 minute', %s, %s, i_from_fingerprint => %s, i_to_fingerprint => %s)
@@ -299,9 +263,54 @@ def test_a_tick_that_was_lost_is_told_from_the_one_that_has_its_number(
     assert payloads(new, batch) == ["new"]
 
 
-def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(
-    servers: Replicas, to: Connect, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def promoted(server: Any) -> Iterator[dict[str, Iterator[None]]]:
+    """All stories up to the promotion, each in a database of its own on the same servers."""
+    with replicas(server) as made, ExitStack() as stack:
+
+        def opening(replica: Any, database: str) -> Open:
+            return lambda: stack.enter_context(connect(replica.url(database)))
+
+        primary = made.primary()
+        names = {name: f"story_{number}" for number, name in enumerate(STORIES)}
+        with connect(primary.url("template1")) as db:
+            for name in names.values():
+                db.execute(f"create database {name} template postgres".encode())
+        later: list[Any] = []  # the standbys are made when all have begun
+        told = {
+            name: STORIES[name](
+                Servers(
+                    opening(primary, database),
+                    lambda database=database: opening(later[0], database)(),  # type: ignore[misc]
+                    lambda database=database: opening(later[1], database)(),  # type: ignore[misc]
+                )
+            )
+            for name, database in names.items()
+        }
+        for each in told.values():
+            next(each)
+        later += [made.standby(primary) for _ in range(2)]
+        for standby in later:
+            cut_off(standby, primary)
+        for each in told.values():
+            next(each)
+        for standby in later:
+            standby.promote()
+        yield told
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_after_a_promotion(promoted: dict[str, Iterator[None]], name: str) -> None:
+    assert next(promoted[name], "the end") == "the end"
+
+
+@pytest.fixture
+def servers(server: Any) -> Iterator[Replicas]:
+    with replicas(server) as made:
+        yield made
+
+
+def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(servers: Replicas) -> None:
     primary = servers.primary()
     archive = primary.folder / "archive"
     archive.mkdir()
@@ -311,15 +320,16 @@ def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(
     primary.start()
     recovered = servers.new()
     recovered.back_up(primary, "--checkpoint=fast")
-    old = to(primary)
-    make_queue(old, consumers=("c", "other"))
-    send(old, "a")
-    tick(old)
-    kept_open = next_batch(old, consumer="other")
-    value(old, "select pg_create_restore_point('before the accident')::text")
-    lost = lose_a_tail(old)
-    value(old, "select pg_switch_wal()::text")
-    wait_for(old, "select last_archived_wal is not null from pg_stat_archiver")
+    with connect(primary.url()) as old:
+        make_queue(old, consumers=("c", "other"))
+        send(old, "a")
+        tick(old)
+        kept_open = next_batch(old, consumer="other")
+        value(old, "select pg_create_restore_point('before the accident')::text")
+        lost = lose_a_tail(old)
+        known = lineage(old)
+        value(old, "select pg_switch_wal()::text")
+        wait_for(old, "select last_archived_wal is not null from pg_stat_archiver")
     primary.stop()
 
     recovered.configure(
@@ -328,74 +338,68 @@ def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(
     )
     (recovered.data / "recovery.signal").touch()
     recovered.start()
-    new = to(recovered)
-    wait_for(new, "select not pg_is_in_recovery()")
-    send(new, "b")
-    tick(new)
-    found = drained(new)
-
-    assert [text for batch in found.values() for text in batch] == ["a", "b"]
-    assert not found.keys() & (lost | {kept_open})
-    assert next_batch(new, consumer="other") == kept_open
-    primary.start()
-    assert lineage(new) != lineage(to(primary))
+    with connect(recovered.url()) as new:
+        wait_for(new, "select not pg_is_in_recovery()")
+        send(new, "b")
+        tick(new)
+        found = drained(new)
+        assert [text for batch in found.values() for text in batch] == ["a", "b"]
+        assert not found.keys() & (lost | {kept_open})
+        assert next_batch(new, consumer="other") == kept_open
+        assert lineage(new) != known
 
 
-def test_a_snapshot_of_the_disk_needs_a_new_lineage_by_hand(servers: Replicas, to: Connect) -> None:
+def test_restarts_and_crashes_keep_the_lineage_and_a_snapshot_of_the_disk_needs_a_new_one(
+    servers: Replicas,
+) -> None:
     primary = servers.primary()
-    old = to(primary)
-    make_queue(old)
-    send(old, "a")
-    tick(old)
-    old.close()
-    primary.stop("immediate")
-    snapshot = servers.copy(primary)
-    primary.start()
-    old = to(primary)
-    lost = lose_a_tail(old)
-
-    snapshot.start()
-    new = to(snapshot)
-    assert lineage(new) == lineage(old)
-    renewed = value(new, "select pgque.renew_lineage()")
-    assert renewed == lineage(new) != lineage(old)
-    assert not drained(new).keys() & lost
-
-
-def test_a_restart_and_a_crash_keep_lineage_and_ids(servers: Replicas, to: Connect) -> None:
-    primary = servers.primary()
-    db = to(primary)
-    make_queue(db)
-    known, batch = lineage(db), open_batch(db, "a")
-    db.close()
+    with connect(primary.url()) as db:
+        make_queue(db)
+        known, batch = lineage(db), open_batch(db, "a")
     for mode in ("fast", "immediate"):
         primary.stop(mode)
+        snapshot = servers.copy(primary) if mode == "immediate" else None
         primary.start()
-        db = to(primary)
-        assert (lineage(db), next_batch(db)) == (known, batch)
-        finish(db, batch)
-        before, batch = batch, open_batch(db, "a")
-        assert before < batch < before + 100
-        db.close()
+        with connect(primary.url()) as db:
+            assert (lineage(db), next_batch(db)) == (known, batch)
+            finish(db, batch)
+            before, batch = batch, open_batch(db, "a")
+            assert before < batch < before + 100
+    with connect(primary.url()) as db:
+        lost = lose_a_tail(db)
+
+    assert snapshot is not None
+    snapshot.start()
+    with connect(snapshot.url()) as new:
+        assert lineage(new) == known
+        assert value(new, "select pgque.renew_lineage()") == lineage(new) != known
+        assert next_batch(new) == before  # which was open
+        finish(new, before)
+        send(new, "b")
+        tick(new)
+        assert not drained(new).keys() & (lost | {batch})
 
 
 def test_a_copy_by_template_has_a_lineage_of_its_own_and_ids_when_asked(
-    servers: Replicas, to: Connect
+    server: Any, db: Connection
 ) -> None:
-    primary = servers.primary()
-    with connect(primary.url()) as original:
-        make_queue(original)
-        finish(original, open_batch(original, "a"))
-    with connect(primary.url("template1")) as db:
-        db.execute("create database copy template postgres")
-    original, copy = to(primary), to(primary, "copy")
-
-    assert lineage(copy) != (known := lineage(original))
-    assert open_batch(copy, "b") == open_batch(original, "b")
-    drain(copy)
-    value(copy, "select pgque.renew_lineage()")
-    assert open_batch(copy, "c") > open_batch(original, "c") + 1_000_000
-    assert lineage(original) == known
+    make_queue(db)
+    finish(db, open_batch(db, "a"))
+    name = db.info.dbname
+    db.close()
+    with connect(server.url) as administrator:
+        administrator.execute(f"create database {name}_copy template {name}".encode())
+        try:
+            url = server.database_url
+            with connect(url(name)) as original, connect(url(f"{name}_copy")) as copy:
+                assert lineage(copy) != (known := lineage(original))
+                assert open_batch(copy, "b") == open_batch(original, "b")
+                drain(copy)
+                value(copy, "select pgque.renew_lineage()")
+                assert open_batch(copy, "c") > open_batch(original, "c") + 1_000_000
+                assert lineage(original) == known
+        finally:
+            administrator.execute(f"drop database {name}_copy with (force)".encode())
 
 
 def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:

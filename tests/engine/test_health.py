@@ -1,23 +1,43 @@
-"""Health of queues and consumers: what is wrong, and what to do about it."""
+"""Health of queues, consumers and the database: what is wrong, and what to do about it."""
+
+from typing import Any
 
 import pytest
 
+from tests.conftest import INSTALL_SQL
+from tests.support.databases import owned_database
 from tests.support.metrics import age_positions, age_ticks, health
 from tests.support.queues import (
     Connection,
+    bloat_ticks,
+    connect,
     drain,
     make_queue,
     open_batch,
-    queue_id,
+    rotate,
     rows,
     send,
     tick,
     value,
 )
+from tests.support.races import Another
+from tests.support.replicas import wait_for
 from tests.support.workers import next_of, queue_with_ticks
 
 
-def test_an_empty_database_is_well(db: Connection) -> None:
+def set_config(db: Connection, parameter: str, setting: str) -> None:
+    value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, setting)
+
+
+def age_rotation(db: Connection, age: str) -> None:
+    db.execute("update pgque.queue set queue_switch_time = now() - %s::interval", [age])
+
+
+def age_retries(db: Connection, age: str) -> None:
+    db.execute("update pgque.retry_queue set ev_retry_after = now() - %s::interval", [age])
+
+
+def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
     found = rows(db, "select queue_name, check_name, status from pgque.queue_health()")
     assert found == [
         (None, "log_rotation", "ok"),
@@ -25,9 +45,6 @@ def test_an_empty_database_is_well(db: Connection) -> None:
         (None, "scheduler", "ok"),
         (None, "xmin_horizon", "ok"),
     ]
-
-
-def test_a_new_queue_is_well(db: Connection) -> None:
     make_queue(db)
     assert {name: status for name, (status, _) in health(db).items()} == {
         "consumer_lag:c": "ok",
@@ -38,16 +55,8 @@ def test_a_new_queue_is_well(db: Connection) -> None:
         "rotation_health": "ok",
         "ticker_running": "ok",
     }
-
-
-def test_a_queue_without_consumers_is_well(db: Connection) -> None:
-    make_queue(db, consumers=())
-    assert {status for status, _ in health(db).values()} == {"ok"}
-
-
-def test_each_queue_has_its_own_rows(db: Connection) -> None:
-    make_queue(db)
-    make_queue(db, "late")
+    make_queue(db, "late", consumers=())
+    assert {status for status, _ in health(db, "late").values()} == {"ok"}
     age_ticks(db, "1 hour", "late")
     assert health(db)["ticker_running"][0] == "ok"
     assert health(db, "late")["ticker_running"][0] == "critical"
@@ -61,26 +70,26 @@ def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> Non
     tick(db, queue)
     status, detail = health(db, queue)[f"consumer_lag:{consumer}"]
     assert status == "critical"
-    remedy = detail.partition("with ")[2]
-    db.execute(remedy.encode())
+    db.execute(detail.partition("with ")[2].encode())
     assert rows(db, "select * from pgque.consumer_stats()") == []
 
 
 class TestTicker:
     @pytest.mark.parametrize(
-        ("age", "status"), [("1 minute", "ok"), ("3 minutes", "warning"), ("7 minutes", "critical")]
+        ("config", "age", "status"),
+        [
+            ({}, "1 minute", "ok"),
+            ({}, "3 minutes", "warning"),
+            ({}, "7 minutes", "critical"),
+            ({"ticker_idle_period": "1 hour"}, "1 hour 59 minutes", "ok"),
+        ],
     )
     def test_ticks_are_expected_within_the_idle_period(
-        self, db: Connection, age: str, status: str
+        self, db: Connection, config: dict[str, str], age: str, status: str
     ) -> None:
-        make_queue(db)
+        make_queue(db, **config)
         age_ticks(db, age)
         assert health(db)["ticker_running"][0] == status
-
-    def test_a_longer_idle_period_leaves_more_time(self, db: Connection) -> None:
-        make_queue(db, ticker_idle_period="1 hour")
-        age_ticks(db, "1 hour 59 minutes")
-        assert health(db)["ticker_running"][0] == "ok"
 
     def test_a_paused_queue_is_no_alarm_but_says_how_to_resume(self, db: Connection) -> None:
         make_queue(db, ticker_paused="true")
@@ -91,40 +100,75 @@ class TestTicker:
         db.execute(detail.partition("with ")[2].encode())
         assert value(db, "select queue_ticker_paused from pgque.queue") is False
 
-    def test_a_queue_that_waits_for_an_external_ticker_says_so(self, db: Connection) -> None:
+    def test_a_queue_without_its_external_ticker_or_any_tick_is_critical(
+        self, db: Connection
+    ) -> None:
         make_queue(db, external_ticker="true")
         age_ticks(db, "1 hour")
         status, detail = health(db)["ticker_running"]
         assert (status, "external ticker" in detail) == ("critical", True)
-
-    def test_a_queue_without_any_tick_is_critical(self, db: Connection) -> None:
-        make_queue(db)
+        set_config(db, "external_ticker", "false")
         db.execute("delete from pgque.tick_log")
         assert health(db)["ticker_running"][0] == "critical"
 
 
 class TestRotation:
-    @pytest.mark.parametrize(
-        ("age", "status"), [("3 hours", "ok"), ("5 hours", "warning"), ("9 hours", "critical")]
-    )
-    def test_it_is_expected_within_its_period(self, db: Connection, age: str, status: str) -> None:
+    def test_is_expected_within_its_period(self, db: Connection) -> None:
         make_queue(db)
-        db.execute("update pgque.queue set queue_switch_time = now() - %s::interval", [age])
+        age_rotation(db, "9 hours")
         assert health(db)["rotation_health"][0] == "ok"
         open_batch(db, "a")
-        found, detail = health(db)["rotation_health"]
-        assert (found, "pgque.maint()" in detail) == (status, status != "ok")
+        for age, status in (("3 hours", "ok"), ("5 hours", "warning"), ("9 hours", "critical")):
+            age_rotation(db, age)
+            found, detail = health(db)["rotation_health"]
+            assert (found, "pgque.maint()" in detail) == (status, status != "ok")
 
-    def test_the_consumer_that_holds_it_up_is_named(self, db: Connection) -> None:
+    def test_names_the_consumer_that_holds_it_up(self, db: Connection) -> None:
         make_queue(db, consumers=("fast", "slow"))
         send(db, "a")
         tick(db)
         drain(db, consumer="fast")
         age_ticks(db, "5 hours")
-        db.execute("update pgque.queue set queue_switch_time = now() - interval '5 hours'")
+        age_rotation(db, "5 hours")
         tick(db)
         status, detail = health(db)["rotation_health"]
         assert status == "warning" and '"slow"' in detail and '"fast"' not in detail
+
+    def test_names_the_loader_the_transaction_or_the_pause_that_it_waits_for(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db, rotation_period="1 hour")
+        table = value(db, "select queue_data_pfx from pgque.queue")
+        send(db, "a")
+        age_rotation(db, "3 hours")
+        holder = another()
+        with holder.transaction():
+            rows(holder, f"select from {table}_1")
+            assert f"session {holder.info.backend_pid}" in health(db)["rotation_health"][1]
+        old = another()
+        with old.transaction():
+            old.execute("set transaction isolation level repeatable read")
+            value(old, "select pg_current_snapshot()::text")
+            value(db, "select pgque.maint_rotate_tables_step1('q')")
+            assert f"session {old.info.backend_pid}" in health(db)["rotation_health"][1]
+        for number in (1, 2):
+            db.execute(f"insert into {table}_{number} (ev_type) values ('t')".encode())
+        assert "current_event_table" in health(db)["rotation_health"][1]
+        value(db, "select pgque.pause_queue('q')::text")
+        assert "resume_queue" in health(db)["rotation_health"][1]
+
+    def test_a_table_that_a_loader_keeps_filling_is_named(self, db: Connection) -> None:
+        make_queue(db)
+        table = value(db, "select format('%s_1', queue_data_pfx) from pgque.queue")
+        db.execute(
+            f"insert into {table} (ev_type, ev_data, ev_time)"
+            " select 't', repeat('x', 100), now() - interval '1 day'"
+            " from generate_series(1, 2000)".encode()
+        )
+        rotate(db)
+        set_config(db, "rotation_period", "1 hour")
+        status, detail = health(db)[f"left_table:{table}"]
+        assert (status, "pgque.current_event_table('q')" in detail) == ("warning", True)
 
 
 class TestDeadLettersAndRetries:
@@ -140,28 +184,16 @@ class TestDeadLettersAndRetries:
         assert (before, status) == ("ok", "warning")
         assert detail.startswith("3001 dead letters")
 
-    @pytest.mark.parametrize(
-        ("age", "status"), [("1 minute", "ok"), ("10 minutes", "warning"), ("2 hours", "critical")]
-    )
-    def test_retries_that_are_due_and_stay_are_an_alarm(
-        self, db: Connection, age: str, status: str
-    ) -> None:
-        make_queue(db)
-        value(db, "select pgque.nack_batch(%s, '{1}', '0')", open_batch(db, "a"))
-        db.execute("update pgque.retry_queue set ev_retry_after = now() - %s::interval", [age])
-        found, detail = health(db)["retry_backlog"]
-        assert found == status and detail.startswith("1 retries are due")
-
-    def test_retries_for_later_are_not(self, db: Connection) -> None:
+    def test_retries_that_are_due_and_stay_are_an_alarm(self, db: Connection) -> None:
         make_queue(db)
         value(db, "select pgque.nack_batch(%s, '{1}', '1 hour')", open_batch(db, "a"))
         assert health(db)["retry_backlog"] == ("ok", "no retry is due")
-
-    def test_a_closed_queue_is_named_as_the_reason(self, db: Connection) -> None:
-        make_queue(db)
-        value(db, "select pgque.nack_batch(%s, '{1}', '0')", open_batch(db, "a"))
-        db.execute("update pgque.retry_queue set ev_retry_after = now() - interval '10 minutes'")
-        value(db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+        found = {"1 minute": "ok", "10 minutes": "warning", "2 hours": "critical"}
+        for age, status in found.items():
+            age_retries(db, age)
+            state, detail = health(db)["retry_backlog"]
+            assert state == status and detail.startswith("1 retries are due")
+        set_config(db, "disable_insert", "true")
         assert "disable_insert" in health(db)["retry_backlog"][1]
 
 
@@ -176,45 +208,30 @@ class TestConsumers:
         make_queue(db)
         send(db, "a")
         age_ticks(db, age)
+        assert health(db)["consumer_lag:c"][0] == "ok"  # at the last tick, however old it is
         tick(db)
         found, detail = health(db)["consumer_lag:c"]
         assert found == status and "1 events" in detail
 
-    def test_a_consumer_at_the_last_tick_has_no_lag_however_old_it_is(self, db: Connection) -> None:
-        make_queue(db)
-        age_ticks(db, "1 day")
-        assert health(db)["consumer_lag:c"][0] == "ok"
-
     def test_a_subconsumer_that_keeps_its_batch_is_named(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
+        assert health(db)["consumer_lag:c.w1"] == ("ok", "has no batch")
         next_of(db, "w1")
         age_ticks(db, "3 hours")
         found = health(db)
         assert found["consumer_lag:c.w1"][0] == "critical"
         assert found["consumer_lag:c"][0] == "ok"
 
-    def test_an_idle_subconsumer_is_well(self, db: Connection) -> None:
-        queue_with_ticks(db)
-        assert health(db)["consumer_lag:c.w1"] == ("ok", "has no batch")
-
-    @pytest.mark.parametrize(("age", "status"), [("1 s", "ok"), ("1 hour", "warning")])
-    def test_a_batch_whose_lease_ran_out_wants_a_worker(
-        self, db: Connection, age: str, status: str
-    ) -> None:
+    def test_a_batch_whose_lease_ran_out_wants_a_worker(self, db: Connection) -> None:
         make_queue(db)
         send(db, "a")
         tick(db)
         value(db, "select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
-        age_positions(db, age)
-        found, detail = health(db)["lease_health"]
-        assert (found, '"the worker"' in detail) == (status, status != "ok")
-
-    def test_a_lease_that_was_acked_is_no_concern(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        value(db, "select batch_id from pgque.claim_batch('q', 'c', 'me', '1 minute')")
-        value(db, "select pgque.ack_batch(1, 'me', 1)")
+        for age, status in (("1 s", "ok"), ("1 hour", "warning")):
+            age_positions(db, age)
+            found, detail = health(db)["lease_health"]
+            assert (found, '"the worker"' in detail) == (status, status != "ok")
+        value(db, "select pgque.ack_batch(1, 'the worker', 1)")
         age_positions(db, "1 hour")
         assert health(db)["lease_health"][0] == "ok"
 
@@ -231,14 +248,12 @@ class TestConsumers:
 def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> None:
     make_queue(db)
     value(db, "select pgque.nack_batch(%s, '{1}', '0')", open_batch(db, "a"))
-    db.execute("update pgque.retry_queue set ev_retry_after = now() - interval '1 day'")
+    age_retries(db, "1 day")
     tick(db)
     age_ticks(db, "1 day")
-    db.execute("update pgque.queue set queue_switch_time = now() - interval '1 day'")
-    wrong = rows(
-        db,
-        "select check_name, detail from pgque.queue_health() where status <> 'ok' order by 1",
-    )
+    age_rotation(db, "1 day")
+    sql = "select check_name, detail from pgque.queue_health() where status <> 'ok' order by 1"
+    wrong = rows(db, sql)
     assert [name for name, _ in wrong] == [
         "consumer_lag:c",
         "retry_backlog",
@@ -247,4 +262,117 @@ def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> N
         "ticker_running",
     ]
     assert all("pgque." in detail for _, detail in wrong), wrong
-    assert queue_id(db) > 0
+
+
+class TestDatabase:
+    def test_without_a_scheduler_recent_ticks_of_one_queue_are_enough(self, db: Connection) -> None:
+        make_queue(db)
+        make_queue(db, "other")
+        make_queue(db, "paused", ticker_paused="true")
+        make_queue(db, "external", external_ticker="true")
+        for queue in ("paused", "external", "q"):
+            age_ticks(db, "1 hour", queue)
+        assert health(db, None)["scheduler"][0] == "ok"
+        age_ticks(db, "1 hour", "other")
+        status, detail = health(db, None)["scheduler"]
+        assert (status, "pgque.start()" in detail) == ("warning", True)
+        for queue in ("q", "other"):
+            value(db, "select pgque.drop_queue(%s, true)", queue)
+        assert health(db, None)["scheduler"][0] == "ok"
+
+    def test_a_scheduler_that_does_not_tick_is_critical(self, db: Connection) -> None:
+        make_queue(db)
+        db.execute("update pgque.config set scheduler = 'pg_cron'")
+        before = health(db, None)["scheduler"][0]
+        age_ticks(db, "1 hour")
+        status, detail = health(db, None)["scheduler"]
+        assert (before, status, "pg_cron" in detail) == ("ok", "critical", True)
+
+    def test_a_restored_database_is_critical_until_it_is_adopted(self, db: Connection) -> None:
+        make_queue(db)
+        db.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
+        db.execute("refresh materialized view pgque.origin")
+        before = health(db, None)["restored_database"][0]
+        value(db, "select pgque.adopt_restored_database()")
+        assert (before, health(db, None)["restored_database"][0]) == ("critical", "ok")
+
+
+class TestXminHorizon:
+    @pytest.mark.parametrize(
+        ("age", "status"), [("0", "ok"), ("20 minutes", "warning"), ("2 hours", "critical")]
+    )
+    def test_names_an_open_transaction_the_longer_the_worse(
+        self, db: Connection, another: Another, age: str, status: str
+    ) -> None:
+        # The clock cannot be turned, so the view is told that transactions began earlier.
+        text = value(db, "select pg_get_viewdef('pgque.xmin_holder'::regclass)")
+        aged = text.replace("a.xact_start AS since", f"a.xact_start - '{age}'::interval AS since")
+        assert aged != text
+        db.execute(f"create or replace view pgque.xmin_holder as {aged}".encode())
+        holder = another()
+        pid = holder.info.backend_pid
+        with holder.transaction():
+            value(holder, "select pg_current_xact_id()::text")
+            found, detail = health(db, None)["xmin_horizon"]
+            assert (found, f"session {pid} " in detail) == (status, True)
+            assert (f"pg_terminate_backend({pid})" in detail) == (status != "ok")
+
+    def test_transactions_of_other_databases_do_not_count(
+        self, db: Connection, server: Any
+    ) -> None:
+        with connect(server.url) as elsewhere, elsewhere.transaction():
+            value(elsewhere, "select pg_current_xact_id()::text")
+            detail = health(db, None)["xmin_horizon"][1]
+            assert f"session {elsewhere.info.backend_pid} " not in detail
+
+    def test_is_unknown_to_an_owner_who_may_not_see_others(
+        self, server: Any, template_database: str
+    ) -> None:
+        with (
+            owned_database(server) as owned,
+            connect(owned.owner_url) as db,
+            connect(owned.superuser_url) as holder,
+        ):
+            db.execute(INSTALL_SQL.read_bytes())
+            with holder.transaction():
+                value(holder, "select pg_current_xact_id()::text")
+                status, detail = health(db, None)["xmin_horizon"]
+                assert status == "unknown"
+                assert f"grant pg_read_all_stats to {owned.owner}" in detail
+            holder.execute(f"grant pg_read_all_stats to {owned.owner}".encode())
+            with holder.transaction():
+                value(holder, "select pg_current_xact_id()::text")
+                assert health(db, None)["xmin_horizon"][0] == "ok"
+
+
+class TestLogs:
+    def test_that_grow_are_named_with_whoever_keeps_them_locked(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db)
+        bloat_ticks(db, 200_000)
+        db.execute("update pgque.config set installed_at = now()")  # it may be an older template's
+        before = health(db, None)["log_rotation"][0]
+        db.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
+        status, detail = health(db, None)["log_rotation"]
+        assert (before, status, "pgque.maint()" in detail) == ("ok", "warning", True)
+        # Whoever has begun just now is not worth a name; the function is told to wait less.
+        text = value(db, "select pg_get_functiondef('pgque.log_health()'::regprocedure)")
+        quick = text.replace("- interval '10 seconds'", "- interval '10 milliseconds'")
+        assert quick != text
+        db.execute(quick.encode())
+        holder = another()
+        with holder.transaction():
+            rows(holder, "select from pgque.tick limit 1")
+            named = "select detail like %s from pgque.queue_health() where check_name = %s"
+            wait_for(db, named, f"%session {holder.info.backend_pid}%", "log_rotation")
+
+    def test_of_history_are_not_expected_to_rotate_each_minute(self, db: Connection) -> None:
+        make_queue(db)
+        db.execute(
+            "insert into pgque.history (queue_id, counted_at, event_seq)"
+            " select q.queue_id, now() - n * interval '1 second', n"
+            " from pgque.queue q, generate_series(1, 250000) n"
+        )
+        db.execute("update pgque.config set installed_at = now() - interval '2 days'")
+        assert rows(db, "select status from pgque.log_health()") == [("ok",)]

@@ -102,40 +102,32 @@ def fill(db: Connection) -> None:
     value(db, "select pgque.force_next_tick('q')")
 
 
-def test_installing_again_keeps_every_row(db: Connection) -> None:
-    fill(db)
-    before = contents(db)
-    db.execute(INSTALL)
-    assert contents(db) == before
-
-
-def test_installing_again_changes_no_object(db: Connection) -> None:
-    fill(db)
-    before = objects(db)
-    db.execute(INSTALL)
-    assert objects(db) == before
-
-
-def test_an_open_batch_is_still_there_after_installing_again(db: Connection) -> None:
-    fill(db)
-    batch = next_batch(db)
-    before = events(db, batch)
-    db.execute(INSTALL)
-    assert (next_batch(db), events(db, batch)) == (batch, before)
-
-
-def test_installing_again_repairs_the_functions_of_a_queue(db: Connection) -> None:
+def use(db: Connection) -> None:
+    """One event from end to end."""
     make_queue(db)
-    db.execute(f"drop function pgque.event_{queue_id(db)}_tables(xid8, xid8)".encode())
-    db.execute(INSTALL)
     send(db, "a")
     tick(db)
     assert drain(db) == ["a"]
 
 
-def test_installing_again_takes_rights_from_public_that_it_was_given(db: Connection) -> None:
+def test_installing_again_changes_no_row_no_object_and_no_open_batch(db: Connection) -> None:
+    fill(db)
+    before = contents(db), objects(db)
+    batch = next_batch(db)
+    read = events(db, batch)
+    db.execute(INSTALL)
+    assert (contents(db), objects(db)) == before
+    assert (next_batch(db), events(db, batch)) == (batch, read)
+
+
+def test_installing_again_repairs_a_queues_functions_and_what_public_was_given(
+    db: Connection,
+) -> None:
+    make_queue(db)
+    db.execute(f"drop function pgque.event_{queue_id(db)}_tables(xid8, xid8)".encode())
     db.execute("grant execute on function pgque.maint() to public")
     db.execute(INSTALL)
+    use(db)
     assert value(db, "select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
 
 
@@ -196,10 +188,7 @@ def test_objects_of_the_installing_user_do_not_stand_in_for_ours(empty_database_
         db.execute("create schema mine; set search_path = mine, public, pg_catalog")
         db.execute("create table mine.pg_roles (rolname text)")
         db.execute(INSTALL)
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        assert drain(db) == ["a"]
+        use(db)
 
 
 def test_uninstalling_leaves_only_the_roles(empty_database_url: str) -> None:
@@ -228,46 +217,26 @@ def test_the_uninstall_script_keeps_unread_events(db: Connection) -> None:
     assert contents(db) == before
 
 
-def test_the_uninstall_script_removes_queues_that_were_read(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    drain(db)
-    db.execute(UNINSTALL)
-    assert value(db, "select to_regnamespace('pgque')") is None
-
-
-def test_uninstalling_where_nothing_is_does_nothing(empty_database_url: str) -> None:
+def test_the_uninstall_script_removes_queues_that_were_read_and_one_can_install_again(
+    empty_database_url: str,
+) -> None:
+    schemas = "select array_agg(nspname order by nspname) from pg_namespace"
     with connect(empty_database_url) as db:
-        schemas = "select array_agg(nspname order by nspname) from pg_namespace"
         before = value(db, schemas)
-        db.execute(UNINSTALL)
-        assert value(db, schemas) == before
-
-
-def test_after_an_uninstall_one_can_install_again(empty_database_url: str) -> None:
-    with connect(empty_database_url) as db:
+        db.execute(UNINSTALL)  # where nothing is
         for _ in range(2):
             db.execute(INSTALL)
-            make_queue(db)
+            use(db)
             db.execute(UNINSTALL)
+            assert value(db, schemas) == before
 
 
-def test_the_owner_of_a_database_installs_where_the_roles_are(
+def test_the_owner_of_a_database_installs_twice_where_the_roles_are(
     owner_url: str, template_database: str
 ) -> None:
     with connect(owner_url) as db:
         db.execute(INSTALL)
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        assert drain(db) == ["a"]
-
-
-def test_the_owner_of_a_database_installs_twice(owner_url: str, template_database: str) -> None:
-    with connect(owner_url) as db:
-        db.execute(INSTALL)
-        make_queue(db)
+        use(db)
         db.execute(INSTALL)
         assert value(db, "select pgque.create_queue('q')") == 0
 
@@ -305,10 +274,7 @@ class TestRoles:
         with owned_database(without_roles) as database, connect(database.owner_url) as db:
             for _ in range(2):
                 db.execute(INSTALL)
-            make_queue(db)
-            send(db, "a")
-            tick(db)
-            assert drain(db) == ["a"]
+            use(db)
             made = rows(db, "select rolname, rolcanlogin from pg_roles where rolname ~ '^pgque_'")
             assert sorted(made) == sorted((role, False) for role in ROLES)
             value(db, "select pgque.uninstall(true)::text")
@@ -330,10 +296,7 @@ class TestRoles:
         with owned_database(without_roles, "") as database, connect(database.owner_url) as db:
             for _ in range(2):
                 db.execute(INSTALL)
-            make_queue(db)
-            send(db, "a")
-            tick(db)
-            assert drain(db) == ["a"]
+            use(db)
 
     def test_roles_without_their_memberships_are_noticed(self, without_roles: Any) -> None:
         with connect(without_roles.url) as administrator:

@@ -1,7 +1,10 @@
-"""Leases: one owner at a time, fenced by the epoch."""
+"""Leases: one owner at a time, fenced by the epoch, whatever two sessions do at once."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Semaphore
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 
 from tests.support.queues import (
@@ -16,6 +19,9 @@ from tests.support.queues import (
     tick,
     value,
 )
+from tests.support.races import Another, race
+
+INFO = "select batch_id, owner, epoch, is_live from pgque.get_lease_info('q', 'c')"
 
 
 class Claim(NamedTuple):
@@ -26,13 +32,8 @@ class Claim(NamedTuple):
 
 def claim(db: Connection, owner: str = "me", ttl: str = "1 minute", **more: Any) -> Claim | None:
     named = "".join(f", {name} => %s" for name in more)
-    ((batch, epoch),) = rows(
-        db,
-        f"select batch_id, epoch from pgque.claim_batch('q', 'c', %s, %s{named})",
-        owner,
-        ttl,
-        *more.values(),
-    )
+    sql = f"select batch_id, epoch from pgque.claim_batch('q', 'c', %s, %s{named})"
+    ((batch, epoch),) = rows(db, sql, owner, ttl, *more.values())
     return None if batch is None else Claim(batch, owner, epoch)
 
 
@@ -72,295 +73,284 @@ def queue(db: Connection) -> Connection:
     return db
 
 
-def test_a_claim_opens_the_next_batch(queue: Connection) -> None:
-    assert payloads(queue, taken(queue).batch) == ["a", "b"]
-
-
-def test_without_a_batch_there_is_no_claim(db: Connection) -> None:
-    make_queue(db)
-    assert claim(db) is None
-
-
-def test_a_claim_takes_the_open_batch_that_nobody_holds(queue: Connection) -> None:
-    batch = next_batch(queue)
-    assert taken(queue).batch == batch
-
-
-def test_a_claim_respects_the_limits(queue: Connection) -> None:
-    assert claim(queue, i_min_count=3) is None
-
-
-def test_an_ack_finishes_the_batch(queue: Connection) -> None:
-    ack(queue, taken(queue))
-    assert next_batch(queue) is None
-
-
-def test_second_ack_of_a_batch_is_refused(queue: Connection) -> None:
-    claimed = taken(queue)
-    ack(queue, claimed)
-    with refused("PQ003", str(claimed.batch)):
+class TestClaiming:
+    def test_opens_the_next_batch_within_limits(self, queue: Connection) -> None:
+        assert claim(queue, i_min_count=3) is None
+        claimed = taken(queue)
+        assert payloads(queue, claimed.batch) == ["a", "b"]
         ack(queue, claimed)
+        assert next_batch(queue) is None
+        with refused("PQ003", str(claimed.batch)):
+            ack(queue, claimed)
+        assert claim(queue) is None
+        tick(queue)
+        with refused("PQ003"):
+            claim(queue, i_batch_id=claimed.batch)
+        assert rows(queue, INFO) == []
+        assert taken(queue).epoch > claimed.epoch
+
+    def test_takes_the_open_batch_that_nobody_holds(self, queue: Connection) -> None:
+        batch = next_batch(queue)
+        assert rows(queue, INFO)[0][:2] == (batch, None)
+        with refused("PQ003", str(batch + 1)):
+            claim(queue, i_batch_id=batch + 1)
+        claimed = claim(queue, i_batch_id=batch)
+        assert claimed is not None and claimed.batch == batch
+        release(queue, claimed)
+        assert taken(queue).batch == batch
+
+    def test_is_told_by_lease_info(self, queue: Connection) -> None:
+        claimed = taken(queue, "holder")
+        assert rows(queue, INFO) == [(*claimed, True)]
+        until = renew(queue, claimed, "1 hour")
+        assert value(queue, "select lease_until from pgque.get_lease_info('q', 'c')") == until
+        renew(queue, claimed, "1 microsecond")
+        assert rows(queue, INFO) == [(*claimed, False)]
+
+    @pytest.mark.parametrize(("owner", "ttl"), [("", "1 min"), ("me", "0")])
+    def test_and_renewing_need_an_owner_and_a_time(
+        self, queue: Connection, owner: str, ttl: str
+    ) -> None:
+        with refused("PQ005", "lease"):
+            claim(queue, owner, ttl)
+        claimed = taken(queue)
+        with refused("PQ005", "lease"):
+            renew(queue, claimed._replace(owner=owner), ttl)
 
 
-def test_an_ack_after_the_lease_ran_out_counts_while_nobody_took_over(queue: Connection) -> None:
-    assert ack(queue, expired(queue)) == 1
+class TestFencing:
+    @pytest.mark.parametrize(
+        "call",
+        [
+            "select batch_id from pgque.claim_batch('q', 'c', 'rival')",
+            "select pgque.next_batch('q', 'c')",
+            "select batch_id from pgque.next_batch_custom('q', 'c', null, null, null)",
+            "select msg_id from pgque.receive('q', 'c')",
+        ],
+    )
+    def test_a_live_lease_keeps_others_out(self, queue: Connection, call: str) -> None:
+        taken(queue, "holder")
+        with refused("PQ004", '"holder"'):
+            value(queue, call)
 
+    def test_others_cannot_finish_or_nack(self, queue: Connection) -> None:
+        claimed = taken(queue, "holder")
+        for call in ("finish_batch", "ack"):
+            with refused("PQ004", '"holder"', "ack_batch"):
+                value(queue, f"select pgque.{call}(%s)", claimed.batch)
+        message = f"(1, {claimed.batch},,,,,,,,)"
+        with refused("PQ004", '"holder"'):
+            value(queue, "select pgque.nack(%s, %s::pgque.message)", claimed.batch, message)
 
-def test_a_claim_on_a_live_lease_of_another_is_refused(queue: Connection) -> None:
-    taken(queue, "holder")
-    with refused("PQ004", '"holder"'):
-        claim(queue, "rival")
+    @pytest.mark.parametrize("attempt", [ack, renew, release])
+    @pytest.mark.parametrize("heir", ["heir", "zombie"])
+    def test_a_zombie_can_do_nothing(self, queue: Connection, attempt: Any, heir: str) -> None:
+        zombie = expired(queue)
+        claimed = taken(queue, heir)
+        assert (claimed.batch, claimed.epoch) == (zombie.batch, zombie.epoch + 1)
+        with refused("PQ012", str(zombie.batch), f'"{heir}"'):
+            attempt(queue, zombie)
+        with refused("PQ012", "somebody else"):
+            attempt(queue, claimed._replace(owner="somebody else"))
+        assert ack(queue, claimed) == 1
 
+    def test_the_same_owner_claiming_again_fences_its_earlier_claim(
+        self, queue: Connection
+    ) -> None:
+        first, second = taken(queue), taken(queue)
+        with refused("PQ012"):
+            ack(queue, first)
+        assert ack(queue, second) == 1
 
-def test_a_take_over_raises_the_epoch(queue: Connection) -> None:
-    zombie = expired(queue)
-    heir = taken(queue, "heir")
-    assert (heir.batch, heir.epoch) == (zombie.batch, zombie.epoch + 1)
+    def test_a_lease_that_ran_out_counts_while_nobody_took_over(self, queue: Connection) -> None:
+        claimed = expired(queue)
+        renew(queue, claimed, "1 hour")
+        with refused("PQ004"):
+            claim(queue, "rival")
+        renew(queue, claimed, "1 microsecond")
+        assert ack(queue, claimed) == 1
 
+    def test_a_plain_consumer_goes_on_when_the_lease_ran_out(self, queue: Connection) -> None:
+        zombie = expired(queue)
+        finish(queue, next_batch(queue))
+        with refused("PQ003"):
+            ack(queue, zombie)
 
-@pytest.mark.parametrize("attempt", [ack, renew, release])
-@pytest.mark.parametrize("heir", ["heir", "zombie"])
-def test_a_zombie_can_do_nothing(queue: Connection, attempt: Any, heir: str) -> None:
-    zombie = expired(queue)
-    taken(queue, heir)
-    with refused("PQ012", str(zombie.batch), f'"{heir}"'):
-        attempt(queue, zombie)
-
-
-def test_a_zombies_attempt_leaves_the_heirs_lease(queue: Connection) -> None:
-    zombie = expired(queue)
-    heir = taken(queue, "heir")
-    with refused("PQ012"):
-        release(queue, zombie)
-    assert ack(queue, heir) == 1
-
-
-def test_the_same_owner_claiming_again_fences_its_earlier_claim(queue: Connection) -> None:
-    first = taken(queue)
-    second = taken(queue)
-    with refused("PQ012"):
-        ack(queue, first)
-    assert ack(queue, second) == 1
-
-
-@pytest.mark.parametrize("attempt", [ack, renew, release])
-def test_a_wrong_owner_with_the_right_epoch_is_refused(queue: Connection, attempt: Any) -> None:
-    claimed = taken(queue)
-    with refused("PQ012", "somebody else"):
-        attempt(queue, claimed._replace(owner="somebody else"))
-
-
-def test_the_epoch_never_falls_from_batch_to_batch(queue: Connection) -> None:
-    first = taken(queue)
-    ack(queue, first)
-    tick(queue)
-    assert taken(queue).epoch > first.epoch
-
-
-def test_a_renewal_prolongs_the_lease(queue: Connection) -> None:
-    claimed = expired(queue)
-    renew(queue, claimed, "1 hour")
-    with refused("PQ004"):
-        claim(queue, "rival")
-
-
-def test_a_renewal_answers_with_the_end_that_others_see(queue: Connection) -> None:
-    until = renew(queue, taken(queue), "1 hour")
-    assert value(queue, "select lease_until from pgque.get_lease_info('q', 'c')") == until
-
-
-def test_a_released_batch_can_be_claimed_at_once(queue: Connection) -> None:
-    claimed = taken(queue)
-    release(queue, claimed)
-    assert taken(queue, "next").batch == claimed.batch
-
-
-def test_a_released_claim_can_no_longer_ack(queue: Connection) -> None:
-    claimed = taken(queue)
-    release(queue, claimed)
-    with refused("PQ012", "nobody"):
-        ack(queue, claimed)
-
-
-def test_a_released_batch_is_finished_without_a_lease(queue: Connection) -> None:
-    claimed = taken(queue)
-    release(queue, claimed)
-    finish(queue, claimed.batch)
-    assert next_batch(queue) is None
+    def test_a_released_batch_is_anybodys_at_once(self, queue: Connection) -> None:
+        claimed = taken(queue)
+        release(queue, claimed)
+        with refused("PQ012", "nobody"):
+            ack(queue, claimed)
+        following = taken(queue, "next")
+        assert following.batch == claimed.batch
+        release(queue, following)
+        finish(queue, claimed.batch)
+        assert next_batch(queue) is None
 
 
 @pytest.mark.parametrize(
     "call",
-    [
-        "select pgque.next_batch('q', 'c')",
-        "select batch_id from pgque.next_batch_custom('q', 'c', null, null, null)",
-        "select msg_id from pgque.receive('q', 'c')",
-    ],
+    ["select pgque.nack_batch(%s, '{1}'", "select pgque.dead_letter_batch(%s, '{1}', 'bad'"],
 )
-def test_a_plain_consumer_respects_a_live_lease(queue: Connection, call: str) -> None:
-    taken(queue, "holder")
-    with refused("PQ004", '"holder"'):
-        value(queue, call)
-
-
-@pytest.mark.parametrize("call", ["pgque.finish_batch", "pgque.ack"])
-def test_a_plain_consumer_cannot_finish_a_leased_batch(queue: Connection, call: str) -> None:
-    claimed = taken(queue, "holder")
-    with refused("PQ004", '"holder"', "ack_batch"):
-        value(queue, f"select {call}(%s)", claimed.batch)
-
-
-def test_a_plain_consumer_goes_on_when_the_lease_ran_out(queue: Connection) -> None:
-    zombie = expired(queue)
-    batch = next_batch(queue)
-    finish(queue, batch)
-    with refused("PQ003"):
-        ack(queue, zombie)
-
-
-def test_a_batch_named_in_the_claim_is_claimed(queue: Connection) -> None:
-    batch = next_batch(queue)
-    claimed = claim(queue, i_batch_id=batch)
-    assert claimed is not None and claimed.batch == batch
-
-
-def test_a_batch_named_in_the_claim_that_is_not_open_is_refused(queue: Connection) -> None:
-    batch = next_batch(queue)
-    with refused("PQ003", str(batch + 1)):
-        claim(queue, i_batch_id=batch + 1)
-
-
-def test_a_finished_batch_named_in_the_claim_opens_no_other(queue: Connection) -> None:
-    claimed = taken(queue)
-    ack(queue, claimed)
-    tick(queue)
-    with refused("PQ003"):
-        claim(queue, i_batch_id=claimed.batch)
-    assert rows(queue, "select * from pgque.get_lease_info('q', 'c')") == []
-
-
-@pytest.mark.parametrize(
-    ("owner", "ttl"), [("", "1 min"), (None, "1 min"), ("me", "0"), ("me", "-1 s"), ("me", None)]
-)
-class TestALeaseWithoutOwnerOrTime:
-    def test_is_not_given(self, queue: Connection, owner: str | None, ttl: str | None) -> None:
-        with refused("PQ005", "lease"):
-            rows(queue, "select * from pgque.claim_batch('q', 'c', %s, %s)", owner, ttl)
-
-    def test_is_not_renewed(self, queue: Connection, owner: str | None, ttl: str | None) -> None:
-        claimed = taken(queue)
-        with refused("PQ005", "lease"):
-            renew(queue, claimed._replace(owner=owner), ttl)  # type: ignore[arg-type]
-
-
-def test_lease_info_tells_who_holds_the_batch(queue: Connection) -> None:
-    claimed = taken(queue, "holder")
-    info = rows(queue, "select batch_id, owner, epoch, is_live from pgque.get_lease_info('q', 'c')")
-    assert info == [(claimed.batch, "holder", claimed.epoch, True)]
-
-
-def test_lease_info_tells_that_a_lease_ran_out(queue: Connection) -> None:
-    expired(queue)
-    assert value(queue, "select is_live from pgque.get_lease_info('q', 'c')") is False
-
-
-def test_lease_info_tells_that_nobody_holds_the_batch(queue: Connection) -> None:
-    batch = next_batch(queue)
-    info = rows(queue, "select batch_id, owner, is_live from pgque.get_lease_info('q', 'c')")
-    assert info == [(batch, None, False)]
-
-
-SETTLE = [
-    "select pgque.nack_batch(%s, '{1}'",
-    "select pgque.dead_letter_batch(%s, '{1}', 'bad'",
-]
-
-
-def left_behind(db: Connection) -> int:
-    """How many events were scheduled again or given up."""
-    count: int = value(
-        db,
-        "select (select count(*) from pgque.retry_queue)"
-        " + (select count(*) from pgque.dead_letter)",
-    )
-    return count
-
-
-@pytest.mark.parametrize("call", SETTLE)
 class TestSettlingEventsOfALeasedBatch:
     AS_HOLDER = ", i_owner => %s, i_epoch => %s)"
 
-    def test_is_the_holders(self, queue: Connection, call: str) -> None:
-        claimed = taken(queue)
-        assert value(queue, call + self.AS_HOLDER, *claimed) == 1
+    def left_behind(self, db: Connection) -> int:
+        """How many events were scheduled again or given up."""
+        retries, letters = "select from pgque.retry_queue", "select from pgque.dead_letter"
+        return len(rows(db, f"{retries} union all {letters}"))
 
-    def test_is_the_holders_while_nobody_took_over(self, queue: Connection, call: str) -> None:
-        assert value(queue, call + self.AS_HOLDER, *expired(queue)) == 1
-
-    def test_is_refused_to_others(self, queue: Connection, call: str) -> None:
+    def test_is_the_holders_while_the_lease_lives(self, queue: Connection, call: str) -> None:
         claimed = taken(queue, "holder")
         with refused("PQ004", '"holder"', "i_owner"):
             value(queue, call + ")", claimed.batch)
-        assert left_behind(queue) == 0
+        with refused("PQ012"):
+            value(queue, call + ", i_epoch => %s)", claimed.batch, claimed.epoch)
+        assert self.left_behind(queue) == 0
+        assert value(queue, call + self.AS_HOLDER, *claimed) == 1
 
-    def test_is_refused_to_a_zombie(self, queue: Connection, call: str) -> None:
+    def test_is_the_holders_while_nobody_took_over(self, queue: Connection, call: str) -> None:
         zombie = expired(queue)
+        assert value(queue, call + self.AS_HOLDER, *zombie) == 1
         heir = taken(queue, "heir")
-        with refused("PQ012", '"heir"'):
-            value(queue, call + self.AS_HOLDER, *zombie)
-        with refused("PQ012", '"heir"'):
-            value(queue, call + self.AS_HOLDER, *zombie._replace(owner=heir.owner))
-        assert left_behind(queue) == 0
+        for former in (zombie, zombie._replace(owner=heir.owner)):
+            with refused("PQ012", '"heir"'):
+                value(queue, call + self.AS_HOLDER, *former)
+        assert self.left_behind(queue) == 1
 
     def test_is_anybodys_when_the_lease_ran_out(self, queue: Connection, call: str) -> None:
         assert value(queue, call + ")", expired(queue).batch) == 1
 
-    def test_is_refused_under_an_epoch_without_an_owner(self, queue: Connection, call: str) -> None:
-        claimed = taken(queue)
-        with refused("PQ012"):
-            value(queue, call + ", i_epoch => %s)", claimed.batch, claimed.epoch)
 
-
-def test_one_nack_of_a_message_is_refused_to_others(queue: Connection) -> None:
-    claimed = taken(queue, "holder")
-    message = f"(1, {claimed.batch},,,,,,,,)"
-    with refused("PQ004", '"holder"'):
-        value(queue, "select pgque.nack(%s, %s::pgque.message)", claimed.batch, message)
-
-
-class TestABatchWithThousandsOfRenewals:
-    """Each renewal is a row of the log; what ends the batch reads a few of them."""
-
-    READ = """
+@pytest.mark.parametrize(
+    ("call", "ttl", "arguments"),
+    [
+        ("ack_batch(%s, %s, %s)", "1 hour", 3),
+        ("finish_batch(%s)", "1 microsecond", 1),
+        ("get_batch_events(%s)", "1 hour", 1),
+    ],
+)
+def test_what_ends_or_reads_a_batch_with_thousands_of_renewals_reads_a_few(
+    queue: Connection, call: str, ttl: str, arguments: int
+) -> None:
+    """Each renewal is a row of the log."""
+    rows_read = """
         select pg_stat_get_xact_tuples_fetched('pgque.position_log_0'::regclass)
              + pg_stat_get_xact_tuples_returned('pgque.position_log_0'::regclass)
              + (select sum(pg_stat_get_xact_tuples_returned(indexrelid)) from pg_index
                 where indrelid = 'pgque.position_log_0'::regclass)
     """
+    claimed = taken(queue)
+    many = "select pgque.renew_batch(%s, %s, %s, %s) from generate_series(1, 3000)"
+    queue.execute(many.encode(), [*claimed, ttl])
+    with queue.transaction():
+        before = value(queue, rows_read)
+        rows(queue, f"select * from pgque.{call}", *claimed[:arguments])
+        assert value(queue, rows_read) - before < 50
 
-    def renewed(self, db: Connection, ttl: str) -> Claim:
-        claimed = taken(db)
-        db.execute(
-            "select pgque.renew_batch(%s, %s, %s, %s) from generate_series(1, 3000)",
-            [*claimed, ttl],
-        )
-        return claimed
 
-    def rows_read(self, db: Connection, call: str, *params: object) -> int:
-        with db.transaction():
-            before = value(db, self.READ)
-            rows(db, call, *params)
-            read: int = value(db, self.READ) - before
-            return read
+class TestAtOnce:
+    def test_of_many_claims_exactly_one_wins(self, queue: Connection, another: Another) -> None:
+        sessions = [another() for _ in range(8)]
+        start = Barrier(len(sessions))
 
-    def test_is_acked_by_reading_a_few(self, queue: Connection) -> None:
-        claimed = self.renewed(queue, "1 hour")
-        assert self.rows_read(queue, "select pgque.ack_batch(%s, %s, %s)", *claimed) < 50
+        def try_to_claim(number: int) -> bool:
+            start.wait()
+            try:
+                claim(sessions[number], f"worker {number}")
+            except psycopg.Error as error:
+                assert error.sqlstate == "PQ004"
+                return False
+            return True
 
-    def test_is_finished_by_reading_a_few(self, queue: Connection) -> None:
-        claimed = self.renewed(queue, "1 microsecond")
-        assert self.rows_read(queue, "select pgque.finish_batch(%s)", claimed.batch) < 50
+        with ThreadPoolExecutor(len(sessions)) as pool:
+            won = list(pool.map(try_to_claim, range(len(sessions))))
+        assert won.count(True) == 1
 
-    def test_is_read_by_reading_a_few(self, queue: Connection) -> None:
-        claimed = self.renewed(queue, "1 hour")
-        assert self.rows_read(queue, "select * from pgque.get_batch_events(%s)", claimed.batch) < 50
+    @pytest.mark.parametrize(
+        ("is_dead", "first", "second", "expected"),
+        [
+            # A claim, and whoever waited for it.
+            (False, lambda db, _: claim(db, "heir"), lambda db, _: claim(db, "rival"), "PQ004"),
+            # A take-over and a late ack: whichever comes first.
+            (True, ack, lambda db, _: claim(db, "heir"), None),
+            (True, lambda db, _: claim(db, "heir"), ack, "PQ012"),
+            # A holder's own renewal and ack.
+            (False, renew, ack, 1),
+            (False, ack, renew, "PQ003"),
+        ],
+    )
+    def test_the_second_sees_what_the_first_did(
+        self, queue: Connection, another: Another, is_dead: bool, first: Any, second: Any,
+        expected: object,
+    ) -> None:  # fmt: skip
+        held = expired(queue) if is_dead else taken(queue)
+        if second not in (ack, renew) and not is_dead:
+            release(queue, held)
+        _, answer = race(another, lambda db: first(db, held), lambda db: second(db, held))
+        if isinstance(expected, str):
+            with refused(expected, '"heir"' if expected != "PQ003" else ""):
+                answer.result()
+        else:
+            assert answer.result() == expected
+
+    def test_acks_go_through_while_renewals_run_all_the_time(
+        self, queue: Connection, another: Another
+    ) -> None:
+        keepers = [another() for _ in range(2)]
+        held = [taken(queue)]
+        done = [False]
+        first = Semaphore(0)
+
+        def keep(keeper: Connection) -> None:
+            while not done[0]:
+                try:
+                    renew(keeper, held[-1])
+                    first.release()
+                except psycopg.Error as error:
+                    assert error.sqlstate in ("PQ003", "PQ012")
+
+        with ThreadPoolExecutor() as pool:
+            renewals = [pool.submit(keep, keeper) for keeper in keepers]
+            try:
+                # Renewals run before the first ack: on a busy machine, others may come too late.
+                assert all(first.acquire(timeout=60) for _ in keepers)
+                for _ in range(30):
+                    ack(queue, held[-1])
+                    tick(queue)
+                    held.append(taken(queue))
+            finally:
+                done[0] = True
+        for renewal in renewals:
+            renewal.result()
+
+    def test_plain_consumers_see_each_batch_finished_once(
+        self, queue: Connection, another: Another
+    ) -> None:
+        for _ in range(40):
+            tick(queue)
+
+        def consume(session: Connection) -> list[int]:
+            finished = []
+            while (batch := next_batch(session)) is not None:
+                try:
+                    finish(session, batch)
+                    finished.append(batch)
+                except psycopg.Error as error:
+                    assert error.sqlstate == "PQ003"
+            return finished
+
+        with ThreadPoolExecutor() as pool:
+            done = pool.map(consume, [another() for _ in range(3)])
+            finished = [batch for each in done for batch in each]
+        assert (len(finished), len(set(finished))) == (41, 41)
+
+    def test_an_old_snapshot_cannot_move_a_consumer_that_moved_on(
+        self, queue: Connection, another: Another
+    ) -> None:
+        old = another()
+        old.execute("begin isolation level repeatable read")
+        value(old, "select count(*) from pgque.position_log")
+        finish(queue, next_batch(queue))
+        with refused("40001"):
+            next_batch(old)

@@ -3,8 +3,6 @@
 What needs a real pg_cron is in test_pg_cron.py.
 """
 
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,10 +21,10 @@ from tests.support.queues import (
     send,
     tick,
     value,
-    wait_until_blocked,
 )
-
-Another = Callable[[], Connection]
+from tests.support.races import Another, race
+from tests.support.replicas import wait_for
+from tests.support.workers import next_of, queue_with_ticks
 
 MINUTES = {
     "pgque_ticker": ("* * * * *", "call pgque.ticker_loop('61.5 seconds')"),
@@ -43,22 +41,11 @@ def status(db: Connection) -> dict[str, tuple[str, str]]:
     return {component: (state, detail) for component, state, detail in found}
 
 
-def break_function(db: Connection, name: str) -> None:
-    """Makes a maintenance function fail."""
-    db.execute(
-        f"create or replace function pgque.{name} language plpgsql as"
-        " 'begin raise exception ''broken''; end'".encode()
-    )
-
-
 class TestWithoutPgCron:
     def test_start_says_what_is_missing_and_what_to_do_instead(self, db: Connection) -> None:
         with refused("PQ019", "runs no pg_cron", "shared_preload_libraries", "pgque.maint()"):
             value(db, "select pgque.start()::text")
-        assert rows(db, "select scheduler, ticker_job_id from pgque.config") == [(None, None)]
-
-    def test_stop_has_nothing_to_do(self, db: Connection) -> None:
-        value(db, "select pgque.stop()::text")
+        value(db, "select pgque.stop()::text")  # which has nothing to do
         assert rows(db, "select scheduler, ticker_job_id from pgque.config") == [(None, None)]
 
     def test_ticker_and_maint_work_from_any_scheduler(self, db: Connection) -> None:
@@ -95,73 +82,50 @@ class TestWithoutPgCron:
         assert status(db)["ticks"] == ("late", 'no tick for too long: "stuck"')
 
 
-@pytest.mark.parametrize(
-    ("version", "jobs"),
-    [
-        ("1.3", MINUTES),
-        ("1.4-1", MINUTES),
-        ("1.4.2", MINUTES),
-        ("1.5", SECONDS),
-        ("1.6", SECONDS),
-        ("1.10", SECONDS),
-        ("2.0-rc1", SECONDS),
-        ("unknown", MINUTES),
-        (None, MINUTES),
-    ],
-)
-def test_jobs_count_seconds_where_pg_cron_does(
-    db: Connection, version: str | None, jobs: dict[str, tuple[str, str]]
-) -> None:
-    found = rows(db, "select * from pgque.cron_jobs(%s)", version)
-    assert {name: (schedule, command) for name, schedule, command in found} == jobs
+def test_jobs_count_seconds_where_pg_cron_does(db: Connection) -> None:
+    for version in ("1.3", "1.4-1", "1.4.2", "1.5", "1.6", "1.10", "2.0-rc1", "unknown", None):
+        found = rows(db, "select * from pgque.cron_jobs(%s)", version)
+        jobs = SECONDS if version in ("1.5", "1.6", "1.10", "2.0-rc1") else MINUTES
+        assert {name: tuple(rest) for name, *rest in found} == jobs, version
 
 
 class TestSlots:
-    @pytest.mark.parametrize(
-        ("slot", "start", "end"),
-        [
-            ("61.5 seconds", "09:30:00.01", "09:31:01.5"),
-            ("61.5 seconds", "09:30:01.52", "09:31:01.5"),
-            ("61.5 seconds", "09:30:59.9", "09:31:01.5"),
-            ("1 minute", "09:30:20", "09:31:00"),
-            ("11.5 seconds", "09:30:55", "09:31:06.5"),
-            ("0", "09:30:55", "09:30:55"),
-        ],
-    )
     def test_slots_of_a_minute_go_by_the_clock_and_shorter_ones_do_not(
-        self, db: Connection, slot: str, start: str, end: str
+        self, db: Connection
     ) -> None:
-        found = value(
-            db,
-            "select (pgque.slot_end(('2026-01-01 ' || %s)::timestamptz, %s))::time::text",
-            start,
-            slot,
-        )
-        assert found == end
-
-    @pytest.mark.parametrize("slot", ["'-1 second'", "null"])
-    @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
-    def test_a_slot_that_is_none_is_refused(self, db: Connection, loop: str, slot: str) -> None:
-        with refused("PQ005", "no slot"):
-            db.execute(f"call pgque.{loop}({slot})".encode())
+        ends = {
+            ("61.5 seconds", "09:30:00.01"): "09:31:01.5",
+            ("61.5 seconds", "09:30:01.52"): "09:31:01.5",
+            ("61.5 seconds", "09:30:59.9"): "09:31:01.5",
+            ("1 minute", "09:30:20"): "09:31:00",
+            ("11.5 seconds", "09:30:55"): "09:31:06.5",
+            ("0", "09:30:55"): "09:30:55",
+        }
+        sql = "select (pgque.slot_end(('2026-01-01 ' || %s)::timestamptz, %s))::time::text"
+        assert {each: value(db, sql, *reversed(each)) for each in ends} == ends
 
     @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
     def test_a_slot_ends_when_the_jobs_are_taken_back(
-        self, db: Connection, another: Another, loop: str
+        self, db: Connection, another: Another, background: ThreadPoolExecutor, loop: str
     ) -> None:
+        for slot in ("'-1 second'", "null"):
+            with refused("PQ005", "no slot"):
+                db.execute(f"call pgque.{loop}({slot})".encode())
+        assert value(db, "select pgque.maint_pause()::text") == "00:00:10"
+        db.execute("update pgque.log set half = 1")
+        assert value(db, "select pgque.maint_pause()::text") == "00:00:01"
         db.execute("update pgque.config set ticker_job_id = 1")
-        running = another()
-        with ThreadPoolExecutor() as pool:
-            call = pool.submit(running.execute, f"call pgque.{loop}('11 seconds')".encode())
-            time.sleep(0.5)
-            assert not call.done()
-            db.execute("update pgque.config set ticker_job_id = null")
-            call.result(timeout=PATIENCE_SECONDS)
+        call = background.submit(another().execute, f"call pgque.{loop}('1 minute')".encode())
+        wait_for(db, "select count(*) = 1 from pg_stat_activity where wait_event = 'PgSleep'")
+        assert not call.done()
+        db.execute("update pgque.config set ticker_job_id = null")
+        call.result(timeout=PATIENCE_SECONDS)
 
     def test_a_failed_tick_does_not_end_the_slot_but_its_error_does_in_the_end(
         self, db: Connection
     ) -> None:
         make_queue(db, ticker_idle_period="0")
+        value(db, "select pgque.set_tick_period_ms(10)")
         before = last_tick(db)
         # What rolls back leaves the sequence as it is, so the third try succeeds.
         db.execute("create sequence tries")
@@ -170,7 +134,7 @@ class TestSlots:
             " check (nextval('tries') > 2) not valid"
         )
         with refused("23514", "no_ticks"):
-            db.execute("call pgque.ticker_loop('3 seconds')")
+            db.execute("call pgque.ticker_loop('1.5 seconds')")
         assert last_tick(db) > before
 
 
@@ -190,7 +154,10 @@ class TestMaintenance:
         (event,) = rows(db, "select ev_id from pgque.get_batch_events(%s)", batch)[0]
         value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
         finish(db, batch)
-        break_function(db, "maint_rotate_tables_step1(i_queue_name text) returns integer")
+        db.execute(
+            "create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)"
+            " returns integer language plpgsql as 'begin raise exception ''broken''; end'"
+        )
         with refused("P0001", "pgque.maint_rotate_tables_step1: broken"):
             db.execute("call pgque.maint_loop('0')")
         tick(db)
@@ -202,21 +169,21 @@ class TestMaintenance:
 
 
 class TestUninstalling:
-    def uninstall(self, db: Connection, force: str = "") -> None:
+    def uninstall(self, db: Connection, force: str = "") -> bool:
+        """Returns whether everything is gone."""
         value(db, f"select pgque.uninstall({force})::text")
-
-    def gone(self, db: Connection) -> bool:
-        found: bool = value(db, "select to_regnamespace('pgque') is null")
-        return found
+        gone: bool = value(db, "select to_regnamespace('pgque') is null")
+        return gone
 
     def test_queues_that_were_read_are_removed(self, db: Connection) -> None:
         make_queue(db, consumers=("c", "d"))
         send(db, "a")
+        with db.transaction(force_rollback=True):
+            send(db, "rolled back")
         tick(db)
         for consumer in ("c", "d"):
             drain(db, consumer=consumer)
-        self.uninstall(db)
-        assert self.gone(db)
+        assert self.uninstall(db)
 
     def test_unread_events_are_kept_and_their_queues_named(self, db: Connection) -> None:
         make_queue(db, "read")
@@ -225,31 +192,32 @@ class TestUninstalling:
             send(db, "a", queue=queue)
             tick(db, queue)
             drain(db, queue)
-        with refused("PQ020", 'yet: "unread"', "uninstall(true)"):
-            self.uninstall(db)
+        for force in ("", "null"):
+            with refused("PQ020", 'yet: "unread"', "uninstall(true)"):
+                self.uninstall(db, force)
         assert drain(db, "unread", "late") == ["a"]
-        self.uninstall(db)
-
-    def test_events_that_no_tick_has_seen_count(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        with refused("PQ020", '"q"'):
+        with db.transaction(force_rollback=True):
+            assert self.uninstall(db)
+        send(db, "that no tick has seen", queue="read")
+        with refused("PQ020", '"read"'):
             self.uninstall(db)
+        assert self.uninstall(db, "true")
 
-    def test_an_open_batch_counts(self, db: Connection) -> None:
+    def test_an_open_batch_and_a_waiting_retry_count(self, db: Connection) -> None:
         make_queue(db)
         batch = open_batch(db, "a")
         with refused("PQ020"):
             self.uninstall(db)
+        value(db, "select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
         finish(db, batch)
-        self.uninstall(db)
+        with refused("PQ020"):
+            self.uninstall(db)
+        db.execute("delete from pgque.retry_queue")
+        assert self.uninstall(db)
 
     def test_the_open_batch_of_a_subconsumer_counts(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        value(db, "select pgque.register_subconsumer('q', 'c', 'w')")
-        send(db, "a")
-        tick(db)
-        value(db, "select pgque.next_batch('q', 'c', 'w')")
+        queue_with_ticks(db, "a")
+        next_of(db, "w1")
         with refused("PQ020"):
             self.uninstall(db)
 
@@ -269,50 +237,17 @@ class TestUninstalling:
         with refused("PQ020"):
             self.uninstall(db)
 
-    def test_a_waiting_retry_counts(self, db: Connection) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
-        ids = [row[0] for row in rows(db, "select ev_id from pgque.get_batch_events(%s)", batch)]
-        value(db, "select pgque.nack_batch(%s, %s, '1 hour')", batch, ids)
-        finish(db, batch)
-        with refused("PQ020"):
-            self.uninstall(db)
-
     def test_an_event_scheduled_for_later_counts(self, db: Connection) -> None:
         make_queue(db)
         value(db, "select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")
         with refused("PQ020"):
             self.uninstall(db)
 
-    def test_rolled_back_events_do_not_count(self, db: Connection) -> None:
-        make_queue(db)
-        with db.transaction(force_rollback=True):
-            send(db, "a")
-        self.uninstall(db)
-        assert self.gone(db)
-
     def test_a_producer_in_the_middle_is_waited_for(self, db: Connection, another: Another) -> None:
         make_queue(db)
-        producer = another()
-        with ThreadPoolExecutor() as pool:
-            with producer.transaction():
-                send(producer, "a")
-                call = pool.submit(self.uninstall, db)
-                wait_until_blocked(another(), db)
-            with refused("PQ020"):
-                call.result()
-
-    def test_force_removes_them_all(self, db: Connection) -> None:
-        make_queue(db)
-        open_batch(db, "a")
-        self.uninstall(db, "true")
-        assert self.gone(db)
-
-    def test_null_is_no_force(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
+        _, answer = race(another, lambda one: send(one, "a"), self.uninstall)
         with refused("PQ020"):
-            self.uninstall(db, "null")
+            answer.result()
 
     @pytest.mark.parametrize("role", ["pgque_reader", "pgque_writer", "pgque_admin"])
     def test_only_the_owner_may(self, db: Connection, role: str) -> None:

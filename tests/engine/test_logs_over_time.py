@@ -1,4 +1,4 @@
-"""The logs of positions and ticks when a standby is asked, and when there is much in them."""
+"""The logs of positions and ticks when a standby is asked, and when there is a day in them."""
 
 import time
 from collections.abc import Iterator
@@ -13,13 +13,11 @@ from tests.support.queues import (
     bloat_positions,
     bloat_ticks,
     connect,
-    drain,
     finish,
     last_tick,
     make_queue,
     next_batch,
     payloads,
-    queue_id,
     rows,
     send,
     tick,
@@ -105,6 +103,7 @@ def watched(maintaining: Future[Any], worker: Connection, poll: Connection) -> t
     return longest, most
 
 
+@pytest.mark.slow
 def test_a_day_of_ticks_behind_a_lagging_consumer_is_compacted_beside_consumers(
     db: Connection, another: Any, background: ThreadPoolExecutor, record_property: Any
 ) -> None:
@@ -128,24 +127,3 @@ def test_a_day_of_ticks_behind_a_lagging_consumer_is_compacted_beside_consumers(
     assert value(db, "select min(tick_id) from pgque.tick") == half_a_day
     assert longest < LONGEST_WAIT_SECONDS
     assert most - before < MEMORY_BYTES
-
-
-def test_snapshots_with_thousands_of_running_transactions_do_not_stop_maintenance(
-    db: Connection,
-) -> None:
-    make_queue(db)
-    bloat_ticks(db, 2100)
-    running = "select string_agg(nr::text, ',' order by nr) from generate_series(1000, 5000) nr"
-    db.execute(
-        f"update pgque.tick_log set tick_snapshot = ('1000:5001:' || ({running}))::pg_snapshot"
-        " where tick_queue = %s".encode(),
-        [queue_id(db)],
-    )
-    bloat_ticks(db, 1000)
-    value(db, "select pgque.register_consumer_at('q', 'c', %s)", 2500)
-    for _ in range(3):
-        value(db, "select pgque.maint()")
-    assert rows(db, "select min(tick_id), max(tick_id) from pgque.tick") == [(2500, 3101)]
-    send(db, "a")
-    tick(db)
-    assert drain(db)[-1:] == ["a"]
