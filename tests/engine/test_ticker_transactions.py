@@ -1,30 +1,43 @@
 """Tickers in transactions of all kinds: no event is lost, none doubled, nobody is held up."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, drain, last_tick, make_queue, rows, send, tick, value
+from tests.support.logins import as_login
+from tests.support.queues import (
+    Another,
+    Connection,
+    connect,
+    drain,
+    hold_snapshot,
+    last_tick,
+    make_queue,
+    received,
+    refused,
+    rows,
+    send,
+    tick,
+    value,
+)
 
-Another = Callable[[], Connection]
 DUE = {"ticker_idle_period": "0"}
+CALLS = pytest.mark.parametrize("call", ["pgque.ticker()", "pgque.ticker('q')"])
 
 
-def test_two_tickers_at_once_make_one_tick(db: Connection, another: Another) -> None:
+@pytest.fixture
+def due(db: Connection) -> Connection:
+    """A queue that ticks whenever it is asked."""
     make_queue(db, **DUE)
-    with db.transaction():
-        first = value(db, "select pgque.ticker('q')")
-        second = value(another(), "select pgque.ticker('q')")
-    assert (first, second, last_tick(db)) == (2, None, 2)
+    return db
 
 
 def test_many_tickers_at_once_number_their_ticks_without_gap(
-    db: Connection, another: Another
+    due: Connection, another: Another
 ) -> None:
-    make_queue(db, **DUE)
     sessions = [another() for _ in range(4)]
 
     def tick_often(session: Connection) -> int:
@@ -32,162 +45,114 @@ def test_many_tickers_at_once_number_their_ticks_without_gap(
 
     with ThreadPoolExecutor() as pool:
         made = sum(pool.map(tick_often, sessions))
-    assert rows(db, "select tick_id from pgque.tick order by 1") == [
-        (n,) for n in range(1, made + 2)
-    ]
+    found = rows(due, "select tick_id from pgque.tick order by 1")
+    assert found == [(n,) for n in range(1, made + 2)]
 
 
-@pytest.mark.parametrize("call", ["pgque.ticker()", "pgque.ticker('q')"])
+@CALLS
 def test_events_of_a_transaction_that_ticks_arrive_once(
-    db: Connection, another: Another, call: str
+    due: Connection, another: Another, call: str
 ) -> None:
-    make_queue(db, **DUE)
     other = another()
-    with db.transaction():
-        send(db, "A")
-        send(other, "between")
-        value(db, f"select {call}")
+    with due.transaction():
+        send(due, "A")
+        send(other, "between")  # a later transaction that ends first
+        value(due, f"select {call}")
         send(other, "meanwhile")
-        send(db, "B")
+        send(due, "B")
     send(other, "other")
-    tick(db)
-    assert sorted(drain(db)) == ["A", "B", "between", "meanwhile", "other"]
+    assert sorted(received(due)) == ["A", "B", "between", "meanwhile", "other"]
 
 
 def test_a_transaction_that_ticks_leaves_the_events_of_an_older_one_for_later(
-    db: Connection, another: Another
+    due: Connection, another: Another
 ) -> None:
-    make_queue(db, **DUE)
     older, other = another(), another()
     with older.transaction():
         send(older, "older")
-        with db.transaction():
-            send(db, "own")
+        with due.transaction():
+            send(due, "own")
             send(other, "between")  # a later transaction that ends first
-            value(db, "select pgque.ticker('q')")
-        first = drain(db)
-    tick(db)
-    assert (first, sorted(drain(db))) == (["between"], ["older", "own"])
+            value(due, "select pgque.ticker('q')")
+        assert drain(due) == ["between"]
+    assert sorted(received(due)) == ["older", "own"]
 
 
-def test_events_of_a_transaction_that_ticks_and_consumes_arrive_once(
-    db: Connection, another: Another
+def test_a_transaction_with_savepoints_that_ticks_and_consumes_loses_nothing(
+    due: Connection, another: Another
 ) -> None:
-    make_queue(db, **DUE)
     other = another()
-    with db.transaction():
-        send(db, "A")
+    with due.transaction():
+        with due.transaction():
+            send(due, "in savepoint")
+        with due.transaction(force_rollback=True):
+            send(due, "rolled back")
+            value(due, "select pgque.ticker()")
         send(other, "between")  # a later transaction that ends first
-        tick(db)
-        inside = drain(db)
+        value(due, "select pgque.ticker()")
+        assert drain(due) == ["between"]
+        with due.transaction():
+            send(due, "after tick")
         send(other, "meanwhile")
-        send(db, "B")
-    tick(db)
-    assert (inside, sorted(drain(db))) == (["between"], ["A", "B", "meanwhile"])
+    assert sorted(received(due)) == ["after tick", "in savepoint", "meanwhile"]
 
 
-def test_a_ticking_transaction_with_savepoints_loses_nothing(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db, **DUE)
-    other = another()
-    with db.transaction():
-        with db.transaction():
-            send(db, "in savepoint")
-        with db.transaction(force_rollback=True):
-            send(db, "rolled back")
-            value(db, "select pgque.ticker()")
-        send(other, "between")
-        value(db, "select pgque.ticker()")
-        drain(db)
-        with db.transaction():
-            send(db, "after tick")
-        send(other, "meanwhile")
-    tick(db)
-    assert sorted(drain(db)) == ["after tick", "in savepoint", "meanwhile"]
-
-
-def test_a_rolled_back_ticker_leaves_no_tick(db: Connection, another: Another) -> None:
-    make_queue(db, **DUE)
-    with db.transaction(force_rollback=True):
-        value(db, "select pgque.ticker()")
+def test_a_rolled_back_ticker_leaves_no_tick(due: Connection, another: Another) -> None:
+    with due.transaction(force_rollback=True):
+        value(due, "select pgque.ticker()")
         send(another(), "kept")
-    tick(db)
-    assert drain(db) == ["kept"]
+    assert received(due) == ["kept"]
 
 
-def test_a_ticker_with_an_old_snapshot_doubles_nothing(db: Connection, another: Another) -> None:
-    make_queue(db, **DUE)
-    old = another()
-    old.execute("begin isolation level repeatable read")
-    value(old, "select count(*) from pgque.queue")
-    send(db, "once")
-    tick(db)
-    before = drain(db)
-    with pytest.raises(psycopg.errors.SerializationFailure):
-        value(old, "select pgque.ticker()")
-    old.execute("rollback")
-    tick(db)
-    assert (before, drain(db)) == (["once"], [])
-
-
-def test_a_ticker_with_an_old_snapshot_and_no_rival_loses_nothing(
-    db: Connection, another: Another
+def test_a_ticker_with_an_old_snapshot_loses_and_doubles_nothing(
+    due: Connection, another: Another
 ) -> None:
-    make_queue(db, **DUE)
-    old = another()
-    old.execute("begin isolation level repeatable read")
-    value(old, "select count(*) from pgque.queue")
-    send(db, "after the snapshot")
+    old = hold_snapshot(another())
+    send(due, "after the snapshot")
     value(old, "select pgque.ticker()")
     send(old, "of the ticker")
-    old.execute("commit")
-    first = drain(db)
-    tick(db)
-    assert (first, drain(db)) == ([], ["after the snapshot", "of the ticker"])
+    old.commit()
+    assert drain(due) == []
+    hold_snapshot(old)
+    assert received(due) == ["after the snapshot", "of the ticker"]
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        value(old, "select pgque.ticker()")
+    old.rollback()
+    assert received(due) == []
 
 
-def test_a_ticker_in_an_open_transaction_holds_up_no_other_queue(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db, "busy", **DUE)
+def test_a_ticker_in_an_open_transaction_blocks_nobody(due: Connection, another: Another) -> None:
+    """Neither rivals, who make no second tick, nor other queues, rotation or settings."""
     stuck = another()
+    due.execute("set lock_timeout = '1 s'")
     with stuck.transaction():
-        value(stuck, "select pgque.ticker()")
-        make_queue(db, "free", **DUE)
-        assert value(db, "select pgque.ticker()") == 1
+        assert value(stuck, "select pgque.ticker()") == 1
+        assert value(due, "select pgque.ticker('q')") is None
+        assert value(due, "select pgque.ticker()") == 0
+        make_queue(due, "free", **DUE)
+        assert value(due, "select pgque.ticker()") == 1
+        value(due, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+        assert value(due, "select pgque.maint_rotate_tables_step1('q')") == 1
+    assert last_tick(due) == 2
 
 
-def test_a_ticker_in_an_open_transaction_does_not_block_its_queues_ticker(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db, **DUE)
-    stuck = another()
-    db.execute("set lock_timeout = '1 s'")
-    with stuck.transaction():
-        value(stuck, "select pgque.ticker()")
-        assert value(db, "select pgque.ticker()") == 0
-
-
-def test_a_ticker_that_had_nothing_to_do_holds_no_queue(db: Connection, another: Another) -> None:
-    make_queue(db)
+def test_a_ticker_that_had_nothing_to_do_holds_no_queue(q: Connection, another: Another) -> None:
     idle = another()
     with idle.transaction():
         value(idle, "select pgque.ticker('q')")
         value(idle, "select pgque.ticker()")
-        assert tick(db) == 2
+        assert tick(q) == 2
 
 
 def test_a_request_that_comes_while_a_tick_is_made_is_not_lost(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
     ticking = another()
-    value(db, "select pgque.force_next_tick('q')")
+    value(q, "select pgque.force_next_tick('q')")
     with ticking.transaction():
         value(ticking, "select pgque.ticker()")
-        value(db, "select pgque.force_next_tick('q')")
-    assert value(db, "select pgque.ticker()") == 1
+        value(q, "select pgque.force_next_tick('q')")
+    assert value(q, "select pgque.ticker()") == 1
 
 
 def test_dropping_a_queue_under_running_tickers_breaks_none_of_the_others(
@@ -211,5 +176,45 @@ def test_dropping_a_queue_under_running_tickers_breaks_none_of_the_others(
         done[0] = True
         wait(tickers)
     send(db, "x", queue="stays")
-    tick(db, "stays")
-    assert ([ticker.exception() for ticker in tickers], drain(db, "stays")) == ([None, None], ["x"])
+    assert [ticker.exception() for ticker in tickers] == [None, None]
+    assert received(db, "stays") == ["x"]
+
+
+class TestLocks:
+    """Nobody without a right on the queue can keep it from being ticked."""
+
+    @pytest.fixture
+    def stranger(self, database_url: str) -> Iterator[Connection]:
+        """A login that was granted nothing."""
+        with connect(as_login(database_url)) as connection:
+            yield connection
+
+    @CALLS
+    def test_a_stranger_cannot_stop_the_ticks_with_an_advisory_lock(
+        self, due: Connection, stranger: Connection, another: Another, call: str
+    ) -> None:
+        """A ticker takes none; he takes all that one could guess."""
+        ticking = another()
+        with ticking.transaction():
+            value(ticking, f"select {call}")
+            held = "select from pg_locks where locktype = 'advisory'"
+            assert rows(ticking, f"{held} and pid = pg_backend_pid()") == []
+        tables = rows(
+            stranger,
+            "select c.oid::bigint::integer from pg_class c join pg_namespace n"
+            " on n.oid = c.relnamespace where n.nspname = 'pgque' and c.relkind in ('r', 'S')",
+        )
+        for (table,) in tables:
+            stranger.execute("select pg_advisory_lock(%s::integer, 1)", [table])
+        send(due, "a")
+        value(due, f"select {call}")
+        assert drain(due) == ["a"]
+
+    @pytest.mark.parametrize("role", ["pgque_reader", "pgque_writer"])
+    def test_readers_and_writers_cannot_lock_what_the_ticker_locks(
+        self, due: Connection, role: str
+    ) -> None:
+        due.execute(f"set role {role}".encode())
+        for statement in ("select from pgque.tick_state for update", "lock table pgque.tick_state"):
+            with refused("42501"), due.transaction():
+                due.execute(statement.encode())
