@@ -108,9 +108,7 @@ def test_an_entry_of_a_rolled_back_transaction_is_none(q: Connection) -> None:
 
 
 @pytest.mark.parametrize("time", ["now()", "'-infinity'", "'1970-01-01'", "'4713-01-01 BC'"])
-def test_a_time_that_is_past_sends_at_once_what_nobody_can_cancel(
-    q: Connection, time: str
-) -> None:
+def test_a_time_that_is_past_sends_at_once_what_nobody_can_cancel(q: Connection, time: str) -> None:
     schedule(q, "stays")
     sent = value(q, f"select pgque.send_at('q', 't', 'x', {time})")
     assert event_ids(q, open_batch(q)) == [sent]

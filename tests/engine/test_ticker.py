@@ -96,9 +96,7 @@ def test_ticker_loop_commits_each_tick_by_itself_until_its_slot_is_over(db: Conn
     db.execute("call pgque.ticker_loop()")
     assert last_tick(db) > 3
     counts = "count(*), count(distinct xmin::text)"
-    ((ticks, transactions),) = rows(
-        db, f"select {counts} from pgque.tick_log where tick_id > 1"
-    )
+    ((ticks, transactions),) = rows(db, f"select {counts} from pgque.tick_log where tick_id > 1")
     assert ticks == transactions
 
 

@@ -71,12 +71,6 @@ def test_a_row_is_encoded_and_backup_keeps_the_old_one(bank: Connection, functio
     assert [event.extra2 for event in change(bank)] == [None, old, None]
 
 
-
-
-
-
-
-
 def test_sqltriga_sets_what_changed_or_the_key_to_itself(db: Connection) -> None:
     db.execute("create table t (id int primary key, txt text, val numeric)")
     attach(db, "sqltriga")
@@ -89,10 +83,6 @@ def test_sqltriga_sets_what_changed_or_the_key_to_itself(db: Connection) -> None
         "id='1' where id='1'",
         "txt='b',val=NULL where id='1'",
     ]
-
-
-
-
 
 
 # Figures of PgQ's own trigger_types test.
@@ -269,8 +259,6 @@ def test_backslashes_in_literals_of_old_sessions_change_nothing(
             session.execute(insert, [number, 'a\\b" é'])
     off, on = take_events(db)
     assert (off.data or "").replace("0", "1", 1) == on.data
-
-
 
 
 @pytest.mark.parametrize(

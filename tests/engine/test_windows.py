@@ -1,16 +1,16 @@
 """The ticks around a time window: each event is in one window, and none is missed in silence."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.queues import (
+    Another,
     Connection,
     bloat_ticks,
     compact_ticks,
     drain,
     make_queue,
     queue_id,
+    received,
     refused,
     rotate,
     rows,
@@ -20,6 +20,7 @@ from tests.support.queues import (
 )
 
 NOW = "select clock_timestamp()::text"
+LONG_AGO = "2020-01-01 00:00+00"
 
 
 def window(db: Connection, start: str, end: str) -> tuple[int, int]:
@@ -43,173 +44,116 @@ def sent(db: Connection, *texts: str) -> str:
     return now
 
 
+def time_of_tick(db: Connection, condition: str) -> str:
+    tables = "pgque.tick t join pgque.queue q on q.queue_id = t.tick_queue"
+    at: str = value(db, f"select t.tick_time::text from {tables} where {condition}")
+    return at
+
+
 @pytest.fixture
-def start(db: Connection) -> str:
+def start(q: Connection) -> str:
     """A time of which the queue has the tick before it, and no event."""
-    make_queue(db)
-    tick(db)
-    now: str = value(db, NOW)
-    return now
+    return sent(q)
 
 
-def test_adjoining_windows_have_each_event_once(db: Connection, start: str) -> None:
-    one = sent(db, "a", "b")
-    send(db, "c")
-    two = sent(db, "d")
-    three = sent(db, "e")
-    sent(db, "later")
-
-    found = [events(db, *ends) for ends in ((start, one), (one, two), (two, three))]
-
-    assert found == [["a", "b"], ["c", "d"], ["e"]]
-    assert events(db, start, three) == ["a", "b", "c", "d", "e"]
-
-
-def test_an_event_without_a_tick_before_the_end_is_in_the_next_window(
-    db: Connection, start: str
+def test_adjoining_windows_have_each_event_once_and_none_of_other_queues(
+    q: Connection, start: str
 ) -> None:
-    send(db, "committed before the end")
-    end = value(db, NOW)
-    after = sent(db)
-    sent(db)
+    make_queue(q, "other")
+    send(q, "theirs", queue="other")
+    tick(q, "other")
+    assert queue_id(q, "other") != queue_id(q)
+    one = sent(q, "a", "b")
+    send(q, "c")
+    two = sent(q, "d")
+    three = sent(q, "e")
+    sent(q, "later")
+    found = [events(q, *ends) for ends in ((start, one), (one, two), (two, three))]
+    assert found == [["a", "b"], ["c", "d"], ["e"]]
+    assert events(q, start, three) == ["a", "b", "c", "d", "e"]
 
-    assert events(db, start, end) == []
-    assert events(db, end, after) == ["committed before the end"]
 
-
-def test_an_event_is_in_the_window_of_its_commit_and_not_of_its_statement(
-    db: Connection, start: str, another: Callable[[], Connection]
+def test_an_event_is_in_the_window_of_the_tick_after_its_commit(
+    q: Connection, start: str, another: Another
 ) -> None:
     slow = another()
     with slow.transaction():
         send(slow, "slow")
-        end = sent(db)
-    after = sent(db)
-    sent(db)
-
-    assert events(db, start, end) == []
-    assert events(db, end, after) == ["slow"]
-
-
-def test_a_window_stays_the_same_whatever_comes_later(db: Connection, start: str) -> None:
-    end = sent(db, "a")
-    tick(db)
-    first = window(db, start, end)
-    sent(db, "b")
-    drain(db)
-
-    assert window(db, start, end) == first
+        sent(q)
+        send(q, "without a tick before the end")
+        end = value(q, NOW)
+    after = sent(q)
+    sent(q)
+    assert events(q, start, end) == []
+    assert events(q, end, after) == ["slow", "without a tick before the end"]
 
 
-def test_a_window_without_a_tick_after_it_is_not_over(db: Connection, start: str) -> None:
-    end = sent(db, "a")
-
+def test_a_window_stays_the_same_whatever_comes_later(q: Connection, start: str) -> None:
+    end = sent(q, "a")
     with refused("PQ005", "is not over", "last tick is 3", "ticker_idle_period"):
-        window(db, start, end)
-
+        window(q, start, end)
     with refused("PQ005", "is not over"):
-        window(db, start, "2999-01-01 00:00+00")
+        window(q, start, "2999-01-01 00:00+00")
+    tick(q)
+    first = window(q, start, end)
+    sent(q, "b")
+    drain(q)
+    assert window(q, start, end) == first
+    sql = "select attempt from pgque.window_ticks('q', %s, %s)"
+    attempts = [value(q, sql, start, end) for _ in range(3)]
+    assert attempts == sorted(set(attempts))
+    with refused("PQ005", "is no time window"):
+        window(q, start, start)
 
 
-def test_a_window_in_which_the_queue_was_created_begins_with_the_queue(
-    db: Connection, start: str
-) -> None:
-    end = sent(db, "a")
-    tick(db)
-
-    assert events(db, "2020-01-01 00:00+00", end) == ["a"]
-
-
-def test_a_window_before_the_queue_was_created_is_refused(db: Connection, start: str) -> None:
+def test_a_window_begins_with_the_queue_and_none_is_older(q: Connection, start: str) -> None:
+    end = sent(q, "a")
+    tick(q)
+    assert events(q, LONG_AGO, end) == ["a"]
     with refused("PQ005", "older than queue", "created"):
-        window(db, "2020-01-01 00:00+00", "2020-01-02 00:00+00")
+        window(q, LONG_AGO, "2020-01-02 00:00+00")
+    with refused("PQ005", "older than queue"):
+        window(q, LONG_AGO, time_of_tick(q, "t.tick_id = 1"))
 
 
-def test_a_window_whose_events_were_rotated_is_gone(db: Connection, start: str) -> None:
-    one = sent(db, "a")
-    two = sent(db, "b")
-    assert drain(db) == ["a", "b"]
+def test_a_window_whose_events_were_rotated_is_gone(q: Connection, start: str) -> None:
+    one = sent(q, "a")
+    two = sent(q, "b")
     for _ in range(3):
-        rotate(db)
-        tick(db)
-        drain(db)
-    tick(db)
-    later = value(db, NOW)
-    tick(db)
-
+        drain(q)
+        rotate(q)
+        tick(q)
+    drain(q)
+    later = sent(q)
+    tick(q)
     with refused("PQ005", 'of queue "q" is gone', "the oldest tick is"):
-        window(db, one, two)
+        window(q, one, two)
     with refused("PQ005", "is partly gone", "the oldest tick is"):
-        window(db, one, later)
+        window(q, one, later)
 
 
 def test_a_tick_at_the_very_end_of_a_window_retains_nothing_of_it(
-    db: Connection, start: str
+    q: Connection, start: str
 ) -> None:
     for text in "abcd":
-        sent(db, text)
-        drain(db)
-        rotate(db)
-    later = sent(db)
-    tick(db)
-    (oldest,) = times_of_ticks(db, "t.tick_id = q.queue_first_tick")
-
+        send(q, text)
+        received(q)
+        rotate(q)
+    later = sent(q)
+    tick(q)
+    oldest = time_of_tick(q, "t.tick_id = q.queue_first_tick")
     with refused("PQ005", "is gone"):
-        window(db, start, oldest)
+        window(q, start, oldest)
     with refused("PQ005", "is partly gone"):
-        window(db, oldest, later)
+        window(q, oldest, later)
 
 
-def test_a_window_that_ends_when_the_queue_was_created_is_older(db: Connection, start: str) -> None:
-    (created,) = times_of_ticks(db, "t.tick_id = 1")
-
-    with refused("PQ005", "older than queue"):
-        window(db, "2020-01-01 00:00+00", created)
-
-
-def times_of_ticks(db: Connection, condition: str) -> list[str]:
-    found = rows(
-        db,
-        "select t.tick_time::text from pgque.tick t"
-        f" join pgque.queue q on q.queue_id = t.tick_queue where {condition}",
-    )
-    return [time for (time,) in found]
-
-
-def test_a_window_whose_ticks_were_compacted_is_gone(db: Connection, start: str) -> None:
-    end = sent(db, "a")
-    tick(db)
-    drain(db)
-    bloat_ticks(db)
-    drain(db)
-    db.execute("update pgque.tick_log set tick_time = clock_timestamp() where tick_id > 4")
-    assert compact_ticks(db) > 0
-
+def test_a_window_whose_ticks_were_compacted_is_gone(q: Connection, start: str) -> None:
+    end = sent(q, "a")
+    received(q)
+    bloat_ticks(q)
+    value(q, "select pgque.register_consumer_at('q', 'c', (select max(tick_id) from pgque.tick))")
+    q.execute("update pgque.tick_log set tick_time = clock_timestamp() where tick_id > 4")
+    assert compact_ticks(q) > 0
     with refused("PQ005", "is gone"):
-        window(db, start, end)
-
-
-def test_each_call_has_a_higher_attempt(db: Connection, start: str) -> None:
-    end = sent(db, "a")
-    tick(db)
-    sql = "select attempt from pgque.window_ticks('q', %s, %s)"
-
-    attempts = [value(db, sql, start, end) for _ in range(3)]
-
-    assert attempts == sorted(set(attempts))
-
-
-def test_a_window_that_ends_before_it_begins_is_refused(db: Connection, start: str) -> None:
-    with refused("PQ005", "is no time window"):
-        window(db, start, start)
-
-
-def test_windows_of_two_queues_do_not_mix(db: Connection, start: str) -> None:
-    make_queue(db, "other")
-    send(db, "theirs", queue="other")
-    tick(db, "other")
-    end = sent(db, "ours")
-    tick(db)
-
-    assert events(db, start, end) == ["ours"]
-    assert queue_id(db, "other") != queue_id(db)
+        window(q, start, end)
