@@ -108,9 +108,7 @@ def test_the_queries_in_the_documentation_give_what_their_collectors_ask_for(
 
 
 class TestCounting:
-    def test_an_event_counts_when_it_is_sent_and_again_when_its_batch_ends(
-        self, worked: Connection
-    ) -> None:
+    def test_an_event_counts_when_sent_and_when_its_batch_ends(self, worked: Connection) -> None:
         assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
         send(worked, "new")
         assert counters(worked) == (6, 5, 1, 2)
@@ -128,9 +126,7 @@ class TestCounting:
         assert consumer_counters(worked, "late") == (2, 0, 0)
         assert counters(worked) == (7, 7, 1, 2)
 
-    def test_a_redelivered_batch_that_fails_again_counts_once(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_a_batch_that_fails_twice_counts_once(self, q: Connection, another: Another) -> None:
         batch = open_batch(q, "a", "b")
         with another().transaction(force_rollback=True) as transaction:
             value(transaction.connection, "select pgque.nack_batch(%s, '{1}')", batch)
@@ -155,9 +151,7 @@ class TestCounting:
         value(q, "select pgque.batch_retry(%s, 3600)", batch)
         assert counters(q)[2] == 5
 
-    def test_a_subconsumers_batch_counts_for_the_main_consumer_when_it_ends(
-        self, db: Connection
-    ) -> None:
+    def test_a_subconsumers_batch_counts_for_the_main_one_at_its_end(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         first, _ = next_of(db, "w1"), next_of(db, "w2")
         value(db, "select pgque.dead_letter_batch(%s, '{1}', 'bad')", first)
@@ -246,7 +240,7 @@ class TestNeverDown:
         assert work_off(db, "w2") == ["a"]
         assert counters(db) == (1, 1, 0, 0)
 
-    def test_a_batch_finished_while_its_consumer_ends_is_not_lost(
+    def test_a_batch_that_ends_with_its_consumer(
         self, q: Connection, another: Another, blocked: Blocked
     ) -> None:
         batch = open_batch(q, "a", "b")
@@ -279,7 +273,7 @@ class TestNeverDown:
 
 
 class TestCompaction:
-    def test_maintenance_compacts_counters_and_leaves_those_in_use_for_the_next_time(
+    def test_maintenance_leaves_those_in_use_for_the_next_time(
         self, worked: Connection, another: Another
     ) -> None:
         bloat_counters(worked)
@@ -290,7 +284,7 @@ class TestCompaction:
         assert value(worked, "select pgque.maint_rotate_metadata()") == 1
         assert value(worked, "select count(*) from pgque.counter_log") < 10
 
-    def test_a_transaction_older_than_a_compaction_sees_no_wrong_numbers(
+    def test_an_older_transaction_sees_no_wrong_numbers(
         self, worked: Connection, another: Another
     ) -> None:
         old = hold_snapshot(another())

@@ -44,9 +44,7 @@ def held(db: Connection) -> int:
 
 
 class TestBatches:
-    def test_each_slot_has_a_batch_of_its_own_with_the_events_of_its_keys(
-        self, parted: Connection
-    ) -> None:
+    def test_each_slot_has_its_own_batch_of_its_keys_events(self, parted: Connection) -> None:
         publish_keyed(parted, (None, "plain"))
         for slot in (0, 1):
             claimed = taken(parted, slot)
@@ -139,9 +137,7 @@ class TestPages:
         assert claim(parted, 0) is not None
         assert texts(receive(parted, 0)) == [f"{key}: 1" for key in keys_of(parted, 0)]
 
-    def test_an_open_batch_stays_as_it_is_when_a_held_event_becomes_due(
-        self, db: Connection
-    ) -> None:
+    def test_an_open_batch_stays_when_a_held_event_becomes_due(self, db: Connection) -> None:
         queue_with_slots(db, 1, policy="pause")
         first, *_ = publish_keyed(db, ("k", "k1"))
         receive(db, 0, 1)

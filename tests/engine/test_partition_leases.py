@@ -72,9 +72,7 @@ def test_only_its_holder_releases_a_slot(one: Connection, worker: str | None) ->
     assert release(one, worker=worker) is False
 
 
-def test_whoever_lost_the_lease_is_refused_and_the_heir_receives_before_he_acks(
-    one: Connection,
-) -> None:
+def test_who_lost_the_lease_is_refused_and_the_heir_begins_anew(one: Connection) -> None:
     ((message, *_),) = publish_and_receive(one)
     expire(one)
     claim(one, worker="heir")
@@ -92,7 +90,7 @@ def test_whoever_lost_the_lease_is_refused_and_the_heir_receives_before_he_acks(
 
 
 @pytest.mark.parametrize(("undone", "epoch"), [(False, None), (True, 2)])
-def test_of_two_claims_at_once_the_second_wins_only_if_the_first_is_rolled_back(
+def test_of_two_claims_at_once_one_wins(
     one: Connection, blocked: Blocked, undone: bool, epoch: int | None
 ) -> None:
     release(one)

@@ -110,9 +110,7 @@ class TestPages:
         pages = [page_acked(one, most=3) for _ in range(5)]
         assert pages == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"], []]
 
-    def test_a_page_may_end_with_its_batch_or_span_the_ticks_of_a_backlog(
-        self, one: Connection
-    ) -> None:
+    def test_a_page_may_end_with_its_batch_or_span_ticks(self, one: Connection) -> None:
         publish_keyed(one, ("k", "a"), ("k", "b"))
         assert page_acked(one, most=2) == ["a", "b"]
         for number in range(4):
@@ -120,9 +118,7 @@ class TestPages:
         assert page_acked(one, most=3) == ["0", "1", "2"]
         assert page_acked(one, most=3) == ["3"]
 
-    def test_an_ack_covers_what_the_last_receive_returned_and_no_more(
-        self, one: Connection
-    ) -> None:
+    def test_an_ack_covers_what_the_last_receive_returned(self, one: Connection) -> None:
         publish_keyed(one, ("k", "a"), ("k", "b"), ("k", "c"))
         assert ack(one, 0, 1) == 0
         with one.transaction(force_rollback=True):
@@ -173,9 +169,7 @@ class TestSkip:
 
 
 class TestPause:
-    def test_later_events_of_a_failed_key_wait_and_come_in_order_when_the_retry_succeeds(
-        self, one: Connection
-    ) -> None:
+    def test_later_events_of_a_failed_key_wait_and_come_in_order(self, one: Connection) -> None:
         publish_keyed(one, ("k", "k1"), ("l", "l1"), ("k", "k2"), ("l", "l2"))
         (first, *_), *_ = receive(one, 0, 1)
         nack(one, first, 0, 1, after=HOUR)
@@ -190,9 +184,7 @@ class TestPause:
         assert drain_slot(one, 0, 1, most=2) == ["k1", "k2", "k3", "k4"]
         assert held(one) == []
 
-    def test_when_it_fails_again_they_wait_again_and_when_it_dies_they_go_on(
-        self, one: Connection
-    ) -> None:
+    def test_they_wait_again_when_it_fails_and_go_on_when_it_dies(self, one: Connection) -> None:
         configure(one, "max_retries", "2")
         publish_keyed(one, ("k", "k1"), ("k", "k2"))
         fail(one, "k1", HOUR)
@@ -283,9 +275,7 @@ class TestPause:
         make_due(one)
         assert drain_slot(one, 0, 1) == ["k1", "k2"]
 
-    def test_held_events_come_when_their_time_has_whatever_the_length_of_their_key(
-        self, one: Connection
-    ) -> None:
+    def test_held_events_come_in_time_whatever_their_keys_length(self, one: Connection) -> None:
         key = "k" * 100_000
         publish_keyed(one, (key, "a"), (key, "b"))
         fail(one, "a", "0.2 seconds")

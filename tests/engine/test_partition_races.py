@@ -185,7 +185,7 @@ class TestFailures:
         value(queue, "select pgque.set_partition_policy('q', 'c', %s)", policy)
         return play(url, FEW, *[self.worker(policy)] * SLOTS)
 
-    def test_with_pause_a_key_goes_on_only_when_its_event_is_settled(
+    def test_with_pause_a_key_waits_for_its_event(
         self, queue: Connection, database_url: str
     ) -> None:
         for key, outcomes in self.play(queue, database_url, "pause").items():
@@ -195,9 +195,7 @@ class TestFailures:
                 settled += outcome != "failed"
             assert settled == FEW
 
-    def test_with_skip_each_event_is_settled_once_and_first_tried_in_order(
-        self, queue: Connection, database_url: str
-    ) -> None:
+    def test_with_skip_events_are_settled_once(self, queue: Connection, database_url: str) -> None:
         for key, outcomes in self.play(queue, database_url, "skip").items():
             first_tries = list(dict.fromkeys(number for number, _ in outcomes))
             assert first_tries == list(range(FEW)), (key, outcomes)
@@ -250,9 +248,7 @@ class TestSlotsThatChange:
             time.sleep(0.1)
 
     @pytest.mark.parametrize("way", ["pages", "batches"])
-    def test_keep_each_event_once_and_in_order(
-        self, queue: Connection, database_url: str, way: str
-    ) -> None:
+    def test_keep_events_in_order(self, queue: Connection, database_url: str, way: str) -> None:
         subscribe(queue, SLOTS)
         self.changes, self.may_open = 0, threading.Event()
         work = self.work_by_pages if way == "pages" else self.work_by_batches

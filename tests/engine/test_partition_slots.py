@@ -262,9 +262,7 @@ class TestEnding:
         value(db, "select pgque.drop_queue('q', true)")
         assert left_over(db) == {}
 
-    def test_installing_again_keeps_slots_and_pages(
-        self, db: Connection, database_url: str
-    ) -> None:
+    def test_installing_again_keeps_slots_and_page(self, db: Connection, database_url: str) -> None:
         from pgque_dagster import installer
 
         queue_with_slots(db, 1, policy="pause")
@@ -301,9 +299,7 @@ def test_a_reader_needs_no_more_for_a_whole_cycle(db: Connection) -> None:
             db.execute(f"delete from pgque.{table}".encode())
 
 
-def test_events_of_transactions_at_once_reach_their_slots(
-    two: Connection, another: Another
-) -> None:
+def test_events_of_transactions_at_once_find_their_slots(two: Connection, another: Another) -> None:
     """The second tick's snapshot has one of them in progress."""
     slow = another()
     with slow.transaction():

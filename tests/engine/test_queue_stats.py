@@ -67,9 +67,7 @@ class TestQueues:
             "dlq_count": 0,
         }
 
-    def test_the_depth_is_that_of_the_slowest_consumer_also_of_a_paused_queue(
-        self, db: Connection
-    ) -> None:
+    def test_the_depth_is_that_of_the_slowest_even_of_a_paused_queue(self, db: Connection) -> None:
         make_queue(db, consumers=("fast", "slow"))
         finish(db, open_batch(db, "a", "b", consumer="fast"))
         value(db, "select pgque.pause_queue('q')")
@@ -85,9 +83,7 @@ class TestQueues:
         next_of(db, "w1")
         assert (queue_stats(db)["depth"], queue_stats(db)["consumers"]) == (2, 1)
 
-    def test_the_oldest_message_is_younger_than_the_idle_ticks_before_it_and_ages(
-        self, q: Connection
-    ) -> None:
+    def test_the_oldest_message_is_younger_than_idle_ticks_and_ages(self, q: Connection) -> None:
         tick(q)
         age_ticks(q, "1 hour")
         assert queue_stats(q)["oldest_msg_age"] is None
@@ -196,9 +192,7 @@ class TestStuckConsumers:
             with refused("PQ005"):
                 rows(q, "select * from pgque.stuck_consumers(%s::interval)", threshold)
 
-    def test_a_batch_that_is_open_for_too_long_is_even_if_its_worker_is_alive(
-        self, q: Connection
-    ) -> None:
+    def test_a_batch_open_for_too_long_is_even_if_its_worker_is_alive(self, q: Connection) -> None:
         send(q, "a")
         tick(q)
         claim = "select batch_id from pgque.claim_batch('q', 'c', %s, '1 hour')"
@@ -207,9 +201,7 @@ class TestStuckConsumers:
         value(q, claim, "you")
         assert stuck(q) == ["c"]
 
-    def test_a_subconsumer_that_died_with_a_batch_is_and_an_idle_one_is_not(
-        self, db: Connection
-    ) -> None:
+    def test_a_subconsumer_that_died_with_a_batch_is_no_idle_one(self, db: Connection) -> None:
         queue_with_ticks(db)
         age_positions(db, "2 hours")
         assert stuck(db) == []

@@ -55,9 +55,7 @@ def setting(db: Connection, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", STRANGE_NAMES)
-def test_a_queue_of_any_name_carries_events_rotates_and_is_dropped(
-    db: Connection, name: str
-) -> None:
+def test_a_queue_of_any_name_works_rotates_and_is_dropped(db: Connection, name: str) -> None:
     make_queue(db, name)
     send(db, "hello", queue=name)
     assert received(db, name) == ["hello"]
@@ -114,7 +112,7 @@ class TestDropping:
         with refused("PQ001", '"q"'):
             value(db, DROP)
 
-    def test_tells_the_slower_of_two_that_the_queue_is_gone(
+    def test_tells_the_slower_of_two_that_it_is_gone(
         self, db: Connection, blocked: Blocked
     ) -> None:
         make_queue(db, consumers=())
@@ -141,7 +139,7 @@ class TestParameters:
             ("ticker_paused", "1", "true"),
         ],
     )
-    def test_a_parameter_is_stored(
+    def test_is_stored(
         self, db: Connection, parameter: str, given: str | None, stored: str
     ) -> None:
         make_queue(db, ticker_max_count="8")
@@ -218,7 +216,7 @@ class TestOptions:
             ("ticker_paused", '"maybe"'),
         ],
     )
-    def test_a_bad_one_is_named_the_valid_ones_are_listed_and_nothing_is_half_done(
+    def test_a_bad_one_is_named_and_nothing_is_half_done(
         self, db: Connection, name: str, given: str
     ) -> None:
         value(db, CREATE, '{"disable_insert": false}')

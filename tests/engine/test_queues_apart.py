@@ -61,9 +61,7 @@ def test_a_batch_ends_at_a_tick_of_its_own_queue(q: Connection, call: str) -> No
     assert payloads(q, value(q, call)) == ["mine"]
 
 
-def test_events_of_another_queue_are_neither_settled_nor_finished(
-    db: Connection, foreign: list[int]
-) -> None:
+def test_events_of_another_queue_are_not_settled(db: Connection, foreign: list[int]) -> None:
     batch = next_batch(db)
     given = {"batch": batch, "ids": foreign, "id": foreign[0]}
     for settle in (
@@ -87,9 +85,7 @@ def test_events_of_another_queue_are_neither_settled_nor_finished(
     assert drain(db, "busy") == ["a", "b", "c"]
 
 
-def test_a_batch_that_is_given_up_takes_no_foreign_events(
-    db: Connection, foreign: list[int]
-) -> None:
+def test_a_batch_that_is_given_up_takes_none_of_them(db: Connection, foreign: list[int]) -> None:
     sql = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"
     ((batch, epoch),) = rows(db, sql)
     assert value(db, "select pgque.give_up_batch(%s, 'bad', 'me', %s)", batch, epoch) == 0

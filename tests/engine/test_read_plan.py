@@ -16,7 +16,6 @@ from tests.support.queues import (
     event_ids,
     events,
     finish,
-    hold_snapshot,
     last_tick,
     make_queue,
     next_batch,
@@ -93,7 +92,7 @@ def truncate_all(db: Connection) -> None:
 class TestSmallAndLargeBatches:
     """They are read in different ways."""
 
-    def test_transactions_in_progress_at_both_ends_are_told_apart(
+    def test_transactions_in_progress_are_told_apart(
         self, q: Connection, another: Another, skip: Skip
     ) -> None:
         early, through, late, undone = (another() for _ in range(4))
@@ -121,9 +120,7 @@ class TestSmallAndLargeBatches:
         finish(q, batch)
         assert sorted(received(q)) == ["late", "through"]
 
-    def test_events_of_all_tables_are_read(
-        self, q: Connection, another: Another, skip: Skip
-    ) -> None:
+    def test_all_tables_are_read(self, q: Connection, another: Another, skip: Skip) -> None:
         producers = [another() for _ in range(3)]
         for number, producer in enumerate(producers):
             producer.execute("begin isolation level repeatable read")
@@ -217,16 +214,14 @@ class TestPlans:
             assert read(q, slices) == expected
             assert 1 <= len(slices) <= max(max_slices, tables)
 
-    def test_the_plan_tells_how_many_events_there_are_and_of_which_times(
-        self, q: Connection, batch: int
-    ) -> None:
+    def test_the_plan_tells_the_number_and_times_of_events(self, q: Connection, batch: int) -> None:
         sql = "select distinct batch_events, oldest_event, newest_event"
         found = rows(q, f"{sql} from pgque.batch_read_plan(%s, 7)", batch)
         times = [event[1] for event in events(q, batch)]
         assert found == [(1202, min(times), max(times))]
         assert min(times) < max(times)
 
-    def test_a_reader_runs_slices_by_itself_while_the_queue_works_on(
+    def test_a_reader_runs_slices_by_itself(
         self, q: Connection, another: Another, batch: int
     ) -> None:
         expected = events(q, batch)
@@ -239,9 +234,7 @@ class TestPlans:
         rotate(q)
         assert read(reader, slices) == expected
 
-    def test_a_large_batch_is_split_as_often_as_asked_for_into_fair_shares_of_blocks(
-        self, q: Connection
-    ) -> None:
+    def test_a_large_batch_is_split_as_asked_into_shares_of_blocks(self, q: Connection) -> None:
         send_many(q, 20_000)
         tick(q)
         slices = plan(q, next_batch(q), 4)
@@ -271,9 +264,7 @@ class TestPlans:
     @pytest.mark.parametrize(
         "work", ["truncate {}", "vacuum full {}", "cluster {} using {}_txid_idx"]
     )
-    def test_a_slice_of_a_table_that_was_rewritten_fails_loudly(
-        self, q: Connection, work: str
-    ) -> None:
+    def test_a_slice_of_a_rewritten_table_fails_loudly(self, q: Connection, work: str) -> None:
         send_many(q, 100)
         tick(q)
         slices = plan(q, next_batch(q), 1)
@@ -328,7 +319,7 @@ class TestRanges:
             with refused("PQ005", message):
                 read_range(q, first, last)
 
-    def test_a_transaction_older_than_a_rotation_gets_no_plan_that_lacks_events(
+    def test_an_older_transaction_gets_no_plan_that_lacks_events(
         self, q: Connection, another: Another
     ) -> None:
         send(q, "truncated")
@@ -340,9 +331,7 @@ class TestRanges:
         with refused("40001"):
             read_range(reader, 1, last)
 
-    def test_a_plan_names_the_columns_that_are_set_and_lets_the_reader_choose(
-        self, q: Connection
-    ) -> None:
+    def test_a_plan_names_set_columns_and_lets_the_reader_choose(self, q: Connection) -> None:
         first = last_tick(q)
         send(q, "a", "b")
         plain = tick(q)

@@ -44,9 +44,7 @@ def register_at(db: Connection, tick_id: int, consumer: str = "c") -> int:
     return done
 
 
-def test_a_new_consumer_gets_what_is_not_yet_ticked_and_keeps_its_position(
-    bare: Connection,
-) -> None:
+def test_a_new_consumer_gets_what_is_not_ticked_and_keeps_its_place(bare: Connection) -> None:
     send(bare, "before the tick")
     tick(bare)
     send(bare, "after the tick")
@@ -88,9 +86,7 @@ def test_moving_a_consumer_takes_its_open_batch_back_unless_it_is_leased(q: Conn
         register_at(q, last_tick(q))
 
 
-def test_a_tick_that_is_not_there_or_whose_events_were_rotated_away_is_refused(
-    bare: Connection,
-) -> None:
+def test_a_tick_that_is_not_there_or_rotated_away_is_refused(bare: Connection) -> None:
     start = last_tick(bare)
     for number in (0, 2, 4711):
         with refused("PQ005", f"tick {number}"):
@@ -117,7 +113,7 @@ def test_the_first_tick_whose_events_are_kept_gives_them_all(bare: Connection) -
     assert (first < rotated_on, received(bare)) == (True, ["b"])
 
 
-def test_rotation_and_compaction_wait_for_a_registration_that_is_not_committed(
+def test_rotation_and_compaction_wait_for_an_open_registration(
     bare: Connection, another: Another
 ) -> None:
     value(bare, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
@@ -135,7 +131,7 @@ def test_rotation_and_compaction_wait_for_a_registration_that_is_not_committed(
     assert value(bare, step1) == 1
 
 
-def test_a_registration_whose_queue_is_dropped_meanwhile_is_told_to_start_again(
+def test_a_registration_whose_queue_is_dropped_must_start_again(
     bare: Connection, blocked: Blocked
 ) -> None:
     with bare.transaction():

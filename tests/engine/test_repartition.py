@@ -49,7 +49,7 @@ def consume(db: Connection, n: int, most: int = 100) -> list[str]:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2), (1, 8), (3, 1)])
 @pytest.mark.parametrize("policy", ["skip", "pause"])
-def test_slots_at_different_places_hand_over_what_they_have_not_finished(
+def test_slots_hand_over_what_they_have_not_finished(
     db: Connection, before: int, after: int, policy: str
 ) -> None:
     queue_with_slots(db, before, policy=policy)
@@ -189,9 +189,7 @@ def test_what_cannot_be_repartitioned_is_refused(db: Connection) -> None:
         value(db, "select pgque.repartition('nosuch', 'c', 2)")
 
 
-def test_nothing_is_left_of_the_earlier_slots_and_other_consumers_are_left_alone(
-    db: Connection,
-) -> None:
+def test_nothing_is_left_of_earlier_slots_and_others_are_left_alone(db: Connection) -> None:
     queue_with_slots(db, 4)
     value(db, "select pgque.register_consumer('q', 'plain')")
     make_queue(db, "other")
@@ -232,7 +230,7 @@ class TestBatches:
         return keys
 
     @pytest.mark.parametrize("most", [None, 2])
-    def test_carried_events_are_due_and_come_before_later_ones(
+    def test_carried_events_come_first(
         self, parted: Connection, behind: list[str], most: int | None
     ) -> None:
         states = "select is_due from pgque.consumer_states('{q}', '{c}', i_min_count => 1000)"
@@ -242,7 +240,7 @@ class TestBatches:
             key: [0, 1, 2] if key in behind else [2] for key in KEYS
         }
 
-    def test_a_batch_of_carried_events_is_the_same_at_each_attempt_until_it_is_over(
+    def test_a_batch_of_carried_events_is_the_same_until_it_is_over(
         self, parted: Connection, behind: list[str]
     ) -> None:
         slot = slot_of(parted, behind[0], 3)
@@ -264,9 +262,7 @@ class TestBatches:
         assert value(parted, "select pgque.give_up_batch(%s, 'x', %s, %s)", *claimed) == expected
         assert len(slot_batches.drain(parted, 3)) == 2 * len(behind) - expected
 
-    def test_expired_events_are_left_out_of_each_read(
-        self, parted: Connection, behind: list[str]
-    ) -> None:
+    def test_expired_events_are_left_out(self, parted: Connection, behind: list[str]) -> None:
         value(parted, "select pgque.set_queue_config('q', 'event_ttl', '1 hour')")
         parted.execute("update pgque.partition_held set ev_time = now() - interval '2 hours'")
         assert slot_batches.drain(parted, 3) == []

@@ -171,7 +171,7 @@ def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -
     assert (again[2], sorted([again, *others], key=str)) == (1, sorted(before, key=str))
 
 
-def test_before_adoption_events_come_in_and_nothing_that_compares_transactions_runs(
+def test_before_adoption_nothing_runs_that_compares_transactions(
     db: Connection, restore: Restore
 ) -> None:
     """What was stored after the dump is found by where consumers stand."""
@@ -225,7 +225,7 @@ def test_the_queue_runs_on_after_adoption(db: Connection, restore: Restore) -> N
     assert (got, stored_payloads(new)) == (["a", *map(str, range(8))], {"6", "7"})
 
 
-def test_a_restored_database_can_be_dumped_and_restored_again(
+def test_a_restored_database_can_be_restored_again(
     server: Server, db: Connection, restore: Restore
 ) -> None:
     make_queue(db)
@@ -265,7 +265,7 @@ def test_the_epoch_of_a_slot_does_not_fall_by_adoption(db: Connection, restore: 
     assert slots.claim(new) == epoch + 1
 
 
-def test_other_slots_after_adoption_get_only_what_their_keys_have_not_finished(
+def test_other_slots_get_only_what_their_keys_have_not_finished(
     db: Connection, restore: Restore
 ) -> None:
     """An adopted slot owns copies of the other slots' events, which it never reads."""
@@ -289,9 +289,7 @@ def test_other_slots_after_adoption_get_only_what_their_keys_have_not_finished(
     assert carried == len(expected)
 
 
-def test_a_queue_without_consumers_keeps_what_is_not_ticked(
-    db: Connection, restore: Restore
-) -> None:
+def test_a_queue_alone_keeps_what_is_not_ticked(db: Connection, restore: Restore) -> None:
     make_queue(db, consumers=())
     send(db, "ticked")
     tick(db)
@@ -319,7 +317,7 @@ def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -
         adopt(db)
 
 
-def test_an_old_dump_beside_the_original_gives_out_none_of_its_batch_ids(
+def test_an_old_dump_gives_out_no_batch_id_of_the_original(
     db: Connection, restore: Restore
 ) -> None:
     make_queue(db)
@@ -334,9 +332,7 @@ def test_an_old_dump_beside_the_original_gives_out_none_of_its_batch_ids(
     assert open_batch(new, "a") > max(originals) + 999_000
 
 
-def test_refreshing_the_view_around_adoption_loses_and_halts_nothing(
-    db: Connection, restore: Restore
-) -> None:
+def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore: Restore) -> None:
     make_queue(db)
     send(db, "before")
     new = restore()

@@ -85,7 +85,7 @@ def test_a_retry_waits_for_its_time(q: Connection) -> None:
 
 
 @pytest.mark.parametrize(("maximum", "deliveries"), [("0", 1), ("2", 3), (None, 6)])
-def test_an_event_becomes_a_dead_letter_after_its_retries(
+def test_an_event_dies_after_its_retries(
     q: Connection, maximum: str | None, deliveries: int
 ) -> None:
     value(q, "select pgque.set_queue_config('q', 'max_retries', %s)", maximum)
@@ -182,9 +182,7 @@ def test_retries_do_not_wait_for_a_tick_of_another_queue(db: Connection) -> None
         assert value(db, "select pgque.maint_retry_events()") == 1
 
 
-def test_retries_that_another_session_moves_are_left_to_it(
-    failed: Connection, another: Another
-) -> None:
+def test_retries_that_another_moves_are_left_to_it(failed: Connection, another: Another) -> None:
     mover = another()
     with mover.transaction():
         value(mover, "select pgque.maint_retry_events()")
@@ -231,9 +229,7 @@ class TestPortions:
 
     @pytest.mark.parametrize("sql", [CLAIM, INFO], ids=["claim", "next_batch_custom"])
     @pytest.mark.parametrize("work", ["call pgque.maint_loop('0')", "select pgque.maint()"])
-    def test_a_batch_of_retries_stays_within_its_maximum(
-        self, tens: Connection, sql: str, work: str
-    ) -> None:
+    def test_a_batch_stays_within_its_maximum(self, tens: Connection, sql: str, work: str) -> None:
         self.fail_tens(tens, 100)
         for _ in range(10):
             tens.execute(work.encode())
@@ -251,9 +247,7 @@ class TestPortions:
         assert (sum(sizes), max(sizes) <= 20) == (36, True)
 
     @pytest.mark.parametrize("switch", [None, "ticker_paused", "external_ticker"])
-    def test_one_call_after_another_moves_all_of_them(
-        self, tens: Connection, switch: str | None
-    ) -> None:
+    def test_one_call_after_another_moves_all(self, tens: Connection, switch: str | None) -> None:
         """Each portion is ticked by the call that moves the next one, so none waits for a ticker."""
         self.fail_tens(tens, 30)
         if switch:

@@ -143,9 +143,7 @@ def test_events_that_come_into_the_oldest_table_are_kept(q: Connection, another:
     assert sorted(drain(q)) == ["by an old snapshot", "by copy"]
 
 
-def test_rotation_waits_for_no_reader_of_the_oldest_table_and_no_rival(
-    fast: Connection, another: Another
-) -> None:
+def test_rotation_waits_for_no_reader_and_no_rival(fast: Connection, another: Another) -> None:
     other = another()
     with other.transaction():
         value(other, f"select count(*) from pgque.event_{queue_id(fast)}")
@@ -222,15 +220,13 @@ class TestASnapshotOlderThanWhatConsumersDid:
     def test_keeps_its_events_until_it_ends(self, fast: Connection, old: Connection) -> None:
         self.check_that_it_keeps_its_events_until_it_ends(fast, old)
 
-    def test_is_waited_for_no_longer_than_the_patience(
-        self, fast: Connection, old: Connection
-    ) -> None:
+    def test_is_waited_for_within_the_patience(self, fast: Connection, old: Connection) -> None:
         value(fast, "select pgque.set_snapshot_patience('0')::text")
         rotate_often(fast)
         assert stored_payloads(old) == set()
 
     @pytest.mark.parametrize("registers", [False, True])
-    def test_lets_rotation_go_by_what_was_consumed_before_a_newer_one(
+    def test_lets_go_what_was_consumed_before_a_newer_one(
         self, fast: Connection, old: Connection, another: Another, registers: bool
     ) -> None:
         """A consumer that registers does not let it wait anew."""
@@ -245,18 +241,14 @@ class TestASnapshotOlderThanWhatConsumersDid:
         assert stored_payloads(fast) == set()
         newer.rollback()
 
-    def test_does_not_let_go_what_a_new_consumer_needs(
-        self, fast: Connection, old: Connection
-    ) -> None:
+    def test_keeps_what_a_new_consumer_needs(self, fast: Connection, old: Connection) -> None:
         rotate(fast)
         value(fast, "select pgque.register_consumer_at('q', 'new', 1)")
         old.rollback()
         rotate_often(fast)
         assert payloads(fast, next_batch(fast, consumer="new")) == ["a"]
 
-    def test_is_waited_for_although_rotation_last_looked_long_ago(
-        self, fast: Connection, another: Another
-    ) -> None:
+    def test_is_waited_for_after_a_long_pause(self, fast: Connection, another: Another) -> None:
         """Longer ago than the patience, as with the default rotation period."""
         send(fast, "a")
         tick(fast)
@@ -266,7 +258,7 @@ class TestASnapshotOlderThanWhatConsumersDid:
         drain(fast)
         self.check_that_it_keeps_its_events_until_it_ends(fast, old)
 
-    def test_is_waited_for_after_a_consumer_went_back_and_caught_up(
+    def test_is_waited_for_after_a_consumer_went_back(
         self, fast: Connection, another: Another
     ) -> None:
         send(fast, "a")

@@ -75,9 +75,7 @@ def fast(db: Connection) -> Connection:
 
 
 class TestStartAt:
-    def test_each_kind_of_position_gets_what_comes_after_it(
-        self, db: Connection, three: list[int]
-    ) -> None:
+    def test_each_position_gets_what_comes_after_it(self, db: Connection, three: list[int]) -> None:
         make_queue(db, "elsewhere", consumers=("0",))  # not the one here
         since = value(db, NOW)
         send(db, "d")
@@ -95,9 +93,7 @@ class TestStartAt:
             assert register(db, start_at, str(number)) == 1
             assert received(db, consumer=str(number)) == found
 
-    def test_a_time_leads_to_a_retained_tick_although_the_clock_went_back(
-        self, q: Connection
-    ) -> None:
+    def test_a_time_leads_to_a_kept_tick_although_the_clock_went_back(self, q: Connection) -> None:
         for text in ("a", "b", "c"):
             finish(q, open_batch(q, text))
             rotate(q)
@@ -109,9 +105,7 @@ class TestStartAt:
         send(q, "d")
         assert received(q, consumer="new") == ["d"]
 
-    def test_a_registered_consumer_stays_where_it_is(
-        self, db: Connection, three: list[int]
-    ) -> None:
+    def test_a_registered_consumer_stays_there(self, db: Connection, three: list[int]) -> None:
         assert (register(db, "earliest", "c"), drain(db)) == (0, [])
         with refused("PQ005", "soon"):
             register(db, "soon", "c")
@@ -144,9 +138,7 @@ class TestStartAt:
 
 
 class TestTime:
-    def test_an_event_sent_before_and_committed_after_comes(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_an_event_committed_after_it_comes(self, q: Connection, another: Another) -> None:
         late = another()
         with late.transaction():
             send(late, "late")
@@ -157,9 +149,7 @@ class TestTime:
         seek(q, since)
         assert drain(q) == ["late", "new"]
 
-    def test_the_time_of_a_tick_gets_what_that_tick_ended(
-        self, db: Connection, three: list[int]
-    ) -> None:
+    def test_a_ticks_time_gets_what_that_tick_ended(self, db: Connection, three: list[int]) -> None:
         """An event may be committed in the very microsecond of the tick.
 
         After the clock was set back, the first of both times counts.
@@ -174,9 +164,7 @@ class TestTime:
         seek(db, time_of(db, three[0]))
         assert drain(db) == ["a", "b", "c"]
 
-    def test_no_event_committed_after_the_time_is_passed_over_while_many_send(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_no_event_is_passed_over_while_many_send(self, q: Connection, another: Another) -> None:
         seed = random.randrange(2**31)
         print(f"seed {seed}")
         ended = threading.Event()
@@ -215,7 +203,7 @@ class TestTime:
 
 
 class TestSeek:
-    def test_it_tells_how_many_events_come_again_and_passes_none_over_in_silence(
+    def test_it_tells_what_comes_again_and_what_it_passes_over(
         self, db: Connection, three: list[int]
     ) -> None:
         counted = consumer_counters(db)
@@ -246,7 +234,7 @@ class TestSeek:
         finish(q, batch)
         assert seek(q, "earliest")[2] == 1
 
-    def test_the_open_batch_of_a_subconsumer_is_refused_too_as_are_members_and_slots(
+    def test_a_subconsumers_batch_is_refused_too_as_are_members_and_slots(
         self, db: Connection
     ) -> None:
         make_queue(db, consumers=())
@@ -277,7 +265,7 @@ class TestSeek:
         assert received(q) == ["again"]
         assert value(q, "select count(*) from pgque.dead_letter") == 1
 
-    def test_a_batch_that_is_finished_meanwhile_is_not_repeated_by_mistake(
+    def test_a_batch_that_ends_meanwhile_is_not_repeated(
         self, q: Connection, another: Another
     ) -> None:
         batch = open_batch(q, "a")
@@ -289,7 +277,7 @@ class TestSeek:
         # The batch is finished now, so nothing is passed over.
         assert seek(q, "latest")[1:] == (0, 0)
 
-    def test_rotation_and_compaction_wait_for_a_seek_that_is_not_committed(
+    def test_rotation_and_compaction_wait_for_a_seek(
         self, fast: Connection, another: Another
     ) -> None:
         bloat_ticks(fast, 2100)
@@ -302,7 +290,7 @@ class TestSeek:
         assert compact_ticks(fast) == 1
         assert payloads(fast, next_batch(fast)) == ["a"]
 
-    def test_a_seek_waits_for_rotation_and_then_sees_what_is_left(
+    def test_a_seek_waits_for_rotation_and_sees_the_rest(
         self, fast: Connection, blocked: Blocked
     ) -> None:
         drain(fast)

@@ -168,7 +168,7 @@ class TestOtherQueues:
     @pytest.mark.parametrize(
         ("setting", "delivered"), [("disable_insert", 1), ("ticker_paused", 2)]
     )
-    def test_what_holds_one_queue_up_holds_up_no_other(
+    def test_one_that_is_shut_holds_up_no_other(
         self, q: Connection, setting: str, delivered: int
     ) -> None:
         make_queue(q, "shut")
@@ -203,9 +203,7 @@ class TestOtherQueues:
         make_due(q)
         assert (deliver(q), scheduled(q)) == (0, [])
 
-    def test_dropping_a_queue_waits_for_who_schedules_and_takes_his_entries(
-        self, db: Connection, blocked: Blocked
-    ) -> None:
+    def test_dropping_one_waits_for_who_schedules(self, db: Connection, blocked: Blocked) -> None:
         make_queue(db, consumers=())
         with db.transaction():
             schedule(db, "ghost")
@@ -213,7 +211,7 @@ class TestOtherQueues:
         assert drop.result() == 1
         assert rows(db, "select * from pgque.delayed_events") == []
 
-    def test_scheduling_in_a_long_transaction_holds_up_no_rotation(
+    def test_scheduling_at_length_holds_up_no_rotation(
         self, db: Connection, another: Another
     ) -> None:
         make_queue(db, rotation_period="1 microsecond")
@@ -224,9 +222,7 @@ class TestOtherQueues:
 
 
 class TestConcurrency:
-    def test_two_maintainers_at_once_deliver_each_event_once(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_two_maintainers_deliver_each_event_once(self, q: Connection, another: Another) -> None:
         schedule(q, "a", "b")
         make_due(q)
         second = another()
@@ -236,9 +232,7 @@ class TestConcurrency:
             assert (deliver(second), warnings) == (0, [])
         assert received(q) == ["a", "b"]
 
-    def test_a_cancel_that_is_not_committed_holds_up_no_other_event(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_an_open_cancel_holds_up_no_other_event(self, q: Connection, another: Another) -> None:
         held, _ = schedule(q, "held", "free")
         make_due(q)
         canceller = another()

@@ -87,7 +87,7 @@ class TestEvents:
         ("payload", "stored"),
         [("'{\"a\":1}'", '{"a":1}'), ("'{\"a\":1}'::jsonb", '{"a": 1}')],
     )
-    def test_type_payload_and_partition_key_are_where_send_puts_them(
+    def test_all_fields_are_where_send_puts_them(
         self, q: Connection, payload: str, stored: str
     ) -> None:
         call = f"select deduped from pgque.send_idem('q', 'kind', {payload}, 'k')"
@@ -123,7 +123,7 @@ class TestConcurrency:
         assert waiting.result() == (event_id, True)
         assert received(q) == ["old", "first"][not is_renewed :]
 
-    def test_a_second_producer_sends_if_the_first_rolls_back(
+    def test_a_second_one_sends_if_the_first_rolls_back(
         self, q: Connection, blocked: Blocked
     ) -> None:
         with q.transaction(force_rollback=True):
@@ -132,9 +132,7 @@ class TestConcurrency:
         assert not waiting.result()[1]
         assert received(q) == ["second"]
 
-    def test_a_purge_leaves_a_key_that_a_producer_renews(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_a_purge_leaves_a_key_that_is_renewed(self, q: Connection, another: Another) -> None:
         send_idem(q)
         expire_keys(q)
         with q.transaction():
@@ -142,7 +140,7 @@ class TestConcurrency:
             assert value(another(), "select pgque.maint_idem()") == 0
         assert send_idem(q)[1]
 
-    def test_a_key_that_a_stricter_transaction_cannot_see_is_refused_not_sent_twice(
+    def test_a_key_that_a_stricter_one_cannot_see_is_refused(
         self, q: Connection, another: Another
     ) -> None:
         strict = hold_snapshot(another())
@@ -167,9 +165,7 @@ class TestConcurrency:
 
 
 class TestPurging:
-    def test_keys_go_when_their_time_is_over_also_those_of_one_queue_alone(
-        self, q: Connection
-    ) -> None:
+    def test_keys_go_when_their_time_is_over_or_those_of_one_queue(self, q: Connection) -> None:
         make_queue(q, "other")
         send_idem(q, key="mine")
         send_idem(q, key="theirs", queue="other")
@@ -185,9 +181,7 @@ class TestPurging:
         value(q, "select pgque.maint()")
         assert keys(q) == []
 
-    def test_dropping_a_queue_takes_its_keys_and_those_of_who_still_sends(
-        self, db: Connection, blocked: Blocked
-    ) -> None:
+    def test_dropping_a_queue_takes_all_its_keys(self, db: Connection, blocked: Blocked) -> None:
         make_queue(db, consumers=())
         send_idem(db, key="old")
         with db.transaction():

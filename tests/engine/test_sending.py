@@ -48,7 +48,7 @@ def sent_by(db: Connection, call: str, *params: object) -> list[tuple[Any, ...]]
         ("send_batch('q', 't', array['[1,2]'::jsonb])", [("t", "[1, 2]")]),
     ],
 )
-def test_each_form_publishes_its_type_and_payload(
+def test_each_form_publishes_type_and_payload(
     q: Connection, call: str, published: list[tuple[str | None, str | None]]
 ) -> None:
     assert sent_by(q, call) == [(*each, None, None, None, None) for each in published]
@@ -56,9 +56,7 @@ def test_each_form_publishes_its_type_and_payload(
 
 @pytest.mark.parametrize("payload", ["'x'", "'x'::text", "'\"x\"'::jsonb"])
 @pytest.mark.parametrize("key", ["customer 7", "", None])
-def test_a_partition_key_arrives_in_the_first_extra(
-    q: Connection, payload: str, key: str | None
-) -> None:
+def test_a_partition_key_is_the_first_extra(q: Connection, payload: str, key: str | None) -> None:
     (sent,) = sent_by(q, f"send('q', 't', {payload}, %s)", key)
     assert (sent[0], sent[2:]) == ("t", (key, None, None, None))
 
@@ -102,7 +100,7 @@ def test_ids_are_those_of_the_events_and_grow_with_each_one(q: Connection) -> No
         ("array(select (n % 7)::text from generate_series(1, 497) n)", [*"1234560"] * 71),
     ],
 )
-def test_send_batch_returns_ids_in_the_order_given_whatever_the_arrays_shape(
+def test_send_batch_returns_ids_in_the_order_given(
     q: Connection, array: str, sent: list[str | None]
 ) -> None:
     ids = value(q, f"select pgque.send_batch('q', 't', {array})")
@@ -112,9 +110,7 @@ def test_send_batch_returns_ids_in_the_order_given_whatever_the_arrays_shape(
 
 
 @FORMS
-def test_an_array_that_is_none_is_refused_and_an_empty_one_sends_nothing(
-    q: Connection, form: str
-) -> None:
+def test_no_array_is_refused_and_an_empty_one_sends_nothing(q: Connection, form: str) -> None:
     for array in ("null", "null::text", "null::text[]", "null::jsonb[]", "null::varchar[]"):
         with refused("PQ005", "null", "empty"):
             value(q, f"select pgque.{form.format(array)}")
@@ -216,9 +212,7 @@ def test_a_hundred_thousand_payloads_are_sent_at_once(q: Connection) -> None:
         ("pgque.send_at('q', 't', {}, now() + interval '1 hour')", "{}"),
     ],
 )
-def test_a_payload_of_200_megabytes_is_sent_and_received(
-    q: Connection, call: str, sent: str
-) -> None:
+def test_200_megabytes_are_sent_and_received(q: Connection, call: str, sent: str) -> None:
     content = f"repeat(md5('x'), {200 * MIB // 32})"
     value(q, f"select {call.format(content)}")
     q.execute("update pgque.delayed_events set de_deliver_at = now()")

@@ -66,9 +66,7 @@ def test_the_hint_of_maint_can_be_followed(due: Connection, level: str) -> None:
     assert rotations(due) == 1
 
 
-def test_the_client_maintains_whatever_the_roles_isolation(
-    due: Connection, database_url: str
-) -> None:
+def test_the_client_maintains_in_any_isolation(due: Connection, database_url: str) -> None:
     name = value(due, "select current_database()")
     due.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
     with Client(database_url) as client:
@@ -77,7 +75,7 @@ def test_the_client_maintains_whatever_the_roles_isolation(
 
 
 @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
-def test_a_slot_ends_before_the_sessions_statement_timeout_and_says_so(
+def test_a_slot_ends_before_the_statement_timeout(
     due: Connection, another: Another, loop: str
 ) -> None:
     due.execute("set statement_timeout = '1200 ms'")

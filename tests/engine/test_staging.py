@@ -87,7 +87,7 @@ def test_publishing_again_returns_the_same_and_sends_nothing(q: Connection) -> N
     assert received(q) == ["a"]
 
 
-def test_publishing_twice_at_once_sends_once_while_an_attempt_still_writes(
+def test_publishing_twice_at_once_sends_once(
     q: Connection, another: Another, blocked: Blocked
 ) -> None:
     staging = open_staging(q)
@@ -129,7 +129,7 @@ def test_an_aborted_staging_is_gone(q: Connection) -> None:
 
 
 @pytest.mark.parametrize("end", ["publish", "abort"])
-def test_an_attempt_that_still_writes_holds_nobody_up_and_is_removed_later(
+def test_an_attempt_that_still_writes_holds_nobody_up(
     q: Connection, another: Another, end: str
 ) -> None:
     """Spark aborts a write while some of its tasks still start."""
@@ -226,7 +226,7 @@ class TestWriters:
     def rival(self, login: Callable[[str], Connection]) -> Connection:
         return login("t_staging_rival")
 
-    def test_neither_read_nor_change_nor_end_the_staging_of_another(
+    def test_do_not_touch_the_staging_of_another(
         self, q: Connection, owner: Connection, rival: Connection
     ) -> None:
         staging = open_staging(owner)
@@ -244,7 +244,7 @@ class TestWriters:
         publish(owner, staging, [txid], 1)
         assert received(q) == ["a"]
 
-    def test_publish_under_a_role_of_their_own(
+    def test_publish_under_another_role(
         self, q: Connection, owner: Connection, rival: Connection
     ) -> None:
         q.execute("grant t_staging_owner to t_staging_rival")
@@ -261,9 +261,7 @@ class TestWriters:
         q.execute("reset role")
         assert rows(q, "select from pgque.staging") == []
 
-    def test_a_staging_of_an_earlier_version_is_still_published(
-        self, q: Connection, owner: Connection
-    ) -> None:
+    def test_one_of_an_earlier_version_is_published(self, q: Connection, owner: Connection) -> None:
         staging = open_staging(q)
         q.execute("update pgque.staging set opened_by = null")
         txid = write(owner, staging, "a")

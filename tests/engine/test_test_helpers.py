@@ -54,9 +54,7 @@ def test_another_type_than_expected_fails_and_acks_nothing(q: Connection) -> Non
 
 
 class TestEmpty:
-    def test_an_event_counts_before_its_tick_and_in_an_open_batch(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_an_event_counts_unticked_and_in_a_batch(self, q: Connection, another: Another) -> None:
         other = another()
         with other.transaction(force_rollback=True):
             send(other, "undone")

@@ -52,9 +52,7 @@ def latency(db: Connection, period: str = "1 hour") -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("function", ["throughput", "error_rate"])
 class TestBuckets:
-    def test_they_cover_the_period_up_to_now_without_gaps(
-        self, q: Connection, function: str
-    ) -> None:
+    def test_they_cover_the_period_without_gaps(self, q: Connection, function: str) -> None:
         found = rows(q, f"select * from pgque.{function}('q', '1 hour', '5 minutes')")
         starts = [start for start, *_ in found]
         now = value(q, "select clock_timestamp()")
@@ -196,9 +194,7 @@ class TestErrorRate:
         work(q)
         assert errors(q) == (2, 4)
 
-    def test_they_count_after_the_end_of_the_consumer_and_until_the_period_is_over(
-        self, q: Connection
-    ) -> None:
+    def test_they_count_after_their_consumer_until_the_period_is_over(self, q: Connection) -> None:
         work(q)
         value(q, "select pgque.unregister_consumer('q', 'c')")
         assert errors(q) == (1, 2)
@@ -221,9 +217,7 @@ class TestLatency:
         assert timedelta(minutes=5) < p50 < timedelta(minutes=6.5)
         assert timedelta(minutes=9) < p95 < p99 < timedelta(minutes=11)
 
-    def test_batches_that_are_open_taken_back_or_before_the_period_are_left_out(
-        self, q: Connection
-    ) -> None:
+    def test_batches_open_taken_back_or_too_old_are_left_out(self, q: Connection) -> None:
         open_batch(q, "a")
         assert latency(q) == (None, None, None)
         value(q, "select pgque.register_consumer_at('q', 'c', 1)")
@@ -248,9 +242,7 @@ class TestLatency:
         value(q, "select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
         assert value(q, "select count(*) from pgque.ended_batch") == 1
 
-    def test_what_is_no_period_and_names_that_are_not_there_are_refused(
-        self, q: Connection
-    ) -> None:
+    def test_what_is_no_period_and_unknown_names_are_refused(self, q: Connection) -> None:
         for queue, consumer, period, code in (
             *(("q", "c", period, "PQ005") for period in (None, "0", "-1 s", "300 years")),
             ("none", "c", "1 hour", "PQ001"),

@@ -27,9 +27,7 @@ def ticker(db: Connection) -> int:
     return count
 
 
-def test_a_queue_ticks_at_its_first_event_and_then_when_it_has_enough_new_ones(
-    db: Connection,
-) -> None:
+def test_a_queue_ticks_at_its_first_event_and_then_at_enough_new_ones(db: Connection) -> None:
     make_queue(db, **NEVER | {"ticker_max_count": "3"})
     made = [ticker(db)]
     for texts in ("a", "bc", "d", "ef", "g"):
@@ -52,9 +50,7 @@ def test_an_idle_queue_ticks_after_its_idle_period(db: Connection) -> None:
 
 
 @pytest.mark.parametrize("switch", ["ticker_paused", "external_ticker"])
-def test_a_queue_that_is_switched_off_ticks_when_it_is_on_again(
-    db: Connection, switch: str
-) -> None:
+def test_a_queue_that_is_off_ticks_when_it_is_on_again(db: Connection, switch: str) -> None:
     make_queue(db, ticker_max_count="1", ticker_idle_period="0", **{switch: "true"})
     send(db, "a", "b")
     assert ticker(db) == 0
@@ -100,9 +96,7 @@ def test_ticker_loop_commits_each_tick_by_itself_until_its_slot_is_over(db: Conn
     assert ticks == transactions
 
 
-def test_a_drop_that_is_not_committed_holds_up_no_other_queue(
-    db: Connection, another: Another
-) -> None:
+def test_a_drop_that_is_not_committed_holds_up_no_other(db: Connection, another: Another) -> None:
     for queue in ("going", "staying"):
         make_queue(db, queue, **NEVER)
         send(db, "a", queue=queue)

@@ -35,9 +35,7 @@ def due(db: Connection) -> Connection:
     return db
 
 
-def test_many_tickers_at_once_number_their_ticks_without_gap(
-    due: Connection, another: Another
-) -> None:
+def test_many_tickers_at_once_number_ticks_without_gap(due: Connection, another: Another) -> None:
     sessions = [another() for _ in range(4)]
 
     def tick_often(session: Connection) -> int:
@@ -50,9 +48,7 @@ def test_many_tickers_at_once_number_their_ticks_without_gap(
 
 
 @CALLS
-def test_events_of_a_transaction_that_ticks_arrive_once(
-    due: Connection, another: Another, call: str
-) -> None:
+def test_events_of_who_ticks_arrive_once(due: Connection, another: Another, call: str) -> None:
     other = another()
     with due.transaction():
         send(due, "A")
@@ -64,7 +60,7 @@ def test_events_of_a_transaction_that_ticks_arrive_once(
     assert sorted(received(due)) == ["A", "B", "between", "meanwhile", "other"]
 
 
-def test_a_transaction_that_ticks_leaves_the_events_of_an_older_one_for_later(
+def test_who_ticks_leaves_the_events_of_an_older_one_for_later(
     due: Connection, another: Another
 ) -> None:
     older, other = another(), another()
@@ -78,7 +74,7 @@ def test_a_transaction_that_ticks_leaves_the_events_of_an_older_one_for_later(
     assert sorted(received(due)) == ["older", "own"]
 
 
-def test_a_transaction_with_savepoints_that_ticks_and_consumes_loses_nothing(
+def test_one_with_savepoints_that_ticks_and_consumes_loses_none(
     due: Connection, another: Another
 ) -> None:
     other = another()
@@ -104,9 +100,7 @@ def test_a_rolled_back_ticker_leaves_no_tick(due: Connection, another: Another) 
     assert received(due) == ["kept"]
 
 
-def test_a_ticker_with_an_old_snapshot_loses_and_doubles_nothing(
-    due: Connection, another: Another
-) -> None:
+def test_a_ticker_with_an_old_snapshot_loses_nothing(due: Connection, another: Another) -> None:
     old = hold_snapshot(another())
     send(due, "after the snapshot")
     value(old, "select pgque.ticker()")
@@ -144,9 +138,7 @@ def test_a_ticker_that_had_nothing_to_do_holds_no_queue(q: Connection, another: 
         assert tick(q) == 2
 
 
-def test_a_request_that_comes_while_a_tick_is_made_is_not_lost(
-    q: Connection, another: Another
-) -> None:
+def test_a_request_while_a_tick_is_made_is_not_lost(q: Connection, another: Another) -> None:
     ticking = another()
     value(q, "select pgque.force_next_tick('q')")
     with ticking.transaction():
@@ -155,7 +147,7 @@ def test_a_request_that_comes_while_a_tick_is_made_is_not_lost(
     assert value(q, "select pgque.ticker()") == 1
 
 
-def test_dropping_a_queue_under_running_tickers_breaks_none_of_the_others(
+def test_dropping_a_queue_under_running_tickers_breaks_no_other(
     db: Connection, another: Another
 ) -> None:
     make_queue(db, "stays", **DUE)
@@ -190,7 +182,7 @@ class TestLocks:
             yield connection
 
     @CALLS
-    def test_a_stranger_cannot_stop_the_ticks_with_an_advisory_lock(
+    def test_a_stranger_cannot_stop_the_ticks(
         self, due: Connection, stranger: Connection, another: Another, call: str
     ) -> None:
         """A ticker takes none; he takes all that one could guess."""
@@ -211,9 +203,7 @@ class TestLocks:
         assert drain(due) == ["a"]
 
     @pytest.mark.parametrize("role", ["pgque_reader", "pgque_writer"])
-    def test_readers_and_writers_cannot_lock_what_the_ticker_locks(
-        self, due: Connection, role: str
-    ) -> None:
+    def test_readers_and_writers_cannot_lock_its_tables(self, due: Connection, role: str) -> None:
         due.execute(f"set role {role}".encode())
         for statement in ("select from pgque.tick_state for update", "lock table pgque.tick_state"):
             with refused("42501"), due.transaction():

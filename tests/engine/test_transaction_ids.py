@@ -1,4 +1,4 @@
-"""Subtransactions, prepared transactions, and thousands of transactions in progress at a tick."""
+"""Prepared transactions, and thousands of transactions in progress at a tick."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from tests.support.queues import (
     Another,
     Connection,
     compact_positions,
-    drain,
     make_queue,
     next_batch,
     payloads,
@@ -40,7 +39,7 @@ def prepared(q: Connection, another: Another) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize(("end", "arrives"), [("commit", ["prepared"]), ("rollback", [])])
-def test_a_prepared_event_arrives_after_its_commit_whatever_went_on_before(
+def test_a_prepared_event_arrives_after_its_commit(
     prepared: Connection, end: str, arrives: list[str]
 ) -> None:
     for number in range(4):
@@ -55,44 +54,12 @@ def test_a_prepared_event_arrives_after_its_commit_whatever_went_on_before(
     assert received(prepared) == arrives
 
 
-def test_a_prepared_event_that_commits_between_two_ticks_of_an_open_batch_is_not_in_it(
-    prepared: Connection,
-) -> None:
+def test_a_prepared_event_that_commits_later_is_not_in_an_open_batch(prepared: Connection) -> None:
     send(prepared, "a")
     tick(prepared)
     batch = next_batch(prepared)
     prepared.execute(f"commit prepared '{GID}'".encode())
     assert payloads(prepared, batch) == ["a"]
-
-
-def test_events_of_subtransactions_arrive_with_their_transaction(
-    q: Connection, another: Another
-) -> None:
-    producer = another()
-    with producer.transaction():
-        for number in range(100):
-            with producer.transaction(force_rollback=number % 3 == 0):
-                send(producer, str(number))
-            if number % 10 == 0:
-                tick(q)
-        assert drain(q) == []
-    assert received(q) == [str(number) for number in range(100) if number % 3]
-
-
-def test_sixty_open_transactions_arrive_as_they_end(q: Connection, another: Another) -> None:
-    producers = [another() for _ in range(60)]
-    for number, producer in enumerate(producers):
-        producer.execute("begin")
-        send(producer, str(number))
-    arrived = [received(q)]
-    for third in range(3):
-        for producer in producers[third::3]:
-            producer.execute("rollback" if third == 1 else "commit")
-        tick(q)
-        rotate(q)
-        arrived.append(drain(q))
-    expected = [[str(number) for number in range(third, 60, 3)] for third in range(3)]
-    assert arrived == [[], expected[0], [], expected[2]]
 
 
 def batch_with_list(db: Connection, count: int) -> Any:
@@ -138,17 +105,3 @@ def test_the_cost_of_a_batch_is_linear_in_the_transactions_in_progress(q: Connec
     assert more_nodes == nodes
     assert longer <= 4.2 * length
     assert more_blocks <= 5 * blocks
-
-
-def test_the_conditions_of_a_snapshot_are_linear_in_its_transactions(db: Connection) -> None:
-    def length(count: int) -> int:
-        running = ",".join(str(10**6 + 2 * number) for number in range(count))
-        size: int = value(
-            db,
-            "select length(concat(c.in_range, c.in_list))"
-            " from pgque.snapshot_conditions(%s::pg_snapshot, '9000000:9000000:') c",
-            f"1000000:2000000:{running}",
-        )
-        return size
-
-    assert length(2000) <= 2.1 * length(1000)

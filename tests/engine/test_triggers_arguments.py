@@ -41,9 +41,7 @@ def test_expressions_fill_the_fields(db: Connection, function: str) -> None:
     ]
 
 
-def test_columns_of_the_table_fill_the_fields_that_no_expression_fills(
-    db: Connection, function: str
-) -> None:
+def test_columns_of_the_table_fill_what_no_expression_does(db: Connection, function: str) -> None:
     db.execute(
         "alter table t add _pgq_ev_type text default 'my_type', add _pgq_ev_data text"
         " default 'd', add _pgq_ev_extra1 text default 'e1', add _pgq_ev_extra2 text"
@@ -58,9 +56,7 @@ def test_columns_of_the_table_fill_the_fields_that_no_expression_fills(
         db.execute("insert into t values (2)")
 
 
-def test_when_decides_by_the_row_before_other_expressions_are_computed(
-    db: Connection, function: str
-) -> None:
+def test_when_decides_by_the_row_before_anything_else(db: Connection, function: str) -> None:
     attach(db, function, "when=b = 'foo' and id > 1", "ev_data=id", "ev_extra3=1 / (id - 1)")
     found = run(db, "insert into t values (1, 'a', 'foo'), (2, 'a', 'foo'), (3, 'a', null)")
     assert [event.data for event in found] == ["2"]
@@ -109,9 +105,7 @@ def test_unknown_arguments_and_columns_are_refused(
         db.execute(INSERT.encode())
 
 
-def test_a_queue_that_cannot_take_the_event_refuses_the_change(
-    db: Connection, function: str
-) -> None:
+def test_a_queue_that_takes_no_event_refuses_the_change(db: Connection, function: str) -> None:
     db.execute(f"create trigger trg before insert on t for each row"
                f" execute function pgque.{function}()".encode())  # fmt: skip
     with refused("PQ005", "trg", "public.t", "no queue"):
@@ -161,9 +155,7 @@ def test_deny_refuses_every_change(db: Connection, function: str) -> None:
     assert len(rows(db, "select * from t")) == 1
 
 
-def test_ignored_columns_are_not_shown_and_an_update_of_them_alone_makes_no_event(
-    db: Connection, function: str
-) -> None:
+def test_ignored_columns_are_not_shown_and_make_no_event(db: Connection, function: str) -> None:
     attach(db, function, "ignore=a, b")
     assert "one" not in (run(db, INSERT)[0].data or "")
     db.execute("drop trigger trg on t")
@@ -177,9 +169,7 @@ def test_ignored_columns_are_not_shown_and_an_update_of_them_alone_makes_no_even
 
 
 @pytest.mark.parametrize("word", ["SKIP", "skip"])
-def test_skip_keeps_the_row_and_sends_the_event_if_when_is_true(
-    db: Connection, function: str, word: str
-) -> None:
+def test_skip_keeps_the_row_and_heeds_when(db: Connection, function: str, word: str) -> None:
     db.execute(INSERT.encode())
     attach(db, function, word, "when=true", when="before")
     for statement in ("insert into t values (2)", "update t set a = 'c'", "delete from t"):
@@ -191,9 +181,7 @@ def test_skip_keeps_the_row_and_sends_the_event_if_when_is_true(
     assert rows(db, "select * from t") == [(1, "one", "x")]
 
 
-def test_before_triggers_see_what_earlier_ones_changed_and_let_the_change_through(
-    db: Connection, function: str
-) -> None:
+def test_before_triggers_see_changes_and_let_them_through(db: Connection, function: str) -> None:
     db.execute(
         "create function stamp() returns trigger language plpgsql as"
         " $$ begin new.a := 'stamped'; return new; end $$"

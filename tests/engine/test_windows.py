@@ -56,9 +56,7 @@ def start(q: Connection) -> str:
     return sent(q)
 
 
-def test_adjoining_windows_have_each_event_once_and_none_of_other_queues(
-    q: Connection, start: str
-) -> None:
+def test_adjoining_windows_have_each_event_of_their_queue_once(q: Connection, start: str) -> None:
     make_queue(q, "other")
     send(q, "theirs", queue="other")
     tick(q, "other")
@@ -73,7 +71,7 @@ def test_adjoining_windows_have_each_event_once_and_none_of_other_queues(
     assert events(q, start, three) == ["a", "b", "c", "d", "e"]
 
 
-def test_an_event_is_in_the_window_of_the_tick_after_its_commit(
+def test_an_event_is_in_the_window_of_its_next_tick(
     q: Connection, start: str, another: Another
 ) -> None:
     slow = another()
@@ -132,9 +130,7 @@ def test_a_window_whose_events_were_rotated_is_gone(q: Connection, start: str) -
         window(q, one, later)
 
 
-def test_a_tick_at_the_very_end_of_a_window_retains_nothing_of_it(
-    q: Connection, start: str
-) -> None:
+def test_a_tick_at_the_very_end_of_a_window_keeps_nothing_of_it(q: Connection, start: str) -> None:
     for text in "abcd":
         send(q, text)
         received(q)
