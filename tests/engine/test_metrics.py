@@ -77,14 +77,6 @@ def test_an_empty_database_has_only_the_tickers_metric(db: Connection) -> None:
     ]
 
 
-def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> None:
-    queue, consumer = "q'\"\\{}% été", "c'\"\\ 世界"
-    make_queue(db, queue, consumers=(consumer,))
-    work(db, queue, consumer)
-    assert counters(db, queue) == (5, 5, 1, 2)
-    assert consumer_counters(db, consumer, queue) == (5, 1, 2)
-
-
 def test_the_queries_in_the_documentation_give_what_their_collectors_ask_for(
     worked: Connection,
 ) -> None:

@@ -111,13 +111,6 @@ class TestSubscribing:
         claim(two, 0)
         assert texts(receive(two, 0)) == ["new"]
 
-    def test_two_consumers_each_get_all(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        value(db, "select pgque.subscribe('q', 'plain')")
-        publish_keyed(db, ("k", "a"))
-        assert drain_slot(db, 0, 1) == ["a"]
-        assert value(db, "select payload from pgque.receive('q', 'plain')") == "a"
-
     def test_a_name_that_is_taken_is_refused_and_nothing_is_made(self, db: Connection) -> None:
         make_queue(db, consumers=("c#1/2",))
         publish_keyed(db, ("k", "a"))
@@ -261,17 +254,6 @@ class TestEnding:
             value(db, "select pgque.drop_queue('q')")
         value(db, "select pgque.drop_queue('q', true)")
         assert left_over(db) == {}
-
-    def test_installing_again_keeps_slots_and_page(self, db: Connection, database_url: str) -> None:
-        from pgque_dagster import installer
-
-        queue_with_slots(db, 1, policy="pause")
-        publish_keyed(db, ("k", "a"), ("k", "b"), ("l", "c"))
-        first, *_ = receive(db, 0, 1, most=2)
-        nack(db, first[0], 0, 1)
-        ack(db, 0, 1)
-        installer.install(database_url)
-        assert drain_slot(db, 0, 1) == ["a", "b", "c"]
 
 
 def fail_in_each(db: Connection, slots: tuple[int, ...]) -> None:

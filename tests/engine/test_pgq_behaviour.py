@@ -9,7 +9,6 @@ from tests.support.queues import (
     Connection,
     drain,
     event_ids,
-    events,
     finish,
     make_queue,
     next_batch,
@@ -150,11 +149,6 @@ def test_no_tick_is_forced_where_none_may_come(db: Connection, setting: str) -> 
     for call in ("force_tick", "force_next_tick"):
         with refused("PQ017", "ticks not allowed"):
             value(db, f"select pgque.{call}('q')")
-
-
-def test_an_idempotent_event_has_its_key_in_extra2(q: Connection) -> None:
-    value(q, "select event_id from pgque.send_idem('q', 't', 'x'::text, 'key-1')")
-    assert [event[-3] for event in events(q, open_batch(q))] == ["key-1"]
 
 
 def test_a_queue_is_closed_by_updating_its_row(q: Connection, another: Another) -> None:

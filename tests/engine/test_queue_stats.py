@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from tests.support.metrics import age_positions, age_ticks, work
+from tests.support.metrics import age_positions, age_ticks
 from tests.support.queues import (
     Connection,
     finish,
@@ -210,15 +210,3 @@ class TestStuckConsumers:
         next_of(db, "w1")
         age_positions(db, "2 hours")
         assert stuck(db) == ["c.w1"]
-
-
-def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> None:
-    queue, consumer = "q'\"\\ {} %s été", "c'\"\\ 世界"
-    make_queue(db, queue, consumers=(consumer,))
-    work(db, queue, consumer)
-    assert queue_stats(db, queue)["dlq_count"] == 2
-    assert consumer_stats(db, consumer)["queue_name"] == queue
-    open_batch(db, "a", queue=queue, consumer=consumer)
-    assert rows(db, "select consumer_name from pgque.in_flight(%s)", queue) == [(consumer,)]
-    age_positions(db, "2 hours")
-    assert stuck(db) == [consumer]

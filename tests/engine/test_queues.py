@@ -19,20 +19,6 @@ from tests.support.queues import (
     value,
 )
 
-STRANGE_NAMES = [
-    "événements ☃ 列",
-    "it's",
-    'say "hi"',
-    "a;drop schema pgque",
-    "dotted.name.here",
-    "%s %I %L",
-    "$1 $fn$ $body$",
-    "back\\slash",
-    " ",
-    "UPPER lower",
-    "x" * 57,
-    "é" * 28,
-]
 CREATE = "select pgque.create_queue('q', %s::jsonb)"
 CREATE_AGAIN = "select pgque.create_queue('q')"
 DROP = "select pgque.drop_queue('q')"
@@ -54,7 +40,7 @@ def setting(db: Connection, name: str) -> Any:
     return value(db, f"select queue_{name}::text from pgque.queue where queue_name = 'q'")
 
 
-@pytest.mark.parametrize("name", STRANGE_NAMES)
+@pytest.mark.parametrize("name", ["it's %I ☃", " ", "UPPER lower", "x" * 57, "é" * 28])
 def test_a_queue_of_any_name_works_rotates_and_is_dropped(db: Connection, name: str) -> None:
     make_queue(db, name)
     send(db, "hello", queue=name)

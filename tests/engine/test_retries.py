@@ -248,7 +248,7 @@ class TestPortions:
 
     @pytest.mark.parametrize("switch", [None, "ticker_paused", "external_ticker"])
     def test_one_call_after_another_moves_all(self, tens: Connection, switch: str | None) -> None:
-        """Each portion is ticked by the call that moves the next one, so none waits for a ticker."""
+        """Each portion is ticked by the call that moves the next one: none waits for a ticker."""
         self.fail_tens(tens, 30)
         if switch:
             value(tens, "select pgque.set_queue_config('q', %s, 'true')", switch)

@@ -1,7 +1,5 @@
 """Delayed delivery: send_at, what becomes of its entries, and who may stand in the way."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from tests.support.queues import (
@@ -242,23 +240,3 @@ class TestConcurrency:
             assert (deliver(q), warnings) == (1, [])
         assert deliver(q) == 1
         assert received(q) == ["free", "held"]
-
-    def test_many_producers_and_maintainers_lose_and_repeat_nothing(
-        self, q: Connection, another: Another, background: ThreadPoolExecutor
-    ) -> None:
-        def produce(connection: Connection, name: str) -> None:
-            for number in range(60):
-                schedule(connection, f"{name} {number}", at=f"{number % 3 * 10} ms")
-
-        def maintain(connection: Connection) -> None:
-            for _ in range(60):
-                deliver(connection)
-
-        tasks = [background.submit(produce, another(), name) for name in "ab"]
-        tasks += [background.submit(maintain, another()) for _ in range(2)]
-        for task in tasks:
-            task.result()
-        make_due(q)
-        deliver(q)
-        expected = sorted(f"{name} {number}" for name in "ab" for number in range(60))
-        assert sorted(received(q)) == expected

@@ -1,7 +1,5 @@
 """Producer idempotency: one event for one key, whatever producers do at once."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from tests.support.queues import (
@@ -149,19 +147,6 @@ class TestConcurrency:
             send_idem(strict, "second")
         strict.rollback()
         assert received(q) == ["first"]
-
-    def test_many_producers_with_the_same_keys_send_each_once(
-        self, q: Connection, another: Another, background: ThreadPoolExecutor
-    ) -> None:
-        def produce(connection: Connection) -> list[tuple[int, bool]]:
-            return [send_idem(connection, f"event {n}", f"key {n}") for n in range(100)]
-
-        answers = [background.submit(produce, another()) for _ in range(4)]
-        sent = [answer.result() for answer in answers]
-        for of_one_key in zip(*sent, strict=True):
-            assert len({event_id for event_id, _ in of_one_key}) == 1
-            assert sorted(deduped for _, deduped in of_one_key) == [False, True, True, True]
-        assert sorted(received(q)) == sorted(f"event {n}" for n in range(100))
 
 
 class TestPurging:

@@ -83,15 +83,6 @@ class TestBuckets:
             with refused(code):
                 rows(q, sql, queue, "1 hour", "1 minute")
 
-    def test_names_with_quotes_and_other_scripts_come_through(
-        self, db: Connection, function: str
-    ) -> None:
-        queue = "q'\"\\ %s été 世界"
-        make_queue(db, queue)
-        work(db, queue)
-        found = rows(db, f"select * from pgque.{function}(%s, '1 hour', '1 hour')", queue)
-        assert sum(row[1] for row in found) == {"throughput": 5, "error_rate": 1}[function]
-
 
 class TestThroughput:
     def test_events_count_in_the_bucket_of_their_tick(self, q: Connection) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -219,14 +218,6 @@ class TestTables:
         assert db.execute("update w set v = 'y'").rowcount == 1
         assert take_events(db) == [Event("U:id", "id=1&v=y", "public.w")]
 
-    def test_upsert_and_copy(self, db: Connection) -> None:
-        db.execute("create table t (id int primary key, v text)")
-        attach(db, "logutriga")
-        with db.cursor() as cursor, cursor.copy("copy t from stdin") as out:
-            out.write_row([1, "copied"])
-        db.execute("insert into t values (1, 'up') on conflict (id) do update set v = excluded.v")
-        assert [event.type for event in take_events(db)] == ["I:id", "U:id"]
-
     @EACH
     def test_a_wide_row_with_a_long_value(self, db: Connection, function: str) -> None:
         columns = ", ".join(f"c{nr} text default 'v{nr}'" for nr in range(1, 400))
@@ -296,23 +287,3 @@ class TestSessions:
             db.execute("insert into t values (1)")
         db.execute("reset role")
         assert rows(db, "select * from t") == []
-
-    @EACH
-    def test_only_writers_attach_it(self, db: Connection, role: str, function: str) -> None:
-        db.execute("create schema authorization t_clerk")
-        db.execute("set role t_clerk")
-        db.execute("create table t_clerk.t (id int primary key)")
-        with refused("42501"):
-            attach(db, function, table="t_clerk.t")
-        db.execute("reset role")
-        db.execute("grant pgque_writer to t_clerk")
-        db.execute("set role t_clerk")
-        attach(db, function, table="t_clerk.t")
-
-
-def test_events_reach_a_consumer_through_the_queue(another: Any, db: Connection) -> None:
-    db.execute("create table t (id int primary key, v text)")
-    attach(db, "jsontriga")
-    other = another()
-    other.execute("insert into t values (1, 'mine')")
-    assert received(db) == ['{"id":1,"v":"mine"}']
