@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.acceptance.conftest import Hire
 from tests.conftest import INSTALL_SQL
 from tests.support.queues import PATIENCE_SECONDS, Connection, connect, event_tables, rows, value
+from tests.support.released import RELEASES
 from tests.support.stories import Message, Operator, Producer, Worker, sign_in
 
 FIVE = ["1", "2", "3", "4", "5"]
@@ -371,7 +371,9 @@ KEPT = {
     "depth": "select queue_name, consumer_name, pending_events"
     " from pgque.get_consumer_info() order by 1, 2",
 }
-RELEASED = sorted((INSTALL_SQL.parents[1] / "tests" / "released").glob("*.sql"))
+INSTALLED = {"this": INSTALL_SQL.read_bytes()} | {
+    release.version: release.sql() for release in RELEASES
+}
 
 
 def note_down(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
@@ -379,14 +381,14 @@ def note_down(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
     return {name: rows(db, sql.format(event_tables=tables)) for name, sql in KEPT.items()}
 
 
-@pytest.mark.parametrize("installed", [INSTALL_SQL, *RELEASED], ids=lambda path: path.stem)
+@pytest.mark.parametrize("installed", INSTALLED.values(), ids=INSTALLED.keys())
 def test_us10_installing_over_a_queue_in_use_keeps_all_of_it(
-    installed: Path, new_database_url: str, stack: ExitStack
+    installed: bytes, new_database_url: str, stack: ExitStack
 ) -> None:
     # Given an installation in use: one consumer amid a batch, with a retry and a dead letter,
     # another one behind, and events that no tick has seen yet.
     owner = stack.enter_context(connect(new_database_url))
-    owner.execute(installed.read_bytes())
+    owner.execute(installed)
     operator = Operator(stack.enter_context(sign_in(new_database_url, "story_operator")))
     producer = Producer(stack.enter_context(sign_in(new_database_url, "story_producer")))
     swift, late = (

@@ -1,12 +1,20 @@
 """Connections for the engine's tests, closed when the test ends."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, connect
+from tests.support.queues import (
+    Another,
+    Blocked,
+    Connection,
+    connect,
+    make_queue,
+    wait_until_blocked,
+)
 
 
 @pytest.fixture
@@ -22,7 +30,27 @@ def db(another: Callable[[], Connection]) -> Connection:
 
 
 @pytest.fixture
+def q(db: Connection) -> Connection:
+    """The same, with the queue q and its consumer c."""
+    make_queue(db)
+    return db
+
+
+@pytest.fixture
 def background(another: Callable[[], Connection]) -> Iterator[ThreadPoolExecutor]:
     """Threads for calls that wait for another session. They end before the connections close."""
     with ThreadPoolExecutor() as pool:
         yield pool
+
+
+@pytest.fixture
+def blocked(another: Another, background: ThreadPoolExecutor) -> Blocked:
+    """Calls a function with a connection of its own; returns when that waits for a lock."""
+
+    def call(function: Callable[..., Any], *arguments: object) -> Future[Any]:
+        connection = another()
+        answer = background.submit(function, connection, *arguments)
+        wait_until_blocked(another(), connection)
+        return answer
+
+    return call

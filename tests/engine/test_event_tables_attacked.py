@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import INSTALL_SQL
 from tests.engine.test_event_tables import make_queues_up_to, received, tables
 from tests.support.databases import empty_database
 from tests.support.queues import (

@@ -16,16 +16,17 @@ from tests.support.metrics import (
     work,
 )
 from tests.support.queues import (
+    Another,
+    Blocked,
     Connection,
     bloat_ticks,
     compact_positions,
     compact_ticks,
     drain,
-    events,
     finish,
+    hold_snapshot,
     last_tick,
     make_queue,
-    next_batch,
     open_batch,
     refused,
     rotate,
@@ -34,53 +35,44 @@ from tests.support.queues import (
     tick,
     value,
 )
-from tests.support.races import Another, race
 from tests.support.workers import next_of, queue_with_ticks, work_off
 
 SQL = Path(__file__).parents[2] / "sql"
-INSTALL = (SQL / "pgque.sql").read_bytes()
-GAUGES = """
-pgque.queue.depth pgque.queue.oldest_message_age_seconds pgque.message.dead_lettered
-pgque.consumer.lag_seconds pgque.consumer.pending_events pgque.processing_latency_seconds
-pgque.batch.size pgque.ticker.duration_seconds
-"""
-COUNTERS = "pgque.message.sent_total pgque.message.acked_total pgque.message.nacked_total"
-COMPACT = "select pgque.maint_compact_counters()"
+
+SPECIFIED = {
+    ("pgque.queue.depth", "gauge"),
+    ("pgque.queue.oldest_message_age_seconds", "gauge"),
+    ("pgque.message.sent_total", "counter"),
+    ("pgque.message.acked_total", "counter"),
+    ("pgque.message.nacked_total", "counter"),
+    ("pgque.message.dead_lettered", "gauge"),
+    ("pgque.consumer.lag_seconds", "gauge"),
+    ("pgque.consumer.pending_events", "gauge"),
+    ("pgque.processing_latency_seconds", "gauge"),
+    ("pgque.batch.size", "gauge"),
+    ("pgque.ticker.duration_seconds", "gauge"),
+}
 
 
 @pytest.fixture
-def worked(db: Connection) -> Connection:
+def worked(q: Connection) -> Connection:
     """A queue with one batch behind it: 5 sent and finished, 1 retried, 2 given up."""
-    make_queue(db)
-    work(db)
-    return db
+    work(q)
+    return q
 
 
-def test_every_metric_of_the_specification_is_there_once_and_has_a_value(
-    worked: Connection,
-) -> None:
+def test_every_metric_of_the_specification_is_there_once_with_a_value(worked: Connection) -> None:
     make_queue(worked, "other", consumers=("c", "d"))
-    found = rows(
-        worked, "select metric_name, metric_type, labels::text, value from pgque.otel_metrics()"
-    )
-    specified = [(name, "gauge") for name in GAUGES.split()]
-    specified += [(name, "counter") for name in COUNTERS.split()]
-    assert {(name, kind) for name, kind, _, _ in found} >= set(specified)
-    assert len({(name, labels) for name, _, labels, _ in found}) == len(found)
-    assert all(number is not None for *_, number in found)
+    found = rows(worked, "select metric_name, metric_type, labels::text from pgque.otel_metrics()")
+    assert {row[:2] for row in found} >= SPECIFIED
+    assert len({(name, labels) for name, _, labels in found}) == len(found)
+    assert rows(worked, "select * from pgque.otel_metrics() where value is null") == []
 
 
 def test_an_empty_database_has_only_the_tickers_metric(db: Connection) -> None:
-    found = rows(db, "select metric_name, value, labels from pgque.otel_metrics()")
-    assert found == [("pgque.ticker.duration_seconds", 0, {})]
-
-
-def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> None:
-    queue, consumer = "q'\"\\{}% été", "c'\"\\ 世界"
-    make_queue(db, queue, consumers=(consumer,))
-    work(db, queue, consumer)
-    assert counters(db, queue) == (5, 5, 1, 2)
-    assert consumer_counters(db, consumer, queue) == (5, 1, 2)
+    assert rows(db, "select metric_name, value, labels from pgque.otel_metrics()") == [
+        ("pgque.ticker.duration_seconds", 0, {})
+    ]
 
 
 def test_the_queries_in_the_documentation_give_what_their_collectors_ask_for(
@@ -106,12 +98,14 @@ def test_the_queries_in_the_documentation_give_what_their_collectors_ask_for(
 
 
 class TestCounting:
-    def test_what_was_sent_finished_retried_and_given_up_counts(self, worked: Connection) -> None:
+    def test_an_event_counts_when_sent_and_when_its_batch_ends(self, worked: Connection) -> None:
         assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
-        send(worked, "counts before it is ticked")
+        send(worked, "new")
         assert counters(worked) == (6, 5, 1, 2)
-        open_batch(worked, "is not finished")
-        assert counters(worked) == (7, 5, 1, 2)
+        batch = open_batch(worked)
+        assert counters(worked) == (6, 5, 1, 2)
+        finish(worked, batch)
+        assert counters(worked) == (6, 6, 1, 2)
 
     def test_each_consumer_counts_for_itself(self, worked: Connection) -> None:
         value(worked, "select pgque.register_consumer('q', 'late')")
@@ -122,101 +116,89 @@ class TestCounting:
         assert consumer_counters(worked, "late") == (2, 0, 0)
         assert counters(worked) == (7, 7, 1, 2)
 
-    def test_a_redelivered_batch_that_fails_again_counts_once(
-        self, db: Connection, another: Another
-    ) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a", "b")
-        with another().transaction(force_rollback=True) as rolled_back:
-            value(rolled_back.connection, "select pgque.nack_batch(%s, '{1}')", batch)
-        assert counters(db) == (2, 0, 0, 0)
+    def test_a_batch_that_fails_twice_counts_once(self, q: Connection, another: Another) -> None:
+        batch = open_batch(q, "a", "b")
+        with another().transaction(force_rollback=True) as transaction:
+            value(transaction.connection, "select pgque.nack_batch(%s, '{1}')", batch)
+        assert counters(q) == (2, 0, 0, 0)
         for _ in range(2):
-            value(db, "select pgque.nack_batch(%s, '{1}')", batch)
-            value(db, "select pgque.dead_letter_batch(%s, '{2}', 'bad')", batch)
-        assert counters(db) == (2, 0, 1, 1)
+            value(q, "select pgque.nack_batch(%s, '{1}')", batch)
+            value(q, "select pgque.dead_letter_batch(%s, '{2}', 'bad')", batch)
+        assert counters(q) == (2, 0, 1, 1)
 
     def test_a_nack_when_retries_are_used_up_counts_as_given_up(self, db: Connection) -> None:
         make_queue(db, max_retries="0")
         value(db, "select pgque.nack_batch(%s, '{1}')", open_batch(db, "a"))
         assert counters(db) == (1, 0, 0, 1)
 
-    def test_every_way_to_schedule_a_retry_counts(self, db: Connection) -> None:
-        make_queue(db)
-        batch = open_batch(db, *"abcd")
-        value(db, "select pgque.event_retry(%s, 1, 3600)", batch)
-        message = "select m from pgque.receive('q', 'c') m where m.msg_id = 2"
-        value(db, f"select pgque.nack(%s, ({message}))", batch)
+    def test_every_way_to_schedule_a_retry_counts(self, q: Connection) -> None:
+        batch = open_batch(q, *"abcd")
+        value(q, "select pgque.event_retry(%s, 1, 3600)", batch)
+        second = "(select m from pgque.receive('q', 'c') m where m.msg_id = 2)"
+        value(q, f"select pgque.nack(%s, {second})", batch)
         raw = "'q', 'c', now(), 9, now(), 0, 't', 'x', null, null, null, null"
-        value(db, f"select pgque.event_retry_raw({raw})")
-        value(db, "select pgque.batch_retry(%s, 3600)", batch)
-        assert counters(db)[2] == 5
+        value(q, f"select pgque.event_retry_raw({raw})")
+        value(q, "select pgque.batch_retry(%s, 3600)", batch)
+        assert counters(q)[2] == 5
 
-    def test_the_quantiles_tell_the_size_and_the_time_of_batches(self, db: Connection) -> None:
-        make_queue(db, consumers=("c", "slow"))
-        for count in (1, 3, 5):
-            finish(db, open_batch(db, *"x" * count))
-        assert metric(db, "pgque.batch.size", "c", "0.5", "q") == 3
-        batch = next_batch(db, consumer="slow")
-        db.execute("update pgque.position_log set sub_active = now() - interval '100 s'")
-        finish(db, batch)
-        assert 99 < metrics(db, "pgque.processing_latency_seconds")["slow", "0.5", "q"] < 130
-
-
-class TestSubconsumers:
-    def test_a_batch_counts_for_the_main_consumer_when_it_ends(self, db: Connection) -> None:
+    def test_a_subconsumers_batch_counts_for_the_main_one_at_its_end(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         first, _ = next_of(db, "w1"), next_of(db, "w2")
         value(db, "select pgque.dead_letter_batch(%s, '{1}', 'bad')", first)
         assert counters(db) == (2, 0, 0, 1)
         finish(db, first)
         assert counters(db) == (2, 1, 0, 1)
-        value(db, "select pgque.unregister_subconsumer('q', 'c', 'w2', 1)")
-        assert counters(db) == (2, 2, 1, 1)
 
-    def test_a_dead_ones_batch_counts_once(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
-        next_of(db, "w1")
-        next_of(db, "w2", "0")
-        assert counters(db) == (1, 0, 0, 0)
-        assert work_off(db, "w2") == ["a"]
-        assert counters(db) == (1, 1, 0, 0)
+    def test_the_quantiles_tell_the_size_of_batches(self, q: Connection) -> None:
+        for count in (1, 3, 5):
+            finish(q, open_batch(q, *"x" * count))
+        assert metric(q, "pgque.batch.size", "c", "0.5", "q") == 3
+
+    def test_the_processing_time_runs_from_opening_to_the_end(self, q: Connection) -> None:
+        batch = open_batch(q, "x")
+        q.execute("update pgque.position_log set sub_active = now() - interval '100 s'")
+        finish(q, batch)
+        assert 99 < metrics(q, "pgque.processing_latency_seconds")["c", "0.5", "q"] < 130
 
 
 class TestNeverDown:
     """Each counter is compared before and after."""
 
-    def test_by_rotation_compaction_or_another_installation(self, worked: Connection) -> None:
+    def test_maintenance_and_installing_again(self, worked: Connection) -> None:
         for _ in range(3):
             tick(worked)
             drain(worked)
             rotate(worked)
+        assert counters(worked) == (5, 5, 1, 2)
         bloat_ticks(worked, 2100)
         drain(worked)
         assert compact_positions(worked) > 0 and compact_ticks(worked) > 0
+        assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
+        worked.execute((SQL / "pgque.sql").read_bytes())
+        assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
+
+    def test_compaction_of_counters(self, worked: Connection) -> None:
+        assert value(worked, "select pgque.maint_compact_counters()") == 0  # too few
         value(worked, "select pgque.register_consumer('q', 'other')")
         assert compact_counters(worked) > 3900
         assert value(worked, "select count(*) from pgque.counter_log where queue_id > 0") == 2
-        worked.execute(INSTALL)
         assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
-        drain(worked)
         work(worked)
         assert (counters(worked), consumer_counters(worked)) == ((10, 10, 2, 4), (10, 2, 4))
 
-    def test_by_purge_replay_or_delivery_of_retries(self, worked: Connection) -> None:
+    def test_delivery_of_retries_purge_and_replay(self, worked: Connection) -> None:
+        worked.execute("update pgque.retry_queue set ev_retry_after = now()")
+        value(worked, "select pgque.maint_retry_events()")
+        value(worked, "select pgque.ticker()")
+        drain(worked)
+        assert counters(worked) == (5, 5, 1, 2)
         first = value(worked, "select min(dl_id) from pgque.dead_letter")
         value(worked, "select pgque.dlq_replay(%s)", first)
         value(worked, "select pgque.dlq_purge('q', '0')")
         assert metric(worked, "pgque.message.dead_lettered", "q") == 0
         assert counters(worked) == (6, 5, 1, 2)
-        tick(worked)
-        drain(worked)
-        worked.execute("update pgque.retry_queue set ev_retry_after = now()")
-        value(worked, "select pgque.maint_retry_events()")
-        value(worked, "select pgque.ticker()")
-        drain(worked)
-        assert counters(worked) == (6, 6, 1, 2)
 
-    def test_by_a_move_back_and_forth(self, worked: Connection) -> None:
+    def test_a_move_back_and_forth(self, worked: Connection) -> None:
         newest = last_tick(worked)
         for position in (1, newest, 1):
             value(worked, "select pgque.register_consumer_at('q', 'c', %s)", position)
@@ -224,78 +206,78 @@ class TestNeverDown:
         drain(worked)
         assert counters(worked) == (5, 10, 1, 2)
 
-    def test_by_the_end_of_a_consumer(self, worked: Connection) -> None:
+    def test_the_end_of_a_consumer(self, worked: Connection) -> None:
         open_batch(worked, "never finished")
         value(worked, "select pgque.unregister_consumer('q', 'c')")
         assert (counters(worked), consumer_counters(worked)) == ((6, 5, 1, 2), None)
         value(worked, "select pgque.register_consumer('q', 'c')")
-        assert compact_counters(worked) > 0
         assert (counters(worked), consumer_counters(worked)) == ((6, 5, 1, 2), (0, 0, 0))
+        assert compact_counters(worked) > 0
+        assert counters(worked) == (6, 5, 1, 2)
 
-    def test_by_a_batch_that_is_finished_while_its_consumer_ends(
-        self, db: Connection, another: Another
+    def test_the_end_of_a_subconsumer(self, db: Connection) -> None:
+        queue_with_ticks(db, "a", "b")
+        finish(db, next_of(db, "w1"))
+        next_of(db, "w2")
+        value(db, "select pgque.unregister_subconsumer('q', 'c', 'w2', 1)")
+        assert counters(db) == (2, 2, 1, 0)
+
+    def test_a_dead_subconsumers_batch_counts_once(self, db: Connection) -> None:
+        queue_with_ticks(db, "a")
+        next_of(db, "w1")
+        value(db, "select pgque.next_batch('q', 'c', 'w2', '0')")
+        assert counters(db) == (1, 0, 0, 0)
+        assert work_off(db, "w2") == ["a"]
+        assert counters(db) == (1, 1, 0, 0)
+
+    def test_a_batch_that_ends_with_its_consumer(
+        self, q: Connection, another: Another, blocked: Blocked
     ) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a", "b")
-        end = "select pgque.unregister_consumer('q', 'c')"
-        _, ending = race(another, lambda one: finish(one, batch), lambda two: value(two, end))
-        assert (ending.result(), counters(db)) == (1, (2, 2, 0, 0))
+        batch = open_batch(q, "a", "b")
+        worker = another()
+        with worker.transaction():
+            finish(worker, batch)
+            ending = blocked(value, "select pgque.unregister_consumer('q', 'c')")
+        assert (ending.result(), counters(q)) == (1, (2, 2, 0, 0))
 
-    def test_by_adoption_after_a_restore(self, worked: Connection) -> None:
+    def test_adoption_after_a_restore(self, worked: Connection) -> None:
         send(worked, "x", "y")
         tick(worked)
         before = counters(worked)
         worked.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
         worked.execute("refresh materialized view pgque.origin")
         value(worked, "select pgque.adopt_restored_database()")
-        adopted = counters(worked)
+        assert before <= counters(worked)
         value(worked, "select pgque.ticker()")
-        assert drain(worked) == ["x", "y"]
-        assert before <= adopted and counters(worked) == (7, 7, 1, 2)
+        assert (drain(worked), counters(worked)) == (["x", "y"], (7, 7, 1, 2))
 
-    def test_but_a_dropped_queue_begins_at_0(self, worked: Connection) -> None:
+    def test_a_dropped_queue_begins_at_0(self, worked: Connection) -> None:
         bloat_counters(worked)
         value(worked, "select pgque.drop_queue('q', true)")
-        assert counters(worked) == (0, 0, 0, 0)
-        assert value(worked, COMPACT) > 0
+        assert value(worked, "select pgque.maint_compact_counters()") > 0
         assert rows(worked, "select queue_id from pgque.counter_log") == [(0,)]
+        assert counters(worked) == (0, 0, 0, 0)
         make_queue(worked)
         work(worked)
         assert counters(worked) == (5, 5, 1, 2)
 
-    def test_and_an_upgrade_from_the_first_release_counts_from_there(self, db: Connection) -> None:
-        db.execute("drop schema pgque cascade")
-        db.execute((SQL.parent / "tests/released/0.1.0.sql").read_bytes())
-        make_queue(db)
-        work(db)
-        open_batch(db, "x", "y")
-        db.execute(INSTALL)
-        assert counters(db) == (7, 0, 0, 2)
-        finish(db, next_batch(db))
-        work(db)
-        assert counters(db) == (12, 7, 1, 4)
-        assert events(db, open_batch(db, "z")) != []
-
 
 class TestCompaction:
-    def test_leaves_few_counts_and_those_in_use_for_the_next_time(
+    def test_maintenance_leaves_those_in_use_for_the_next_time(
         self, worked: Connection, another: Another
     ) -> None:
-        assert value(worked, COMPACT) == 0
         bloat_counters(worked)
         user = another()
         with user.transaction():
             value(user, "select count(*) from pgque.counter_log")
-            assert value(worked, COMPACT) == 0
+            assert value(worked, "select pgque.maint_compact_counters()") == 0
         assert value(worked, "select pgque.maint_rotate_metadata()") == 1
         assert value(worked, "select count(*) from pgque.counter_log") < 10
 
-    def test_leaves_no_dead_counts_under_a_held_snapshot_and_tells_it_to_start_again(
+    def test_an_older_transaction_sees_no_wrong_numbers(
         self, worked: Connection, another: Another
     ) -> None:
-        old = another()
-        old.execute("begin isolation level repeatable read")
-        value(old, "select pg_current_snapshot()::text")
+        old = hold_snapshot(another())
         compact_counters(worked)
         assert value(worked, "select pg_relation_size('pgque.counter_log')") == 8192
         for call in (
@@ -310,4 +292,4 @@ class TestCompaction:
             "latency_percentiles('q', 'c', '1 hour')",
         ):
             with refused("40001", "roll back and try again"), old.transaction():
-                rows(old, f"select * from pgque.{call}")
+                old.execute(f"select * from pgque.{call}".encode())

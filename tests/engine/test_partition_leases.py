@@ -1,169 +1,279 @@
-"""Who holds a slot of a partitioned consumer, and what others may do meanwhile."""
+"""Who holds a slot of a partitioned consumer, what others may do meanwhile, and what is refused."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from tests.support.queues import (
+    Blocked,
     Connection,
     compact_positions,
     compact_ticks,
+    make_queue,
     refused,
     rows,
     value,
-    wait_until_blocked,
 )
 from tests.support.slots import (
     ack,
     claim,
     drain_slot,
     expire,
+    left_over,
     nack,
     publish_and_receive,
     publish_keyed,
     queue_with_slots,
     receive,
     release,
+    slot_of,
     statuses,
+    subscribe,
     texts,
 )
 
-Another = Callable[[], Connection]
+
+@pytest.fixture
+def one(db: Connection) -> Connection:
+    """A queue whose consumer c has one slot, which w holds under epoch 1."""
+    queue_with_slots(db, 1)
+    return db
 
 
-class TestLeases:
-    def test_a_claim_is_renewed_under_its_epoch(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        ((first,),) = statuses(db, "lease_until")
-        assert claim(db, ttl="1 minute") == 1
-        ((second,),) = statuses(db, "lease_until")
-        assert second > first
+def test_a_claim_is_renewed_under_its_epoch_and_others_get_none(one: Connection) -> None:
+    ((first,),) = statuses(one, "lease_until")
+    assert claim(one, worker="other") is None
+    assert statuses(one, "lease_owner", "epoch", "lease_until") == [("w", 1, first)]
+    assert claim(one, ttl="1 minute") == 1
+    assert statuses(one, "lease_until") > [(first,)]
 
-    def test_a_slot_of_another_worker_is_not_to_be_had(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        assert claim(db, worker="other") is None
-        assert statuses(db, "lease_owner", "epoch") == [("w", 1)]
 
-    def test_a_lease_that_ran_out_goes_to_the_next_worker(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        expire(db)
-        assert claim(db, worker="other") == 2
-        assert claim(db) is None
+def test_a_lease_that_ran_out_works_until_it_goes_to_the_next_worker(one: Connection) -> None:
+    publish_keyed(one, ("k", "a"))
+    expire(one)
+    assert drain_slot(one, 0, 1) == ["a"]
+    assert claim(one, worker="other") is None
+    expire(one)
+    assert claim(one, worker="other") == 2
+    assert claim(one) is None
 
-    def test_a_lease_that_ran_out_but_was_not_taken_still_works(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        publish_keyed(db, ("k", "a"))
-        expire(db)
-        assert drain_slot(db, 0, 1) == ["a"]
-        assert claim(db, worker="other") is None
 
-    def test_a_released_slot_is_free_and_its_page_comes_again(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        publish_keyed(db, ("k", "a"))
-        receive(db, 0, 1)
-        assert release(db) is True
-        assert claim(db, worker="other") == 2
-        assert ack(db, 0, 1, "other") == 0
-        assert texts(receive(db, 0, 1, "other")) == ["a"]
-
-    @pytest.mark.parametrize("worker", ["other", None])
-    def test_only_its_holder_releases_a_slot(self, db: Connection, worker: str | None) -> None:
-        queue_with_slots(db, 1)
-        assert release(db, worker=worker) is False
-        assert statuses(db, "lease_owner") == [("w",)]
-        release(db)
-        assert release(db, worker=worker) is False
-
-    def test_whoever_lost_the_lease_is_refused(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        ((message, *_),) = publish_and_receive(db)
-        expire(db)
-        claim(db, worker="heir")
-        for call in (
-            lambda: receive(db, 0, 1),
-            lambda: ack(db, 0, 1),
-            lambda: nack(db, message, 0, 1),
-        ):
-            with refused("PQ012", "is not leased by", '"heir" holds it under epoch 2'):
-                call()
-        assert rows(db, "select * from pgque.retry_queue") == []
-
-    def test_the_heir_of_a_page_receives_before_he_acks(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        publish_and_receive(db)
-        expire(db)
-        claim(db, worker="heir")
-        assert ack(db, 0, 1, "heir") == 0
-        assert texts(receive(db, 0, 1, "heir")) == ["a"]
-        assert ack(db, 0, 1, "heir") == 1
-
-    @pytest.mark.parametrize("worker", ["w", None])
-    def test_without_a_lease_nothing_is_received(self, db: Connection, worker: str | None) -> None:
-        queue_with_slots(db, 1)
-        release(db)
+def test_a_released_slot_is_free_and_its_page_comes_again(one: Connection) -> None:
+    publish_keyed(one, ("k", "a"))
+    receive(one, 0, 1)
+    assert release(one) is True
+    for worker in ("w", None):
         with refused("PQ012", "nobody holds it"):
-            receive(db, 0, 1, worker)
+            receive(one, 0, 1, worker)
+    assert claim(one, worker="other") == 2
+    assert ack(one, 0, 1, "other") == 0
+    assert texts(receive(one, 0, 1, "other")) == ["a"]
 
-    def test_of_two_claims_at_once_one_wins(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
-    ) -> None:
-        queue_with_slots(db, 1)
-        release(db)
-        second = another()
-        with db.transaction():
-            assert claim(db) == 2
-            answer = background.submit(claim, second, 0, "other")
-            wait_until_blocked(another(), second)
-        assert answer.result() is None
 
-    def test_a_claim_that_is_rolled_back_leaves_the_slot_to_the_other(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
-    ) -> None:
-        queue_with_slots(db, 1)
-        release(db)
-        second = another()
-        with db.transaction(force_rollback=True):
-            claim(db)
-            answer = background.submit(claim, second, 0, "other")
-            wait_until_blocked(another(), second)
-        assert answer.result() == 2
+@pytest.mark.parametrize("worker", ["other", None])
+def test_only_its_holder_releases_a_slot(one: Connection, worker: str | None) -> None:
+    assert release(one, worker=worker) is False
+    assert statuses(one, "lease_owner") == [("w",)]
+    release(one)
+    assert release(one, worker=worker) is False
 
-    def test_an_ack_waits_for_a_take_over_and_is_refused(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
-    ) -> None:
-        queue_with_slots(db, 1)
-        publish_and_receive(db)
-        expire(db)
-        second = another()
-        with db.transaction():
-            claim(db, worker="heir")
-            answer = background.submit(ack, second, 0, 1)
-            wait_until_blocked(another(), second)
-        with refused("PQ012", '"heir" holds it'):
-            answer.result()
 
-    def test_idle_workers_write_only_to_keep_their_lease(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        written = "select max(pos_seq) from pgque.position_log"
-        receive(db, 0, 1)
-        before = value(db, written)
-        for _ in range(5):
-            assert receive(db, 0, 1) == []
-        assert value(db, written) == before
-        claim(db, ttl="0.2 seconds")
-        db.execute("select pg_sleep(0.15)")
-        receive(db, 0, 1)
-        assert value(db, written) == before + 2
+def test_who_lost_the_lease_is_refused_and_the_heir_begins_anew(one: Connection) -> None:
+    ((message, *_),) = publish_and_receive(one)
+    expire(one)
+    claim(one, worker="heir")
+    for call in (
+        lambda: receive(one, 0, 1),
+        lambda: ack(one, 0, 1),
+        lambda: nack(one, message, 0, 1),
+    ):
+        with refused("PQ012", "is not leased by", '"heir" holds it under epoch 2'):
+            call()
+    assert rows(one, "select * from pgque.retry_queue") == []
+    assert ack(one, 0, 1, "heir") == 0
+    assert texts(receive(one, 0, 1, "heir")) == ["a"]
+    assert ack(one, 0, 1, "heir") == 1
 
-    def test_slots_survive_a_compaction(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        publish_keyed(db, ("k", "a"), ("k", "b"))
-        receive(db, 0, 1, most=1)
-        ack(db, 0, 1)
-        receive(db, 0, 1, most=1)
-        assert compact_positions(db) > 0
-        compact_ticks(db)
-        assert ack(db, 0, 1) == 1
-        assert drain_slot(db, 0, 1) == []
-        assert statuses(db, "lease_owner", "epoch") == [("w", 1)]
+
+@pytest.mark.parametrize(("undone", "epoch"), [(False, None), (True, 2)])
+def test_of_two_claims_at_once_one_wins(
+    one: Connection, blocked: Blocked, undone: bool, epoch: int | None
+) -> None:
+    release(one)
+    with one.transaction(force_rollback=undone):
+        assert claim(one) == 2
+        answer = blocked(claim, 0, "other")
+    assert answer.result() == epoch
+
+
+def test_an_ack_waits_for_a_take_over_and_is_refused(one: Connection, blocked: Blocked) -> None:
+    publish_and_receive(one)
+    expire(one)
+    with one.transaction():
+        claim(one, worker="heir")
+        answer = blocked(ack, 0, 1)
+    with refused("PQ012", '"heir" holds it'):
+        answer.result()
+
+
+def test_idle_workers_write_only_to_keep_their_lease(one: Connection) -> None:
+    written = "select max(pos_seq) from pgque.position_log"
+    receive(one, 0, 1)
+    before = value(one, written)
+    for _ in range(5):
+        assert receive(one, 0, 1) == []
+    assert value(one, written) == before
+    claim(one, ttl="0.2 seconds")
+    one.execute("select pg_sleep(0.15)")
+    receive(one, 0, 1)
+    assert value(one, written) == before + 2
+
+
+def test_slots_survive_a_compaction(one: Connection) -> None:
+    publish_keyed(one, ("k", "a"), ("k", "b"))
+    receive(one, 0, 1, most=1)
+    ack(one, 0, 1)
+    receive(one, 0, 1, most=1)
+    assert compact_positions(one) > 0
+    compact_ticks(one)
+    assert ack(one, 0, 1) == 1
+    assert drain_slot(one, 0, 1) == []
+    assert statuses(one, "lease_owner", "epoch") == [("w", 1)]
+
+
+@pytest.mark.parametrize(("slot", "n"), [(2, 2), (-1, 2), (0, 0), (0, 257), (None, 2), (0, None)])
+def test_impossible_slots_are_refused(db: Connection, slot: int | None, n: int | None) -> None:
+    make_queue(db, consumers=())
+    with refused("PQ005", "cannot have a slot", "1 to 256 slots"):
+        subscribe(db, slot, n)
+    assert left_over(db) == {}
+
+
+CALLS = [
+    "claim_slot({}, 'w')",
+    "release_slot({}, 'w')",
+    "receive_partitioned({}, 2, 'w')",
+    "ack_partitioned({}, 2, 'w')",
+    "nack_partitioned({}, 2, 'w', null)",
+]
+
+
+@pytest.mark.parametrize(
+    "call", [*CALLS, "subscribe_slot({}, 2)", "set_partition_policy('none', 'c', 'skip')"]
+)
+def test_an_unknown_queue_is_named(db: Connection, call: str) -> None:
+    with refused("PQ001", 'queue "none" does not exist'):
+        db.execute(f"select pgque.{call}".format("'none', 'c', 1").encode())
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_slot_that_is_only_reserved_cannot_be_used(db: Connection, call: str) -> None:
+    make_queue(db, consumers=())
+    subscribe(db, 0, 2)
+    with refused("PQ002", 'slot 1 of consumer "c" is not subscribed', "subscribe_slot"):
+        db.execute(f"select pgque.{call}".format("'q', 'c', 1").encode())
+
+
+@pytest.mark.parametrize("n", [3, None])
+def test_a_wrong_number_of_slots_is_refused(db: Connection, n: Any) -> None:
+    queue_with_slots(db, 2)
+    for call in (
+        lambda: receive(db, 0, n),
+        lambda: ack(db, 0, n),
+        lambda: nack(db, 1, 0, n),
+    ):
+        with refused("PQ005", "has 2 slots, not"):
+            call()
+
+
+def test_arguments_that_make_no_sense_are_refused(db: Connection) -> None:
+    queue_with_slots(db, 1)
+    ((message, *_),) = publish_and_receive(db)
+    for consumer in ("", None):
+        with refused("PQ005", "Name the consumer"):
+            value(db, "select pgque.subscribe_slot('q', %s, 0, 2)", consumer)
+    for ttl in ("0", "-1 second", None, "2 days"):
+        with refused("PQ005", "no lease for worker"):
+            claim(db, worker="other", ttl=ttl)  # type: ignore[arg-type]
+    for worker in ("", None):
+        with refused("PQ005", "Name the worker"):
+            claim(db, worker=worker)  # type: ignore[arg-type]
+    for most in (0, -1, None):
+        with refused("PQ005", "no page has"):
+            receive(db, 0, 1, most=most)
+    for after in ("-1 second", None):
+        with refused("PQ005", "no retry after"):
+            nack(db, message, 0, 1, after=after)
+    for policy in ("wait", "", None):
+        with refused("PQ005", "there is no policy", "skip"):
+            value(db, "select pgque.set_partition_policy('q', 'c', %s)", policy)
+
+
+def test_only_events_of_the_page_can_be_nacked(db: Connection) -> None:
+    queue_with_slots(db, 2)
+    key_of = {slot_of(db, key, 2): key for key in "abcdefgh"}
+    foreign, own, later = publish_keyed(db, (key_of[1], "x"), (key_of[0], "y"), (key_of[0], "z"))
+    receive(db, 0, most=1)
+    for message in (foreign, later, 999, None):
+        with refused("PQ009", "is not in the page that slot 0"):
+            nack(db, message)
+    assert nack(db, own) == 1
+    ack(db)
+    with refused("PQ009"):
+        nack(db, own)
+
+
+@pytest.mark.parametrize("name", ["c#0/2", "c#2/3", "c#7/3", "c"])
+def test_a_name_that_is_no_slot_now_leads_to_the_slots(db: Connection, name: str) -> None:
+    queue_with_slots(db, 2)
+    value(db, "select pgque.repartition('q', 'c', 3)")
+    value(db, "select pgque.unsubscribe_slot('q', 'c', 2)")
+    with refused(
+        "PQ002",
+        'consumer "c" on queue "q" has 3 slots now',
+        "from c#0/3 to c#2/3",
+        "select pgque.subscribe_slots('q', 'c', 3);",
+    ):
+        db.execute("select * from pgque.claim_batch('q', %s, 'run')", [name])
+
+
+def test_another_consumer_or_queue_is_not_taken_for_a_slots(db: Connection) -> None:
+    queue_with_slots(db, 1)
+    make_queue(db, "other", consumers=("c2",))
+    for queue, consumer in (("q", "d"), ("other", "c")):
+        with refused("PQ002", f'consumer "{consumer}" is not registered', "register_consumer"):
+            db.execute("select * from pgque.claim_batch(%s, %s, 'run')", [queue, consumer])
+    with refused("PQ002", 'consumer "c2" has no slots on queue "other"'):
+        value(db, "select pgque.set_partition_policy('other', 'c2', 'pause')")
+
+
+def test_a_slot_is_no_plain_consumer(db: Connection) -> None:
+    queue_with_slots(db, 1)
+    for call in (
+        "next_batch('q', 'c#0/1')",
+        "next_batch_custom('q', 'c#0/1', null, null, null)",
+        "receive('q', 'c#0/1')",
+        "register_subconsumer('q', 'c#0/1', 'sub', true)",
+        "register_consumer_at('q', 'c#0/1', 1)",
+        "unregister_consumer('q', 'c#0/1')",
+        "unsubscribe('q', 'c#0/1')",
+    ):
+        with refused("PQ015", 'consumer "c#0/1" on queue "q" is a slot of a partitioned one'):
+            db.execute(f"select pgque.{call}".encode())
+
+
+def test_the_batch_of_a_slot_is_not_settled_past_its_lease(db: Connection) -> None:
+    queue_with_slots(db, 1)
+    ((message, batch, *_),) = publish_and_receive(db)
+    expire(db)
+    for call in (
+        f"ack({batch})",
+        f"finish_batch({batch})",
+        f"ack_batch({batch}, 'w', 1)",
+        f"renew_batch({batch}, 'w', 1)",
+        f"release_batch({batch}, 'w', 1)",
+        f"nack({batch}, row({message},{batch},'','',0,now(),'','','','')::pgque.message)",
+    ):
+        with refused("PQ015", "is a slot of a partitioned one"):
+            db.execute(f"select pgque.{call}".encode())
+    assert texts(receive(db, 0, 1)) == ["a"]

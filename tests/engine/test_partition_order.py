@@ -1,11 +1,10 @@
 """What a slot delivers: each event once to one slot, each key in order, whatever fails."""
 
-import time
 from collections import Counter
 
 import pytest
 
-from tests.support.queues import PATIENCE_SECONDS, Connection, rows, send, tick, value
+from tests.support.queues import Connection, rows, send, tick, value
 from tests.support.slots import (
     ack,
     claim,
@@ -24,8 +23,15 @@ from tests.support.slots import (
 HOUR = "1 hour"
 
 
-def one_slot(db: Connection, policy: str = "pause", **config: str) -> None:
-    queue_with_slots(db, 1, policy=policy, **config)
+@pytest.fixture
+def one(db: Connection) -> Connection:
+    """A queue whose consumer has one slot, with the policy pause."""
+    queue_with_slots(db, 1, policy="pause")
+    return db
+
+
+def configure(db: Connection, parameter: str, setting: str) -> None:
+    value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, setting)
 
 
 def page_of(db: Connection, most: int = 100) -> list[str]:
@@ -40,14 +46,23 @@ def page_acked(db: Connection, most: int = 100) -> list[str]:
 
 
 def fail(db: Connection, payload: str, after: str = "0") -> None:
-    """Receives the page and nacks the message with this payload."""
+    """Receives the page, nacks the message with this payload, and acks the page."""
     ((message, *_),) = [each for each in receive(db, 0, 1) if each[3] == payload]
     assert nack(db, message, 0, 1, after=after) == 1
+    ack(db, 0, 1)
 
 
 def make_due(db: Connection) -> None:
     """Lets the waiting time of held events be over."""
     db.execute("update pgque.partition_held set retry_after = now() where retry_after is not null")
+
+
+def send_older(db: Connection) -> None:
+    """An event of the key k with id 1, in a tick of its own."""
+    db.execute(
+        "select pgque.insert_event_raw('q', 1, now(), null, null, 't', 'k1', 'k', null, null, null)"
+    )
+    tick(db)
 
 
 def held(db: Connection) -> list[tuple[str, int]]:
@@ -83,82 +98,51 @@ class TestSharing:
     def test_events_without_a_key_are_in_the_first_slot(self, db: Connection) -> None:
         queue_with_slots(db, 3)
         send(db, "a", "b")
-        tick(db)
+        for _ in range(3):
+            tick(db)
         assert [drain_slot(db, slot, 3) for slot in range(3)] == [["a", "b"], [], []]
+        assert statuses(db, "last_tick") == [(4,)] * 3
 
 
 class TestPages:
-    def test_small_pages_lose_nothing(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, *((f"k{number % 4}", str(number)) for number in range(10)))
-        pages = [page_acked(db, most=3) for _ in range(5)]
+    def test_small_pages_lose_nothing(self, one: Connection) -> None:
+        publish_keyed(one, *((f"k{number % 4}", str(number)) for number in range(10)))
+        pages = [page_acked(one, most=3) for _ in range(5)]
         assert pages == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"], []]
 
-    def test_a_page_that_ends_with_its_batch_is_followed_by_the_next_batch(
-        self, db: Connection
-    ) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "a"), ("k", "b"))
-        assert page_acked(db, most=2) == ["a", "b"]
-        publish_keyed(db, ("k", "c"))
-        assert page_acked(db, most=2) == ["c"]
-
-    def test_without_an_ack_the_page_comes_again(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "a"), ("k", "b"))
-        assert page_of(db) == page_of(db) == ["a", "b"]
-
-    def test_an_ack_covers_what_the_last_receive_returned(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "a"), ("k", "b"), ("k", "c"))
-        assert page_of(db) == ["a", "b", "c"]
-        assert page_acked(db, most=1) == ["a"]
-        assert page_of(db) == ["b", "c"]
-
-    def test_an_ack_of_nothing_says_so(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "a"))
-        assert ack(db, 0, 1) == 0
-        page_of(db)
-        assert [ack(db, 0, 1), ack(db, 0, 1)] == [1, 0]
-
-    def test_a_page_spans_the_ticks_of_a_backlog(self, db: Connection) -> None:
-        one_slot(db)
+    def test_a_page_may_end_with_its_batch_or_span_ticks(self, one: Connection) -> None:
+        publish_keyed(one, ("k", "a"), ("k", "b"))
+        assert page_acked(one, most=2) == ["a", "b"]
         for number in range(4):
-            publish_keyed(db, ("k", str(number)))
-        assert page_acked(db, most=3) == ["0", "1", "2"]
-        assert page_acked(db, most=3) == ["3"]
+            publish_keyed(one, ("k", str(number)))
+        assert page_acked(one, most=3) == ["0", "1", "2"]
+        assert page_acked(one, most=3) == ["3"]
 
-    def test_batches_of_other_slots_are_passed(self, db: Connection) -> None:
-        queue_with_slots(db, 2)
-        for _ in range(3):
-            publish_keyed(db, (None, "x"))
-        assert drain_slot(db, 1) == []
-        assert statuses(db, "last_tick") == [(1,), (4,)]
+    def test_an_ack_covers_what_the_last_receive_returned(self, one: Connection) -> None:
+        publish_keyed(one, ("k", "a"), ("k", "b"), ("k", "c"))
+        assert ack(one, 0, 1) == 0
+        with one.transaction(force_rollback=True):
+            page_acked(one)
+        assert page_of(one) == page_of(one) == ["a", "b", "c"]
+        assert page_of(one, most=1) == ["a"]
+        assert [ack(one, 0, 1), ack(one, 0, 1)] == [1, 0]
+        assert page_of(one) == ["b", "c"]
 
-    def test_expired_events_are_in_no_page(self, db: Connection) -> None:
-        one_slot(db, event_ttl="1 hour")
-        publish_keyed(db, ("k", "old"), ("k", "new"))
-        db.execute(
+    def test_expired_events_are_in_no_page(self, one: Connection) -> None:
+        configure(one, "event_ttl", "1 hour")
+        publish_keyed(one, ("k", "old"), ("k", "new"))
+        one.execute(
             "update pgque.event_1 set ev_time = ev_time - interval '2 hours' where ev_data = 'old'"
         )
-        assert page_acked(db) == ["new"]
-        assert page_of(db) == []
-
-    def test_a_page_that_rolls_back_comes_again(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "a"))
-        with db.transaction(force_rollback=True):
-            page_acked(db)
-        assert page_of(db) == ["a"]
+        assert page_acked(one) == ["new"]
+        assert page_of(one) == []
 
 
 class TestSkip:
     def test_later_events_of_a_failed_key_go_on(self, db: Connection) -> None:
-        one_slot(db, "skip")
+        queue_with_slots(db, 1)
         publish_keyed(db, ("k", "a"), ("k", "b"))
         fail(db, "a", HOUR)
-        ack(db, 0, 1)
         publish_keyed(db, ("k", "c"))
         assert page_acked(db) == ["c"]
         assert value(db, "select ev_data from pgque.retry_queue") == "a"
@@ -177,221 +161,146 @@ class TestSkip:
         assert found[slot][0][4] == 1
 
     def test_without_retries_left_it_is_a_dead_letter(self, db: Connection) -> None:
-        one_slot(db, "skip", max_retries="0")
-        publish_keyed(db, ("k", "a"))
-        fail(db, "a")
+        queue_with_slots(db, 1, max_retries="0")
+        (message,) = publish_keyed(db, ("k", "a"))
+        assert (page_of(db), nack(db, message, 0, 1)) == (["a"], 1)
         assert page_acked(db) == ["a"]
         assert rows(db, "select consumer_name from pgque.dlq_summary('q')") == [("c#0/1",)]
 
 
 class TestPause:
-    def test_later_events_of_a_failed_key_wait_and_others_go_on(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("l", "l1"), ("k", "k2"), ("l", "l2"))
-        fail(db, "k1", HOUR)
-        assert page_acked(db) == ["l1", "l2"]
-        publish_keyed(db, ("k", "k3"), ("l", "l3"))
-        assert drain_slot(db, 0, 1) == ["l3"]
-        assert held(db) == [("k1", 1), ("k2", 0), ("k3", 0)]
+    def test_later_events_of_a_failed_key_wait_and_come_in_order(self, one: Connection) -> None:
+        publish_keyed(one, ("k", "k1"), ("l", "l1"), ("k", "k2"), ("l", "l2"))
+        (first, *_), *_ = receive(one, 0, 1)
+        nack(one, first, 0, 1, after=HOUR)
+        assert page_acked(one) == ["l1", "l2"]
+        publish_keyed(one, ("k", "k3"), ("l", "l3"))
+        assert drain_slot(one, 0, 1) == ["l3"]
+        assert held(one) == [("k1", 1), ("k2", 0), ("k3", 0)]
+        # It holds no rotation back:
+        assert statuses(one, "last_tick", "pending_events", "held_events") == [(3, 0, 3)]
+        publish_keyed(one, ("k", "k4"))
+        make_due(one)
+        assert drain_slot(one, 0, 1, most=2) == ["k1", "k2", "k3", "k4"]
+        assert held(one) == []
 
-    def test_when_the_retry_succeeds_they_come_in_order(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        fail(db, "k1", HOUR)
-        ack(db, 0, 1)
-        publish_keyed(db, ("k", "k3"))
-        assert drain_slot(db, 0, 1) == []
-        publish_keyed(db, ("k", "k4"))
-        make_due(db)
-        assert drain_slot(db, 0, 1, most=2) == ["k1", "k2", "k3", "k4"]
-        assert held(db) == []
-
-    def test_when_it_fails_again_they_wait_again(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        fail(db, "k1", HOUR)
-        ack(db, 0, 1)
-        make_due(db)
-        fail(db, "k1", HOUR)
-        ack(db, 0, 1)
-        assert page_of(db) == []
-        assert held(db) == [("k1", 2), ("k2", 0)]
-
-    def test_when_it_dies_they_go_on(self, db: Connection) -> None:
-        one_slot(db, max_retries="1")
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        fail(db, "k1")
-        ack(db, 0, 1)
-        fail(db, "k1")
-        ack(db, 0, 1)
-        assert page_acked(db) == ["k2"]
-        assert rows(db, "select ev_data, ev_retry, dl_reason from pgque.dead_letter") == [
-            ("k1", 1, "max retries exceeded")
+    def test_they_wait_again_when_it_fails_and_go_on_when_it_dies(self, one: Connection) -> None:
+        configure(one, "max_retries", "2")
+        publish_keyed(one, ("k", "k1"), ("k", "k2"))
+        fail(one, "k1", HOUR)
+        make_due(one)
+        fail(one, "k1", HOUR)
+        assert page_of(one) == []
+        assert held(one) == [("k1", 2), ("k2", 0)]
+        make_due(one)
+        fail(one, "k1")
+        assert page_acked(one) == ["k2"]
+        assert rows(one, "select ev_data, ev_retry, dl_reason from pgque.dead_letter") == [
+            ("k1", 2, "max retries exceeded")
         ]
-        assert (page_of(db), held(db)) == ([], [])
+        assert (page_of(one), held(one)) == ([], [])
 
-    def test_without_retries_left_later_events_of_the_page_come_again(self, db: Connection) -> None:
-        one_slot(db, max_retries="0")
-        publish_keyed(db, ("k", "k1"), ("l", "l1"), ("k", "k2"))
-        fail(db, "k1")
-        ack(db, 0, 1)
-        assert (page_of(db), held(db)) == (["k2"], [("k2", 0)])
+    def test_events_behind_dead_letters_of_a_page_come_again(self, one: Connection) -> None:
+        configure(one, "max_retries", "0")
+        publish_keyed(one, ("k", "k1"), ("l", "l1"), ("k", "k2"), ("k", "k3"), ("k", "k4"))
+        fail(one, "k1")
+        assert held(one) == [("k2", 0), ("k3", 0), ("k4", 0)]
+        fail(one, "k2")
+        assert drain_slot(one, 0, 1) == ["k3", "k4"]
+        assert held(one) == []
 
-    def test_events_behind_several_dead_letters_of_a_page_come_again(self, db: Connection) -> None:
-        one_slot(db, max_retries="0")
-        publish_keyed(db, ("k", "k1"), ("k", "k2"), ("k", "k3"), ("k", "k4"))
-        for payload in ("k1", "k2"):
-            fail(db, payload)
-            ack(db, 0, 1)
-        assert drain_slot(db, 0, 1) == ["k3", "k4"]
-        assert held(db) == []
+    def test_what_waits_longer_than_a_dead_letter_still_waits(self, one: Connection) -> None:
+        configure(one, "max_retries", "1")
+        value(one, "select nextval('pgque.event_1_id_seq')")
+        publish_keyed(one, ("k", "k2"), ("k", "k3"))
+        fail(one, "k2", HOUR)
+        send_older(one)
+        fail(one, "k1")
+        fail(one, "k1")
+        assert (page_of(one), held(one)) == ([], [("k2", 1), ("k3", 0)])
 
-    def test_what_waits_longer_than_a_dead_letter_still_waits(self, db: Connection) -> None:
-        one_slot(db, max_retries="1")
-        value(db, "select nextval('pgque.event_1_id_seq')")
-        publish_keyed(db, ("k", "k2"), ("k", "k3"))
-        fail(db, "k2", HOUR)
-        ack(db, 0, 1)
-        db.execute(
-            "select pgque.insert_event_raw('q', 1, now(), null, null, 't', 'k1', 'k',"
-            " null, null, null)"
-        )
-        tick(db)
-        fail(db, "k1")
-        ack(db, 0, 1)
-        fail(db, "k1")
-        ack(db, 0, 1)
-        assert (page_of(db), held(db)) == ([], [("k2", 1), ("k3", 0)])
+    def test_a_later_event_of_the_page_can_fail_alone(self, one: Connection) -> None:
+        publish_keyed(one, ("k", "k1"), ("k", "k2"), ("k", "k3"))
+        fail(one, "k2", HOUR)
+        assert held(one) == [("k2", 1), ("k3", 0)]
 
-    def test_a_dead_letter_without_a_key_brings_nothing_again(self, db: Connection) -> None:
-        one_slot(db, max_retries="0")
-        publish_keyed(db, (None, "a"), (None, "b"))
-        fail(db, "a")
-        ack(db, 0, 1)
-        assert (page_of(db), held(db)) == ([], [])
+    def test_a_nack_of_a_waiting_event_costs_it_no_retry(self, one: Connection) -> None:
+        first, second = publish_keyed(one, ("k", "k1"), ("k", "k2"))
+        page_of(one)
+        assert nack(one, first, 0, 1, after=HOUR) == 1
+        assert nack(one, second, 0, 1) == 1
+        assert nack(one, first, 0, 1) == 1
+        ack(one, 0, 1)
+        assert held(one) == [("k1", 1), ("k2", 0)]
+        make_due(one)
+        page_of(one)
+        nack(one, first, 0, 1, after=HOUR)
+        nack(one, second, 0, 1)
+        ack(one, 0, 1)
+        assert held(one) == [("k1", 2), ("k2", 0)]
 
-    def test_a_later_event_of_the_page_can_fail_alone(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("k", "k2"), ("k", "k3"))
-        fail(db, "k2", HOUR)
-        ack(db, 0, 1)
-        assert held(db) == [("k2", 1), ("k3", 0)]
+    @pytest.mark.parametrize("retries", ["0", "5"])
+    def test_events_without_a_key_wait_for_none(self, one: Connection, retries: str) -> None:
+        configure(one, "max_retries", retries)
+        publish_keyed(one, (None, "a"), (None, "b"))
+        fail(one, "a", HOUR)
+        publish_keyed(one, (None, "c"))
+        assert (page_of(one), held(one)) == (["c"], [])
 
-    def test_a_nack_of_a_waiting_event_costs_it_no_retry(self, db: Connection) -> None:
-        one_slot(db)
-        first, second = publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        page_of(db)
-        assert nack(db, first, 0, 1, after=HOUR) == 1
-        assert nack(db, second, 0, 1) == 1
-        assert nack(db, first, 0, 1) == 1
-        ack(db, 0, 1)
-        assert held(db) == [("k1", 1), ("k2", 0)]
-        make_due(db)
-        page_of(db)
-        nack(db, first, 0, 1, after=HOUR)
-        nack(db, second, 0, 1)
-        ack(db, 0, 1)
-        assert held(db) == [("k1", 2), ("k2", 0)]
+    def test_who_takes_over_after_a_nack_does_not_get_ahead(self, one: Connection) -> None:
+        first, *_ = publish_keyed(one, ("k", "k1"), ("l", "l1"), ("k", "k2"))
+        page_of(one)
+        nack(one, first, 0, 1, after=HOUR)
+        release(one)
+        claim(one)
+        assert page_acked(one) == ["l1"]
+        make_due(one)
+        assert page_acked(one) == ["k1", "k2"]
 
-    def test_events_without_a_key_wait_for_none(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, (None, "a"), (None, "b"))
-        fail(db, "a", HOUR)
-        ack(db, 0, 1)
-        publish_keyed(db, (None, "c"))
-        assert page_of(db) == ["c"]
-        assert held(db) == []
+    def test_small_pages_of_a_failed_key_lose_nothing(self, one: Connection) -> None:
+        publish_keyed(one, *(("k", f"k{number}") for number in range(7)), ("l", "l"))
+        ((first, *_),) = receive(one, 0, 1, most=1)
+        nack(one, first, 0, 1, after=HOUR)
+        ack(one, 0, 1)
+        assert drain_slot(one, 0, 1, most=1) == ["l"]
+        make_due(one)
+        assert page_of(one, 1) == ["k0"]
+        assert [ack(one, 0, 1) for _ in range(2)] == [1, 0]
+        assert drain_slot(one, 0, 1, most=3) == [f"k{number}" for number in range(1, 7)]
 
-    def test_who_takes_over_after_a_nack_does_not_get_ahead(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("l", "l1"), ("k", "k2"))
-        fail(db, "k1", HOUR)
-        release(db)
-        claim(db)
-        assert page_acked(db) == ["l1"]
-        make_due(db)
-        assert page_acked(db) == ["k1", "k2"]
+    def test_back_to_skip_what_waits_still_comes(self, one: Connection) -> None:
+        publish_keyed(one, ("k", "k1"), ("k", "k2"))
+        fail(one, "k1", HOUR)
+        value(one, "select pgque.set_partition_policy('q', 'c', 'skip')")
+        make_due(one)
+        assert drain_slot(one, 0, 1) == ["k1", "k2"]
 
-    def test_small_pages_of_a_failed_key_lose_nothing(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, *(("k", f"k{number}") for number in range(7)), ("l", "l"))
-        ((first, *_),) = receive(db, 0, 1, most=1)
-        nack(db, first, 0, 1, after=HOUR)
-        ack(db, 0, 1)
-        assert drain_slot(db, 0, 1, most=1) == ["l"]
-        make_due(db)
-        assert drain_slot(db, 0, 1, most=3) == [f"k{number}" for number in range(7)]
-
-    def test_a_failed_key_holds_no_rotation_back(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        fail(db, "k1", HOUR)
-        ack(db, 0, 1)
-        assert statuses(db, "last_tick", "pending_events", "held_events") == [(2, 0, 2)]
-
-    def test_back_to_skip_what_waits_still_comes(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        fail(db, "k1", HOUR)
-        ack(db, 0, 1)
-        value(db, "select pgque.set_partition_policy('q', 'c', 'skip')")
-        make_due(db)
-        assert drain_slot(db, 0, 1) == ["k1", "k2"]
-
-    def test_keys_may_be_long(self, db: Connection) -> None:
-        one_slot(db)
+    def test_held_events_come_in_time_whatever_their_keys_length(self, one: Connection) -> None:
         key = "k" * 100_000
-        publish_keyed(db, (key, "a"), (key, "b"))
-        fail(db, "a")
-        ack(db, 0, 1)
-        assert drain_slot(db, 0, 1) == ["a", "b"]
+        publish_keyed(one, (key, "a"), (key, "b"))
+        fail(one, "a", "0.2 seconds")
+        assert page_of(one) == []
+        one.execute("select pg_sleep(0.2)")
+        assert drain_slot(one, 0, 1) == ["a", "b"]
 
-    def test_held_events_come_when_their_time_has(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "a"))
-        fail(db, "a", "2 seconds")
-        ack(db, 0, 1)
-        assert page_of(db) == []
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (seen := page_of(db)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert seen == ["a"]
-
-    def test_a_page_of_held_events_is_acked_once(self, db: Connection) -> None:
-        one_slot(db)
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        page_of(db)
-        fail(db, "k1")
-        ack(db, 0, 1)
-        assert page_of(db, 1) == ["k1"]
-        assert [ack(db, 0, 1) for _ in range(2)] == [1, 0]
-        assert page_of(db) == ["k2"]
-
-    def test_an_event_that_expires_lets_the_others_go_on(self, db: Connection) -> None:
-        one_slot(db, event_ttl="1 hour")
-        publish_keyed(db, ("k", "k1"), ("k", "k2"))
-        fail(db, "k1", HOUR)
-        ack(db, 0, 1)
-        db.execute(
+    def test_an_event_that_expires_lets_the_others_go_on(self, one: Connection) -> None:
+        configure(one, "event_ttl", "1 hour")
+        publish_keyed(one, ("k", "k1"), ("k", "k2"))
+        fail(one, "k1", HOUR)
+        one.execute(
             "update pgque.partition_held set ev_time = ev_time - interval '2 hours'"
             " where ev_data = 'k1'"
         )
-        assert drain_slot(db, 0, 1) == ["k2"]
-        assert held(db) == []
+        assert drain_slot(one, 0, 1) == ["k2"]
+        assert held(one) == []
 
-    def test_events_sent_later_with_a_lower_id_come_too(self, db: Connection) -> None:
+    def test_events_sent_later_with_a_lower_id_come_too(self, one: Connection) -> None:
         """Two transactions of one key at once have no order, but both arrive."""
-        one_slot(db)
-        value(db, "select nextval('pgque.event_1_id_seq')")
-        send_keyed(db, ("k", "k2"))
-        tick(db)
-        fail(db, "k2", HOUR)
-        ack(db, 0, 1)
-        db.execute(
-            "select pgque.insert_event_raw('q', 1, now(), null, null, 't', 'k1', 'k',"
-            " null, null, null)"
-        )
-        tick(db)
-        assert drain_slot(db, 0, 1) == ["k1"]
-        make_due(db)
-        assert drain_slot(db, 0, 1) == ["k2"]
+        value(one, "select nextval('pgque.event_1_id_seq')")
+        send_keyed(one, ("k", "k2"))
+        tick(one)
+        fail(one, "k2", HOUR)
+        send_older(one)
+        assert drain_slot(one, 0, 1) == ["k1"]
+        make_due(one)
+        assert drain_slot(one, 0, 1) == ["k2"]

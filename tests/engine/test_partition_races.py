@@ -7,183 +7,252 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
-from typing import Any
 
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, connect, empty_halves, rows, value
-from tests.support.slots import Message, ack, nack, queue_with_slots, receive, send_keyed
+from tests.support.queues import Connection, connect, empty_halves, rows, tick, value
+from tests.support.slot_batches import PATIENCE_SECONDS, finish, subscribe, take
+from tests.support.slots import (
+    Message,
+    ack,
+    claim,
+    nack,
+    queue_with_slots,
+    receive,
+    release,
+    send_keyed,
+)
 
 SLOTS = 4
-KEYS = 10
-EVENTS_A_KEY = 40
+KEYS = [f"key {number}" for number in range(8)]
+FEW, MANY = 12, 60  # events of each key
 MAX_RETRIES = 2
-LEASE = "0.4 seconds"
+LEASE = "0.3 seconds"
+SETTLED = "select count(*) from done where outcome <> 'failed'"
+# What another worker, another number of slots or maintenance may do to an attempt.
+BEATEN = {"PQ002", "PQ003", "PQ004", "PQ005", "PQ012", "40001", "40P01"}
 
-Outcome = tuple[int, str]
+Role = Callable[[Connection, Random], None]
+Outcomes = dict[str, list[tuple[int, str]]]
 
 
-class Race:
-    """A queue with everybody at work. Workers note in `log` what they do, in their transactions."""
-
-    def __init__(self, url: str, policy: str, seed: int) -> None:
-        self.url = url
-        self.policy = policy
-        self.random = Random(seed)
-        self.over = threading.Event()
-        with connect(url) as db:
-            queue_with_slots(db, SLOTS, policy=policy, max_retries=str(MAX_RETRIES))
-            for slot in range(SLOTS):
-                value(db, "select pgque.release_slot('q', 'c', %s, 'w')", slot)
-            db.execute(
-                "create table log (id bigint generated always as identity, key text, nr integer,"
-                " outcome text)"
-            )
-
-    def run(self) -> dict[str, list[Outcome]]:
-        """Returns what happened to each key's events, in order."""
-        roles: list[Callable[[Connection, Random], None]] = [self.tick, self.maintain]
-        roles += [self.produce_half(0), self.produce_half(1), *[self.work] * SLOTS]
-        with ThreadPoolExecutor(len(roles)) as pool:
-            threads = [pool.submit(self.repeat, role, self.random.random()) for role in roles]
-            try:
-                with connect(self.url) as db:
-                    self.wait_for_the_end(db, threads)
-                    found = rows(db, "select key, nr, outcome from log order by id")
-            finally:
-                self.over.set()
-            for thread in threads:
-                thread.result()
-        outcomes: dict[str, list[Outcome]] = defaultdict(list)
-        for key, number, outcome in found:
-            outcomes[key].append((number, outcome))
-        return outcomes
-
-    def wait_for_the_end(self, db: Connection, threads: list[Any]) -> None:
-        deadline = time.monotonic() + 120
-        settled = "select count(*) from log where outcome in ('done', 'dead')"
-        while value(db, settled) < KEYS * EVENTS_A_KEY:
-            for thread in threads:
-                if thread.done():
-                    thread.result()
-            assert time.monotonic() < deadline, rows(
-                db, "select * from pgque.partition_slot_status"
-            )
-            time.sleep(0.05)
-
-    def repeat(self, role: Callable[[Connection, Random], None], seed: float) -> None:
-        with connect(self.url) as db:
-            random = Random(seed)
-            while not self.over.is_set():
-                role(db, random)
-
-    def produce_half(self, half: int) -> Callable[[Connection, Random], None]:
-        sent = dict.fromkeys((f"key {number}" for number in range(half, KEYS, 2)), 0)
-
-        def produce(db: Connection, random: Random) -> None:
-            """Some events of some keys, each key in order, in a transaction that may roll back."""
-            chosen = random.sample(sorted(sent), 3)
-            events = [
-                (key, str(number))
-                for key in chosen
-                for number in range(sent[key], min(sent[key] + 2, EVENTS_A_KEY))
-            ]
-            is_lost = random.random() < 0.2
-            with db.transaction(force_rollback=is_lost):
-                send_keyed(db, *events)
-                pause(random, 0.02)
-            if not is_lost:
-                for key, number in events:
-                    sent[key] = int(number) + 1
-
-        return produce
-
-    def tick(self, db: Connection, random: Random) -> None:
-        value(db, "select pgque.force_next_tick('q')")
-        value(db, "select pgque.ticker('q')")
-        pause(random, 0.04)
-
-    def maintain(self, db: Connection, random: Random) -> None:
-        value(db, "select pgque.maint_retry_events()")
-        empty_halves(db)
-        value(db, "select pgque.maint_compact_positions()")
-        value(db, "select pgque.maint_compact_ticks()")
-        value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
-        value(db, "select pgque.maint_rotate_tables_step1('q')")
-        value(db, "select pgque.maint_rotate_tables_step2()")
-        pause(random, 0.1)
-
-    def work(self, db: Connection, random: Random) -> None:
-        """Takes a slot under a new name, handles some pages, and leaves it in some way."""
-        name = f"worker {random.getrandbits(64)}"
-        slot = random.randrange(SLOTS)
-        with losing_quietly():
-            claimed = "select pgque.claim_slot('q', 'c', %s, %s, %s)"
-            if value(db, claimed, slot, name, LEASE) is None:
-                return pause(random, 0.01)
-            for _ in range(random.randint(1, 6)):
-                page = receive(db, slot, SLOTS, name, random.choice([1, 3, 10, 100]))
-                if random.random() < 0.1:
-                    return pause(random, 0.02)  # dies: nobody releases the slot
-                if random.random() < 0.05:
-                    time.sleep(0.6)  # stalls, and loses the lease if somebody waits for it
-                with db.transaction(force_rollback=random.random() < 0.1):
-                    self.handle(db, random, slot, name, page)
-            value(db, "select pgque.release_slot('q', 'c', %s, %s)", slot, name)
-        return None
-
-    def handle(
-        self, db: Connection, random: Random, slot: int, name: str, page: list[Message]
-    ) -> None:
-        failed = set()
-        for message_id, _, _, payload, retries, _, key, *_ in page:
-            if self.policy == "pause" and key in failed:
-                continue
-            outcome = "done"
-            if random.random() < (0.5 if retries else 0.1):
-                outcome = "dead" if (retries or 0) == MAX_RETRIES else "failed"
-                nack(db, message_id, slot, SLOTS, name, after="0.05 seconds")
-            if outcome in ("failed", "dead"):
-                failed.add(key)
-            db.execute(
-                "insert into log (key, nr, outcome) values (%s, %s, %s)",
-                [key, int(payload), outcome],
-            )
-        ack(db, slot, SLOTS, name)
+@contextmanager
+def losing_quietly(*sqlstates: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate not in sqlstates:
+            raise
 
 
 def pause(random: Random, longest: float) -> None:
     time.sleep(random.uniform(0, longest))
 
 
-@contextmanager
-def losing_quietly() -> Iterator[None]:
-    """Lets an attempt end that another worker has beaten, or a compaction in between."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if error.sqlstate not in ("PQ012", "40001"):
-            raise
+def play(url: str, count: int, *workers: Role) -> Outcomes:
+    """Everybody works until each event is settled; returns what became of each key's, in order.
+
+    Workers note in the table done what they do, in their transactions.
+    """
+    over = threading.Event()
+    producers = [producer(KEYS[half::2], count) for half in range(2)]
+    roles = [ticker, maintainer, *producers, *workers]
+
+    def repeat(role: Role, seed: int) -> None:
+        random = Random(seed)
+        with connect(url) as db:
+            while not over.is_set():
+                role(db, random)
+
+    with connect(url) as db, ThreadPoolExecutor(len(roles)) as pool:
+        threads = [pool.submit(repeat, role, seed) for seed, role in enumerate(roles)]
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        try:
+            while value(db, SETTLED) < len(KEYS) * count:
+                for thread in threads:
+                    if thread.done():
+                        thread.result()
+                assert time.monotonic() < deadline, rows(
+                    db, "select * from pgque.partition_slot_status"
+                )
+                time.sleep(0.05)
+        finally:
+            over.set()
+        for thread in threads:
+            thread.result()
+        outcomes: Outcomes = defaultdict(list)
+        for key, number, outcome in rows(db, "select key, nr, outcome from done order by id"):
+            outcomes[key].append((number, outcome))
+    return outcomes
 
 
-@pytest.mark.parametrize("seed", range(2))
-class TestRaces:
-    def test_with_pause_a_key_goes_on_only_when_its_event_is_settled(
-        self, database_url: str, seed: int
+def note(db: Connection, key: str, number: int, outcome: str, batch: int | None = None) -> None:
+    sql = "insert into done (key, nr, outcome, batch) values (%s, %s, %s, %s)"
+    db.execute(sql, [key, number, outcome, batch])
+
+
+def producer(keys: list[str], count: int) -> Role:
+    sent = dict.fromkeys(keys, 0)
+
+    def produce(db: Connection, random: Random) -> None:
+        """Some events of some keys, each key in order, in a transaction that may roll back."""
+        events = [
+            (key, str(number))
+            for key in random.sample(keys, 3)
+            for number in range(sent[key], min(sent[key] + 2, count))
+        ]
+        is_lost = random.random() < 0.2
+        with db.transaction(force_rollback=is_lost):
+            send_keyed(db, *events)
+            pause(random, 0.02)
+        if not is_lost:
+            for key, number in events:
+                sent[key] = int(number) + 1
+
+    return produce
+
+
+def ticker(db: Connection, random: Random) -> None:
+    tick(db)
+    pause(random, 0.04)
+
+
+def maintainer(db: Connection, random: Random) -> None:
+    value(db, "select pgque.maint_retry_events()")
+    empty_halves(db)
+    value(db, "select pgque.maint_compact_positions()")
+    value(db, "select pgque.maint_compact_ticks()")
+    with losing_quietly("40P01"):
+        value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+        value(db, "select pgque.maint_rotate_tables_step1('q')")
+        value(db, "select pgque.maint_rotate_tables_step2()")
+    pause(random, 0.1)
+
+
+@pytest.fixture
+def queue(db: Connection) -> Connection:
+    queue_with_slots(db, SLOTS, max_retries=str(MAX_RETRIES))
+    for slot in range(SLOTS):
+        release(db, slot)
+    db.execute(
+        "create table done (id bigint generated always as identity, key text, nr integer,"
+        " outcome text, batch bigint)"
+    )
+    return db
+
+
+class TestFailures:
+    """Workers fail events, stall, and die with their slot and page."""
+
+    def worker(self, policy: str) -> Role:
+        def work(db: Connection, random: Random) -> None:
+            """Takes a slot under a new name, handles some pages, and leaves it in some way."""
+            name = f"worker {random.getrandbits(64)}"
+            slot = random.randrange(SLOTS)
+            with losing_quietly("PQ012", "40001"):
+                if claim(db, slot, name, LEASE) is None:
+                    return pause(random, 0.01)
+                for _ in range(random.randint(1, 6)):
+                    page = receive(db, slot, SLOTS, name, random.choice([1, 3, 10, 100]))
+                    if random.random() < 0.1:
+                        return pause(random, 0.02)  # dies: nobody releases the slot
+                    if random.random() < 0.05:
+                        time.sleep(0.4)  # stalls, and loses the lease if somebody waits for it
+                    with db.transaction(force_rollback=random.random() < 0.1):
+                        handle(db, random, slot, name, page)
+                release(db, slot, name)
+            return None
+
+        def handle(
+            db: Connection, random: Random, slot: int, name: str, page: list[Message]
+        ) -> None:
+            failed = set()
+            for message_id, _, _, payload, retries, _, key, *_ in page:
+                if policy == "pause" and key in failed:
+                    continue
+                outcome = "done"
+                if random.random() < (0.5 if retries else 0.1):
+                    outcome = "dead" if (retries or 0) == MAX_RETRIES else "failed"
+                    nack(db, message_id, slot, SLOTS, name, after="0.05 seconds")
+                    failed.add(key)
+                note(db, key, int(payload), outcome)
+            ack(db, slot, SLOTS, name)
+
+        return work
+
+    def play(self, queue: Connection, url: str, policy: str) -> Outcomes:
+        value(queue, "select pgque.set_partition_policy('q', 'c', %s)", policy)
+        return play(url, FEW, *[self.worker(policy)] * SLOTS)
+
+    def test_with_pause_a_key_waits_for_its_event(
+        self, queue: Connection, database_url: str
     ) -> None:
-        for key, outcomes in Race(database_url, "pause", seed).run().items():
+        for key, outcomes in self.play(queue, database_url, "pause").items():
             settled = 0
             for number, outcome in outcomes:
                 assert number == settled, (key, outcomes)
                 settled += outcome != "failed"
-            assert settled == EVENTS_A_KEY
+            assert settled == FEW
 
-    def test_with_skip_each_event_is_settled_once_and_first_tried_in_order(
-        self, database_url: str, seed: int
-    ) -> None:
-        for key, outcomes in Race(database_url, "skip", seed).run().items():
+    def test_with_skip_events_are_settled_once(self, queue: Connection, database_url: str) -> None:
+        for key, outcomes in self.play(queue, database_url, "skip").items():
             first_tries = list(dict.fromkeys(number for number, _ in outcomes))
-            assert first_tries == list(range(EVENTS_A_KEY)), (key, outcomes)
+            assert first_tries == list(range(FEW)), (key, outcomes)
             settled = [number for number, outcome in outcomes if outcome != "failed"]
-            assert sorted(settled) == list(range(EVENTS_A_KEY)), (key, outcomes)
+            assert sorted(settled) == list(range(FEW)), (key, outcomes)
+
+
+class TestSlotsThatChange:
+    """Another number of slots, again and again, while workers go on with pages or batches."""
+
+    def work_by_pages(self, db: Connection, random: Random) -> None:
+        n = value(db, "select n from pgque.partition_consumer")
+        slot, me = random.randrange(n), f"worker {db.info.backend_pid}"
+        with losing_quietly(*BEATEN), db.transaction():
+            if claim(db, slot, me) is None:
+                return
+            for message in receive(db, slot, n, me, 7):
+                note(db, message[6], int(message[3]), "done")
+            ack(db, slot, n, me)
+            release(db, slot, me)
+
+    def work_by_batches(self, db: Connection, random: Random) -> None:
+        """A batch is stored under its id, as sinks do, and then acked; some runs die between."""
+        n = value(db, "select n from pgque.partition_consumer")
+        slot = random.randrange(n)
+        is_open = "select exists (select from pgque.slot_state where slot = %s and sub_batch > 0)"
+        if not self.may_open.is_set() and not value(db, is_open, slot):
+            return
+        with losing_quietly(*BEATEN):
+            claimed = take(db, slot, n, f"run {random.getrandbits(64)}", LEASE, most=50)
+            if claimed is None:
+                return
+            sql = "select ev_extra1, ev_data::integer from pgque.get_batch_events(%s)"
+            found = rows(db, sql, claimed.batch)
+            with db.transaction():  # replaces what an earlier attempt stored
+                db.execute("delete from done where batch = %s", [claimed.batch])
+                for key, number in found:
+                    note(db, key, number, "done", claimed.batch)
+                value(db, "select pgque.renew_batch(%s, %s, %s, %s)", *claimed, LEASE)
+            if random.random() < 0.85:
+                finish(db, claimed)
+
+    def change(self, db: Connection, random: Random) -> None:
+        """As the sensor does: open batches end, then the slots change."""
+        self.may_open.clear()
+        with losing_quietly("PQ016", "40P01"):
+            value(db, "select pgque.repartition('q', 'c', %s)", random.choice([1, 2, 3, 5, 8]))
+            self.may_open.set()
+            self.changes += 1
+            time.sleep(0.1)
+
+    @pytest.mark.parametrize("way", ["pages", "batches"])
+    def test_keep_events_in_order(self, queue: Connection, database_url: str, way: str) -> None:
+        subscribe(queue, SLOTS)
+        self.changes, self.may_open = 0, threading.Event()
+        work = self.work_by_pages if way == "pages" else self.work_by_batches
+        outcomes = play(database_url, MANY, self.change, work, work)
+        expected = [(number, "done") for number in range(MANY)]
+        assert outcomes == dict.fromkeys(KEYS, expected)
+        assert self.changes > 0

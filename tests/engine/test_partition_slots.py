@@ -1,11 +1,13 @@
 """Slots of a partitioned consumer: how they come, what they show, and what is left when they go."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support import slot_batches
 from tests.support.queues import (
+    Another,
+    Blocked,
     Connection,
     compact_ticks,
     make_queue,
@@ -17,8 +19,8 @@ from tests.support.queues import (
     stored_payloads,
     tick,
     value,
-    wait_until_blocked,
 )
+from tests.support.slot_batches import KEYS, in_order, publish_round
 from tests.support.slots import (
     ack,
     claim,
@@ -38,78 +40,76 @@ from tests.support.slots import (
     unsubscribe,
 )
 
-Another = Callable[[], Connection]
+BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+
+
+@pytest.fixture
+def bare(db: Connection) -> Connection:
+    """A queue without consumers."""
+    make_queue(db, consumers=())
+    return db
+
+
+@pytest.fixture
+def two(db: Connection) -> Connection:
+    """A queue whose consumer c has two slots, both claimed by w."""
+    queue_with_slots(db, 2)
+    return db
 
 
 class TestSubscribing:
-    def test_a_slot_that_is_subscribed_late_misses_nothing(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        subscribe(db, 0, 2)
-        keys = [f"key {number}" for number in range(20)]
-        publish_keyed(db, *((key, key) for key in keys))
-        claim(db, 0)
-        early = drain_slot(db, 0)
-        rotate(db)
-        compact_ticks(db)
-        subscribe(db, 1, 2)
-        claim(db, 1)
-        late = drain_slot(db, 1)
+    def test_a_slot_that_is_subscribed_late_misses_nothing(self, bare: Connection) -> None:
+        subscribe(bare, 0, 2)
+        publish_keyed(bare, *((key, key) for key in KEYS))
+        claim(bare, 0)
+        early = drain_slot(bare, 0)
+        rotate(bare)
+        compact_ticks(bare)
+        subscribe(bare, 1, 2)
+        claim(bare, 1)
+        late = drain_slot(bare, 1)
         assert early and late
-        assert sorted(early + late) == sorted(keys)
+        assert sorted(early + late) == sorted(KEYS)
 
     def test_all_slots_start_at_one_tick_even_while_ticks_are_made(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
+        self, bare: Connection, another: Another, background: ThreadPoolExecutor
     ) -> None:
-        make_queue(db, consumers=())
-        second = another()
-        subscribing = background.submit(subscribe, second, 0, 64)
+        subscribing = background.submit(subscribe, another(), 0, 64)
         while not subscribing.done():
-            tick(db)
+            tick(bare)
         subscribing.result()
-        assert len(set(statuses(db, "last_tick"))) == 1
+        assert len(set(statuses(bare, "last_tick"))) == 1
 
-    def test_subscribing_again_changes_nothing(self, db: Connection) -> None:
-        queue_with_slots(db, 2)
-        publish_keyed(db, (None, "a"))
-        drain_slot(db)
-        before = statuses(db, "slot", "last_tick", "epoch", "lease_owner")
-        subscribe(db, 0, 2)
-        assert statuses(db, "slot", "last_tick", "epoch", "lease_owner") == before
+    def test_subscribing_again_changes_nothing(self, two: Connection) -> None:
+        publish_keyed(two, (None, "a"))
+        drain_slot(two)
+        before = statuses(two, "slot", "last_tick", "epoch", "lease_owner")
+        subscribe(two, 0, 2)
+        assert statuses(two, "slot", "last_tick", "epoch", "lease_owner") == before
 
-    def test_another_number_of_slots_is_refused_until_all_are_ended(self, db: Connection) -> None:
-        queue_with_slots(db, 2)
+    def test_another_number_of_slots_is_refused_until_all_are_ended(self, two: Connection) -> None:
         with refused("PQ005", 'consumer "c" on queue "q" has 2 slots, not 3', "pgque.repartition"):
-            subscribe(db, 2, 3)
-        unsubscribe(db, 0)
+            subscribe(two, 2, 3)
+        with refused("PQ005", "has 2 slots, not 3", "pgque.repartition"):
+            slot_batches.subscribe(two, 3)
+        unsubscribe(two, 0)
         with refused("PQ005", "has 2 slots, not 3"):
-            subscribe(db, 2, 3)
-        unsubscribe(db, 1)
-        subscribe(db, 2, 3)
-        assert statuses(db, "slot", "n", "subscribed") == [
+            subscribe(two, 2, 3)
+        unsubscribe(two, 1)
+        subscribe(two, 2, 3)
+        assert statuses(two, "slot", "n", "subscribed") == [
             (0, 3, False),
             (1, 3, False),
             (2, 3, True),
         ]
 
-    def test_a_slot_that_comes_back_starts_at_the_last_tick(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        subscribe_other = "select pgque.subscribe_slot('q', 'other', 0, 2)"
-        value(db, subscribe_other)
-        value(db, "select pgque.subscribe_slot('q', 'other', 1, 2)")
-        value(db, "select pgque.unsubscribe_slot('q', 'other', 0)")
-        publish_keyed(db, (None, "given up"))
-        value(db, subscribe_other)
-        publish_keyed(db, (None, "new"))
-        value(db, "select pgque.claim_slot('q', 'other', 0, 'w')")
-        page = rows(db, "select payload from pgque.receive_partitioned('q', 'other', 0, 2, 'w')")
-        assert page == [("new",)]
-
-    def test_two_consumers_each_get_all(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        value(db, "select pgque.subscribe('q', 'plain')")
-        publish_keyed(db, ("k", "a"))
-        assert drain_slot(db, 0, 1) == ["a"]
-        assert value(db, "select payload from pgque.receive('q', 'plain')") == "a"
+    def test_a_slot_that_comes_back_starts_at_the_last_tick(self, two: Connection) -> None:
+        unsubscribe(two, 0)
+        publish_keyed(two, (None, "given up"))
+        subscribe(two, 0, 2)
+        publish_keyed(two, (None, "new"))
+        claim(two, 0)
+        assert texts(receive(two, 0)) == ["new"]
 
     def test_a_name_that_is_taken_is_refused_and_nothing_is_made(self, db: Connection) -> None:
         make_queue(db, consumers=("c#1/2",))
@@ -119,59 +119,73 @@ class TestSubscribing:
         assert left_over(db) == {"subscription_base": 1}
         assert next_batch(db, consumer="c#1/2") is not None
 
-    def test_two_sessions_may_subscribe_at_once(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
-    ) -> None:
-        make_queue(db, consumers=())
-        second = another()
-        with db.transaction():
-            subscribe(db, 0, 2)
-            done = background.submit(subscribe, second, 1, 2)
-            wait_until_blocked(another(), second)
+    def test_two_sessions_may_subscribe_at_once(self, bare: Connection, blocked: Blocked) -> None:
+        with bare.transaction():
+            subscribe(bare, 0, 2)
+            done = blocked(subscribe, 1, 2)
         done.result()
-        assert statuses(db, "slot", "subscribed") == [(0, True), (1, True)]
+        assert statuses(bare, "slot", "subscribed") == [(0, True), (1, True)]
+
+    def test_all_slots_start_at_the_position_or_at_the_last_tick(self, db: Connection) -> None:
+        make_queue(db, consumers=("keeper",))
+        publish_round(db, 0)
+        assert slot_batches.subscribe(db, 4) == 1
+        publish_round(db, 1)
+        assert in_order(slot_batches.drain(db, 4)) == {key: [1] for key in KEYS}
+        for slot in range(4):
+            unsubscribe(db, slot)
+        assert slot_batches.subscribe(db, 4, "earliest") == 1
+        assert slot_batches.subscribe(db, 4, "latest") == 0
+        assert in_order(slot_batches.drain(db, 4)) == {key: [0, 1] for key in KEYS}
+
+    @pytest.mark.parametrize("n", [0, 257, None])
+    def test_an_impossible_number_is_refused(self, bare: Connection, n: int | None) -> None:
+        with refused("PQ005", "1 to 256 slots"):
+            value(bare, "select pgque.subscribe_slots('q', 'c', %s::integer)", n)
+
+    def test_a_consumer_has_either_slots_or_none(self, q: Connection) -> None:
+        """Its position would be forgotten. The hint moves it."""
+        publish_round(q, 0)
+        with pytest.raises(Exception, match="is registered without slots") as caught:
+            slot_batches.subscribe(q, 2)
+        hint = caught.value.diag.message_hint  # type: ignore[attr-defined]
+        statements = hint.partition("transaction: ")[2].replace("slots, '", "2, '")
+        with q.transaction():
+            q.execute(statements.encode())
+        assert in_order(slot_batches.drain(q, 2)) == {key: [0] for key in KEYS}
+        with refused("PQ015", '"c"', "unsubscribe_slot"):
+            value(q, "select pgque.register_consumer('q', 'c')")
 
 
-class TestStatus:
-    def test_it_shows_holder_and_backlog(self, db: Connection) -> None:
-        queue_with_slots(db, 2)
-        release(db, 1)
-        publish_keyed(db, ("k", "a"), ("k", "b"), (None, "c"))
-        drain_slot(db, 0)
-        shown = statuses(
-            db, "queue_name", "consumer", "slot", "n", "lease_owner", "epoch", "pending_events"
-        )
-        assert shown == [("q", "c", 0, 2, "w", 1, 0), ("q", "c", 1, 2, None, 1, 3)]
-        assert all(lag.total_seconds() > 0 for (lag,) in statuses(db, "lag"))
-
-    def test_slots_are_listed_among_the_consumers(self, db: Connection) -> None:
-        queue_with_slots(db, 2)
-        names = rows(db, "select consumer_name from pgque.get_consumer_info('q')")
-        assert names == [("c#0/2",), ("c#1/2",)]
-
-    def test_leases_are_readable_as_a_table(self, db: Connection) -> None:
-        queue_with_slots(db, 1)
-        shown = rows(db, "select queue_id, co_name, slot, lease_owner, lease_ttl::text, epoch"
-                         " from pgque.partition_slot")  # fmt: skip
-        assert shown == [(queue_id(db), "c", 0, "w", "00:00:30", 1)]
+def test_the_status_shows_holder_and_backlog(two: Connection) -> None:
+    release(two, 1)
+    publish_keyed(two, ("k", "a"), ("k", "b"), (None, "c"))
+    drain_slot(two, 0)
+    shown = statuses(
+        two, "queue_name", "consumer", "slot", "n", "lease_owner", "epoch", "pending_events"
+    )
+    assert shown == [("q", "c", 0, 2, "w", 1, 0), ("q", "c", 1, 2, None, 1, 3)]
+    assert all(lag.total_seconds() > 0 for (lag,) in statuses(two, "lag"))
+    names = rows(two, "select consumer_name from pgque.get_consumer_info('q')")
+    assert names == [("c#0/2",), ("c#1/2",)]
+    columns = "queue_id, co_name, slot, lease_owner, lease_ttl::text, epoch"
+    leases = rows(two, f"select {columns} from pgque.partition_slot order by slot")
+    assert leases[0] == (queue_id(two), "c", 0, "w", "00:00:30", 1)
 
 
-class TestSpace:
-    def test_rotation_waits_for_the_slowest_slot(self, db: Connection) -> None:
-        queue_with_slots(db, 2)
-        publish_keyed(db, ("a", "one"), ("b", "two"), ("c", "three"))
-        drain_slot(db, 0)
-        for _ in range(4):
-            tick(db)
-            rotate(db)
-        assert "one" in stored_payloads(db)
-        drain_slot(db, 1)
-        for _ in range(4):
-            tick(db)
-            rotate(db)
-            drain_slot(db, 0)
-            drain_slot(db, 1)
-        assert stored_payloads(db) == set()
+def test_rotation_waits_for_the_slowest_slot(two: Connection) -> None:
+    publish_keyed(two, ("a", "one"), ("b", "two"), ("c", "three"))
+    drain_slot(two, 0)
+    for _ in range(4):
+        tick(two)
+        rotate(two)
+    assert "one" in stored_payloads(two)
+    for _ in range(4):
+        drain_slot(two, 1)
+        drain_slot(two, 0)
+        tick(two)
+        rotate(two)
+    assert stored_payloads(two) == set()
 
 
 class TestEnding:
@@ -185,60 +199,53 @@ class TestEnding:
         assert rows(db, "select * from pgque.dead_letter") == []
         assert rows(db, "select * from pgque.retry_queue") == []
 
-    def test_reserved_slots_go_with_the_last_subscribed_one(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        subscribe(db, 1, 4)
-        unsubscribe(db, 1)
-        assert left_over(db) == {}
-
-    def test_one_slot_goes_without_the_others(self, db: Connection) -> None:
-        queue_with_slots(db, 2)
-        unsubscribe(db, 1)
-        publish_keyed(db, (None, "a"))
-        assert drain_slot(db, 0) == ["a"]
-        with refused("PQ002", 'slot 1 of consumer "c" is not subscribed on queue "q"'):
-            receive(db, 1)
-
-    @pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
-    def test_a_slot_does_not_wait_for_another_consumer(
-        self, db: Connection, another: Another, queue: str, consumer: str
+    @pytest.mark.parametrize(
+        "others", [(), (("q", "other"),), (("elsewhere", "c"),)], ids=["alone", "other", "c"]
+    )
+    def test_reserved_slots_go_with_the_last_subscribed_one(
+        self, bare: Connection, others: tuple[tuple[str, str], ...]
     ) -> None:
-        queue_with_slots(db, 2)
-        make_queue(db, "elsewhere", consumers=())
-        value(db, "select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
+        make_queue(bare, "elsewhere", consumers=())
+        for queue, consumer in others:
+            value(bare, "select pgque.subscribe_slots(%s, %s, 2)", queue, consumer)
+        before = left_over(bare)
+        subscribe(bare, 1, 4)
+        unsubscribe(bare, 1)
+        assert left_over(bare) == before
+
+    def test_one_slot_goes_without_the_others(self, two: Connection) -> None:
+        unsubscribe(two, 1)
+        publish_keyed(two, (None, "a"))
+        assert drain_slot(two, 0) == ["a"]
+        with refused("PQ002", 'slot 1 of consumer "c" is not subscribed on queue "q"'):
+            receive(two, 1)
+
+    @BESIDE
+    def test_a_slot_does_not_wait_for_another_consumer(
+        self, two: Connection, another: Another, queue: str, consumer: str
+    ) -> None:
+        make_queue(two, "elsewhere", consumers=())
+        value(two, "select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
         busy = another()
-        db.execute("set lock_timeout = '1 s'")
+        two.execute("set lock_timeout = '1 s'")
         with busy.transaction():
             value(busy, "select pgque.set_partition_policy(%s, %s, 'pause')", queue, consumer)
-            unsubscribe(db, 1)
-        assert statuses(db, "slot") == [(0,), (0,)]
+            unsubscribe(two, 1)
+        assert statuses(two, "slot") == [(0,), (0,)]
 
-    @pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+    @BESIDE
     @pytest.mark.parametrize(("policy", "retries"), [("skip", "5"), ("pause", "5"), ("skip", "0")])
     def test_takes_nothing_from_another_consumer(
-        self, db: Connection, queue: str, consumer: str, policy: str, retries: str
+        self, two: Connection, queue: str, consumer: str, policy: str, retries: str
     ) -> None:
-        queue_with_slots(db, 2)
-        before = consumer_with_failures(db, queue, consumer, 2, policy, max_retries=retries)
-        unsubscribe(db, 0)
-        unsubscribe(db, 1)
-        assert failures(db, queue, consumer) == before != []
-        assert statuses(db, "queue_name", "consumer", "slot") == [
+        before = consumer_with_failures(two, queue, consumer, 2, policy, max_retries=retries)
+        unsubscribe(two, 0)
+        unsubscribe(two, 1)
+        assert failures(two, queue, consumer) == before != []
+        assert statuses(two, "queue_name", "consumer", "slot") == [
             (queue, consumer, 0),
             (queue, consumer, 1),
         ]
-
-    @pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
-    def test_the_last_slot_leaves_nothing_behind_beside_another_consumer(
-        self, db: Connection, queue: str, consumer: str
-    ) -> None:
-        make_queue(db, consumers=())
-        make_queue(db, "elsewhere", consumers=())
-        value(db, "select pgque.subscribe_slots(%s, %s, 2)", queue, consumer)
-        before = left_over(db)
-        subscribe(db, 1, 4)
-        unsubscribe(db, 1)
-        assert left_over(db) == before
 
     def test_a_dropped_queue_takes_its_slots_along(self, db: Connection) -> None:
         queue_with_slots(db, 2, policy="pause")
@@ -247,19 +254,6 @@ class TestEnding:
             value(db, "select pgque.drop_queue('q')")
         value(db, "select pgque.drop_queue('q', true)")
         assert left_over(db) == {}
-
-    def test_installing_again_keeps_slots_and_pages(
-        self, db: Connection, database_url: str
-    ) -> None:
-        from pgque_dagster import installer
-
-        queue_with_slots(db, 1, policy="pause")
-        publish_keyed(db, ("k", "a"), ("k", "b"), ("l", "c"))
-        first, *_ = receive(db, 0, 1, most=2)
-        nack(db, first[0], 0, 1)
-        ack(db, 0, 1)
-        installer.install(database_url)
-        assert drain_slot(db, 0, 1) == ["a", "b", "c"]
 
 
 def fail_in_each(db: Connection, slots: tuple[int, ...]) -> None:
@@ -272,37 +266,27 @@ def fail_in_each(db: Connection, slots: tuple[int, ...]) -> None:
         ack(db, slot, n)
 
 
-class TestRights:
-    @pytest.fixture
-    def reader(self, db: Connection) -> Connection:
-        """A session of a role that may only read."""
-        queue_with_slots(db, 1)
-        publish_keyed(db, ("k", "a"))
-        db.execute("set role pgque_reader")
-        return db
-
-    def test_a_reader_needs_no_more_for_a_whole_cycle(self, reader: Connection) -> None:
-        subscribe(reader, 0, 2, "mine")
-        value(reader, "select pgque.set_partition_policy('q', 'mine', 'pause')")
-        assert texts(receive(reader, 0, 1)) == ["a"]
-        assert ack(reader, 0, 1) == 1
-        assert statuses(reader, "consumer", "slot") == [("c", 0), ("mine", 0), ("mine", 1)]
-        unsubscribe(reader, 0)
-
-    @pytest.mark.parametrize("table", ["partition_consumer", "partition_held"])
-    def test_nobody_writes_the_tables_by_hand(self, reader: Connection, table: str) -> None:
+def test_a_reader_needs_no_more_for_a_whole_cycle(db: Connection) -> None:
+    queue_with_slots(db, 1)
+    publish_keyed(db, ("k", "a"))
+    db.execute("set role pgque_reader")
+    subscribe(db, 0, 2, "mine")
+    value(db, "select pgque.set_partition_policy('q', 'mine', 'pause')")
+    assert texts(receive(db, 0, 1)) == ["a"]
+    assert ack(db, 0, 1) == 1
+    assert statuses(db, "consumer", "slot") == [("c", 0), ("mine", 0), ("mine", 1)]
+    unsubscribe(db, 0)
+    for table in ("partition_consumer", "partition_held"):
         with refused("42501"):
-            reader.execute(f"delete from pgque.{table}".encode())
+            db.execute(f"delete from pgque.{table}".encode())
 
 
-def test_events_of_transactions_at_once_reach_their_slots(db: Connection, another: Another) -> None:
+def test_events_of_transactions_at_once_find_their_slots(two: Connection, another: Another) -> None:
     """The second tick's snapshot has one of them in progress."""
-    queue_with_slots(db, 2)
     slow = another()
     with slow.transaction():
         send_keyed(slow, ("k", "slow"), (None, "slow"))
-        publish_keyed(db, ("k", "fast"), (None, "fast"))
-        early = drain_slot(db, 0) + drain_slot(db, 1)
-    tick(db)
-    late = drain_slot(db, 0) + drain_slot(db, 1)
-    assert (early, late) == (["fast", "fast"], ["slow", "slow"])
+        publish_keyed(two, ("k", "fast"), (None, "fast"))
+        assert drain_slot(two, 0) + drain_slot(two, 1) == ["fast", "fast"]
+    tick(two)
+    assert drain_slot(two, 0) + drain_slot(two, 1) == ["slow", "slow"]

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.server(15)
 
 HOME = "postgres"
 JOBS = "select jobname, schedule, database, username from cron.job order by jobname"
+CONFIG = "select ticker_job_id, maint_job_id, scheduler from pgque.config"
 RUNS = """
 select r.start_time, r.end_time, r.status
 from cron.job_run_details r join cron.job j using (jobid)
@@ -106,6 +107,10 @@ def hint_of(db: Connection, call: str) -> str:
     return caught.value.diag.message_hint or ""
 
 
+def run_there(home: Connection, hint: str) -> None:
+    home.execute(hint.removeprefix("Run there: ").encode())
+
+
 def wait_for_runs(db: Connection, job: str, count: int) -> None:
     """Until so many runs of a job have begun, the last of them three seconds ago."""
     deadline = time.monotonic() + LONGEST_WAIT
@@ -120,27 +125,22 @@ def wait_for_runs(db: Connection, job: str, count: int) -> None:
 
 class TestStarting:
     def test_start_makes_one_job_for_ticks_and_one_for_maintenance(self, home: Connection) -> None:
+        stop(home)  # does nothing yet
         start(home)
         assert rows(home, JOBS) == [
             ("pgque_maint", "* * * * *", HOME, "postgres"),
             ("pgque_ticker", "* * * * *", HOME, "postgres"),
         ]
-
-    def test_the_ids_of_the_jobs_are_kept(self, home: Connection) -> None:
-        start(home)
-        kept = rows(home, "select ticker_job_id, maint_job_id, scheduler from pgque.config")
-        ids = [
-            value(home, "select jobid from cron.job where jobname = %s", job)
-            for job in ("pgque_ticker", "pgque_maint")
-        ]
-        assert kept == [(*ids, "pg_cron")]
-
-    def test_starting_again_changes_nothing(self, home: Connection) -> None:
-        start(home)
+        job_id = "select jobid from cron.job where jobname = %s"
+        ids = [value(home, job_id, job) for job in ("pgque_ticker", "pgque_maint")]
+        assert rows(home, CONFIG) == [(*ids, "pg_cron")]
         before = rows(home, "select * from cron.job"), rows(home, "select * from pgque.config")
         start(home)
         after = rows(home, "select * from cron.job"), rows(home, "select * from pgque.config")
         assert after == before
+        home.execute(INSTALL_SQL.read_bytes())
+        assert rows(home, "select * from cron.job") == before[0]
+        assert status(home)["scheduler"] == ("ok", "pg_cron 1.4-1")
 
     def test_starting_repairs_a_job_that_somebody_removed(self, home: Connection) -> None:
         start(home)
@@ -149,29 +149,12 @@ class TestStarting:
         start(home)
         assert status(home)["maint"][0] == "ok"
 
-    def test_stopping_leaves_the_jobs_of_others(self, home: Connection) -> None:
+    def test_stopping_and_uninstalling_leave_what_is_of_others(self, home: Connection) -> None:
         home.execute("select cron.schedule('mine', '* * * * *', 'select 1')")
         start(home)
         stop(home)
         assert [name for name, *_ in rows(home, JOBS)] == ["mine"]
-        sql = "select ticker_job_id, maint_job_id, scheduler from pgque.config"
-        assert rows(home, sql) == [(None, None, None)]
-
-    def test_stopping_what_never_started_does_nothing(self, home: Connection) -> None:
-        stop(home)
-        assert rows(home, JOBS) == []
-
-    def test_installing_again_keeps_the_jobs(self, home: Connection) -> None:
-        start(home)
-        before = rows(home, "select * from cron.job")
-        home.execute(INSTALL_SQL.read_bytes())
-        assert rows(home, "select * from cron.job") == before
-        assert status(home)["scheduler"] == ("ok", "pg_cron 1.4-1")
-
-    def test_uninstalling_takes_jobs_and_log_along_and_nothing_of_others(
-        self, home: Connection
-    ) -> None:
-        home.execute("select cron.schedule('mine', '* * * * *', 'select 1')")
+        assert rows(home, CONFIG) == [(None, None, None)]
         start(home)
         for command in ("select 1", "call pgque.ticker_loop('61.5 seconds')"):
             note_run(home, command, age="0")
@@ -200,12 +183,11 @@ class TestOwners:
             value(db, "select pgque.uninstall(true)::text")
         home.execute("drop owned by keeper; drop role keeper")
 
-    def test_an_owner_without_rights_on_cron_is_told_which(self, owned: Connection) -> None:
-        assert hint_of(owned, "select pgque.start()").endswith(
-            "grant usage on schema cron to keeper;"
-        )
-
-    def test_with_them_the_jobs_run_as_the_owner(self, owned: Connection, home: Connection) -> None:
+    def test_an_owner_is_told_which_rights_it_lacks(
+        self, owned: Connection, home: Connection
+    ) -> None:
+        hint = hint_of(owned, "select pgque.start()")
+        assert hint.endswith("grant usage on schema cron to keeper;")
         home.execute("grant usage on schema cron to keeper")
         start(owned)
         start(owned)
@@ -214,7 +196,7 @@ class TestOwners:
         stop(owned)
         assert rows(home, JOBS) == []
 
-    def test_an_owner_elsewhere_learns_that_pg_cron_is_not_here(
+    def test_an_owner_elsewhere_is_told_so(
         self, home: Connection, cron_server: DebianPostgres
     ) -> None:
         home.execute("create role keeper login")
@@ -232,29 +214,23 @@ class TestOwners:
 
 
 class TestElsewhere:
-    def test_start_says_what_to_run_and_where(self, elsewhere: Connection) -> None:
-        with refused("PQ019", 'database "postgres"', "schedule_in_database"):
-            start(elsewhere)
-
-    def test_what_it_says_makes_the_jobs_and_removes_them(
+    def test_it_says_what_makes_the_jobs_there_and_removes_them(
         self, elsewhere: Connection, home: Connection
     ) -> None:
+        state, detail = status(elsewhere)["scheduler"]
+        assert state == "none" and 'database "postgres"' in detail
+        with refused("PQ019", 'database "postgres"', "schedule_in_database"):
+            start(elsewhere)
         start(home)
-        home.execute(
-            hint_of(elsewhere, "select pgque.start()").removeprefix("Run there: ").encode()
-        )
+        run_there(home, hint_of(elsewhere, "select pgque.start()"))
         assert [(name, database) for name, _, database, _ in rows(home, JOBS)] == [
             ("pgque_maint", HOME),
             ("pgque_maint of a 'shop'", "a 'shop'"),
             ("pgque_ticker", HOME),
             ("pgque_ticker of a 'shop'", "a 'shop'"),
         ]
-        home.execute(hint_of(elsewhere, "select pgque.stop()").removeprefix("Run there: ").encode())
+        run_there(home, hint_of(elsewhere, "select pgque.stop()"))
         assert [name for name, *_ in rows(home, JOBS)] == ["pgque_maint", "pgque_ticker"]
-
-    def test_status_says_where_pg_cron_is(self, elsewhere: Connection) -> None:
-        assert status(elsewhere)["scheduler"][0] == "none"
-        assert 'database "postgres"' in status(elsewhere)["scheduler"][1]
 
     def test_without_the_extension_start_says_what_to_create(self) -> None:
         with new_cron_server() as server, connect(server.url) as db:
@@ -275,16 +251,15 @@ def test_the_statements_on_pg_crons_tables_are_sound(home: Connection) -> None:
     assert found == []
 
 
-class TestLog:
-    def test_old_runs_of_our_jobs_go_from_the_log_and_no_others(self, home: Connection) -> None:
-        loop = "call pgque.ticker_loop('61.5 seconds')"
-        note_run(home, loop, age="2 days")
-        note_run(home, loop, age="1 hour")
-        note_run(home, loop, age="2 days", database="other")
-        note_run(home, "call pgque.mine()", age="2 days")
-        assert value(home, "select pgque.purge_cron_log('1 day')") == 1
-        left = rows(home, "select command, database from cron.job_run_details order by runid")
-        assert left == [(loop, HOME), (loop, "other"), ("call pgque.mine()", HOME)]
+def test_old_runs_of_our_jobs_go_from_the_log_and_no_others(home: Connection) -> None:
+    loop = "call pgque.ticker_loop('61.5 seconds')"
+    note_run(home, loop, age="2 days")
+    note_run(home, loop, age="1 hour")
+    note_run(home, loop, age="2 days", database="other")
+    note_run(home, "call pgque.mine()", age="2 days")
+    assert value(home, "select pgque.purge_cron_log('1 day')") == 1
+    left = rows(home, "select command, database from cron.job_run_details order by runid")
+    assert left == [(loop, HOME), (loop, "other"), ("call pgque.mine()", HOME)]
 
 
 def note_run(db: Connection, command: str, age: str, database: str = HOME) -> None:
@@ -310,7 +285,7 @@ def test_two_slots_of_a_minute(home: Connection, elsewhere: Connection) -> None:
     # and one in another database,
     make_queue(elsewhere, ticker_idle_period="0")
     send(elsewhere, "there")
-    home.execute(hint_of(elsewhere, "select pgque.start()").removeprefix("Run there: ").encode())
+    run_there(home, hint_of(elsewhere, "select pgque.start()"))
 
     # when pg_cron has begun a second slot,
     start(home)

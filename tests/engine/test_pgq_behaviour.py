@@ -1,19 +1,19 @@
 """What code written for PgQ relies on: lenient calls, words in errors, and settings by UPDATE."""
 
-from collections.abc import Callable
-
 import psycopg
 import pytest
 
 from tests.support.dead_letters import give_up
 from tests.support.queues import (
+    Another,
     Connection,
     drain,
-    events,
+    event_ids,
     finish,
     make_queue,
     next_batch,
     open_batch,
+    received,
     refused,
     rows,
     send,
@@ -22,46 +22,38 @@ from tests.support.queues import (
 )
 from tests.support.slots import subscribe
 
-Another = Callable[[], Connection]
-
 
 @pytest.mark.parametrize("queue", ["q", "nosuch"])
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_ending_what_is_not_registered_returns_0(q: Connection, queue: str) -> None:
+    for call in (
         "unsubscribe(%s, 'nobody')",
         "unregister_consumer(%s, 'nobody')",
         "unregister_subconsumer(%s, 'nobody', 'w')",
         "unsubscribe_subconsumer(%s, 'nobody', 'w')",
         "touch_subconsumer(%s, 'nobody', 'w')",
-    ],
-)
-def test_ending_what_is_not_registered_returns_0(db: Connection, call: str, queue: str) -> None:
-    make_queue(db)
-    assert value(db, f"select pgque.{call}", queue) == 0
+    ):
+        assert value(q, f"select pgque.{call}", queue) == 0
 
 
 @pytest.mark.parametrize("call", ["unregister_subconsumer", "touch_subconsumer"])
-def test_a_subconsumer_that_is_not_registered_returns_0(db: Connection, call: str) -> None:
-    make_queue(db)
-    value(db, "select pgque.register_subconsumer('q', 'shared', 'w')")
-    assert value(db, f"select pgque.{call}('q', 'shared', 'nobody')") == 0
-    assert value(db, f"select pgque.{call}('q', 'shared', 'w')") == 1
+def test_a_subconsumer_that_is_not_registered_returns_0(q: Connection, call: str) -> None:
+    value(q, "select pgque.register_subconsumer('q', 'shared', 'w')")
+    assert value(q, f"select pgque.{call}('q', 'shared', 'nobody')") == 0
+    assert value(q, f"select pgque.{call}('q', 'shared', 'w')") == 1
 
 
-@pytest.mark.parametrize(("queue", "slot"), [("nosuch", 0), ("q", 1), ("q", 7)])
-def test_a_slot_that_is_not_subscribed_ends_in_silence(
-    db: Connection, queue: str, slot: int
-) -> None:
+def test_a_slot_that_is_not_subscribed_ends_in_silence(db: Connection) -> None:
     make_queue(db, consumers=())
     subscribe(db, 0, 2)
-    assert value(db, "select pgque.unsubscribe_slot(%s, 'c', %s)::text", queue, slot) == ""
+    for queue, slot in (("nosuch", 0), ("q", 1), ("q", 7)):
+        assert value(db, "select pgque.unsubscribe_slot(%s, 'c', %s)::text", queue, slot) == ""
     assert value(db, "select count(*) from pgque.partition_slot_status where slot = 0") == 1
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_what_is_not_there_has_no_row_and_needs_no_maintenance(q: Connection) -> None:
+    send(q, "a")
+    tick(q)
+    for call in (
         "get_queue_info('nosuch')",
         "get_consumer_info('nosuch')",
         "get_consumer_info('nosuch', 'c')",
@@ -70,62 +62,44 @@ def test_a_slot_that_is_not_subscribed_ends_in_silence(
         "in_flight('nosuch')",
         "receive('q', 'c', null)",
         "receive_coop('q', 'shared', 'w', null)",
-    ],
-)
-def test_what_is_not_there_has_no_row(db: Connection, call: str) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    assert rows(db, f"select * from pgque.{call}") == []
+    ):
+        assert rows(q, f"select * from pgque.{call}") == []
+    value(q, "select event_id from pgque.send_idem('q', 't', 'x'::text, 'k', '1 microsecond')")
+    for call in ("maint_idem", "maint_rotate_tables_step1", "tune_storage", "dlq_purge"):
+        assert value(q, f"select pgque.{call}('nosuch')") == 0
+    assert value(q, "select pgque.maint_idem('q')") == 1
+    assert rows(q, "select * from pgque.dlq_replay_all('nosuch')") == [(0, 0, None)]
+    assert value(q, "select pgque.stop()::text") == ""
 
 
-@pytest.mark.parametrize("call", ["maint_idem", "maint_rotate_tables_step1", "tune_storage"])
-def test_a_queue_that_is_not_there_needs_no_maintenance(db: Connection, call: str) -> None:
-    make_queue(db)
-    value(db, "select event_id from pgque.send_idem('q', 't', 'x'::text, 'k', '1 microsecond')")
-    assert value(db, f"select pgque.{call}('nosuch')") == 0
-    assert value(db, "select pgque.maint_idem('q')") == 1
+def test_dead_letters_without_a_limit_are_all_of_them(q: Connection) -> None:
+    give_up(q, *"abc")
+    assert len(rows(q, "select * from pgque.dlq_inspect('q', null)")) == 3
 
 
-def test_dead_letters_of_no_queue_are_none(db: Connection) -> None:
-    assert value(db, "select pgque.dlq_purge('nosuch')") == 0
-    assert rows(db, "select * from pgque.dlq_replay_all('nosuch')") == [(0, 0, None)]
-
-
-def test_dead_letters_without_a_limit_are_all_of_them(db: Connection) -> None:
-    make_queue(db)
-    give_up(db, *"abc")
-    assert len(rows(db, "select * from pgque.dlq_inspect('q', null)")) == 3
-
-
-def test_an_event_given_up_without_a_reason_has_used_up_its_retries(db: Connection) -> None:
+def test_an_event_is_given_up_once_by_default_for_its_retries(db: Connection) -> None:
     make_queue(db, max_retries="0")
-    send(db, "a")
+    send(db, "a", "b")
     tick(db)
-    nack = "select pgque.nack(m.batch_id, m) from pgque.receive('q', 'c') m"
+    nack = "select pgque.nack(m.batch_id, m) from pgque.receive('q', 'c') m where payload = 'a'"
     assert value(db, nack) == 1
-    assert rows(db, "select dl_reason from pgque.dlq_inspect('q')") == [("max retries exceeded",)]
-
-
-def test_an_event_that_is_a_dead_letter_already_is_given_up_once(db: Connection) -> None:
-    make_queue(db)
-    batch = open_batch(db, "a")
     for reason in ("first", "second"):
-        call = "select pgque.event_dead(%s, 1, %s, now(), null, null, 't', 'a')"
-        assert value(db, call, batch, reason) == 1
-    assert rows(db, "select dl_reason from pgque.dlq_inspect('q')") == [("first",)]
+        call = "select pgque.event_dead(%s, 2, %s, now(), null, null, 't', 'b')"
+        assert value(db, call, next_batch(db), reason) == 1
+    reasons = rows(db, "select ev_data, dl_reason from pgque.dlq_inspect('q')")
+    assert sorted(reasons) == [("a", "max retries exceeded"), ("b", "first")]
 
 
 @pytest.mark.parametrize("at", ["600", "now() + interval '10 minutes'"])
-def test_an_event_that_waits_already_is_not_scheduled_again(db: Connection, at: str) -> None:
-    make_queue(db)
-    batch = open_batch(db, "a", "b")
-    first, second = (event[0] for event in events(db, batch))
-    assert value(db, f"select pgque.event_retry(%s, %s, {at})", batch, first) == 1
-    due = rows(db, "select ev_id, ev_retry_after from pgque.retry_queue")
-    assert value(db, "select pgque.event_retry(%s, %s, 0)", batch, first) == 0
-    assert rows(db, "select ev_id, ev_retry_after from pgque.retry_queue") == due
-    assert value(db, f"select pgque.event_retry(%s, %s, {at})", batch, second) == 1
+def test_an_event_that_waits_already_is_not_scheduled_again(q: Connection, at: str) -> None:
+    batch = open_batch(q, "a", "b")
+    first, second = event_ids(q, batch)
+    waiting = "select ev_id, ev_retry_after from pgque.retry_queue"
+    assert value(q, f"select pgque.event_retry(%s, %s, {at})", batch, first) == 1
+    due = rows(q, waiting)
+    assert value(q, "select pgque.event_retry(%s, %s, 0)", batch, first) == 0
+    assert rows(q, waiting) == due
+    assert value(q, f"select pgque.event_retry(%s, %s, {at})", batch, second) == 1
 
 
 def test_an_event_of_a_subconsumer_is_not_scheduled_again(db: Connection) -> None:
@@ -138,14 +112,11 @@ def test_an_event_of_a_subconsumer_is_not_scheduled_again(db: Connection) -> Non
     assert calls == [1, 0]
 
 
-def test_a_batch_that_is_not_open_is_a_row_of_nulls(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    batch = next_batch(db)
-    assert rows(db, "select queue_name from pgque.get_batch_info(%s)", batch) == [("q",)]
-    finish(db, batch)
-    assert rows(db, "select * from pgque.get_batch_info(%s)", batch) == [(None,) * 9]
+def test_a_batch_that_is_not_open_is_a_row_of_nulls(q: Connection) -> None:
+    batch = open_batch(q, "a")
+    assert rows(q, "select queue_name from pgque.get_batch_info(%s)", batch) == [("q",)]
+    finish(q, batch)
+    assert rows(q, "select * from pgque.get_batch_info(%s)", batch) == [(None,) * 9]
 
 
 def test_events_per_second_are_those_of_the_last_20_ticks(db: Connection) -> None:
@@ -156,60 +127,39 @@ def test_events_per_second_are_those_of_the_last_20_ticks(db: Connection) -> Non
     assert value(db, "select ev_per_sec from pgque.get_queue_info('q')") == 5
 
 
-def test_stopping_where_nothing_is_scheduled_is_no_error(db: Connection) -> None:
-    assert value(db, "select pgque.stop()::text") == ""
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_errors_have_the_words_that_clients_match(q: Connection) -> None:
+    for call, words in (
         ("next_batch('nosuch', 'c')", "queue not found"),
         ("send('nosuch', 'x'::text)", "queue not found"),
         ("next_batch('q', 'nobody')", "not subscriber to queue"),
         ("finish_batch(4711)", "batch not found"),
         ("ack(4711)", "batch not found"),
-    ],
-)
-def test_errors_have_the_words_that_clients_match(db: Connection, call: str, words: str) -> None:
-    make_queue(db)
-    with pytest.raises(psycopg.Error) as caught:
-        value(db, f"select pgque.{call}")
-    assert words in str(caught.value).lower()
+    ):
+        with pytest.raises(psycopg.Error) as caught:
+            value(q, f"select pgque.{call}")
+        assert words in str(caught.value).lower()
+    for call in ("subscribe('q', 'c#0/2')", "subscribe_slot('q', 'c#0', 0, 2)"):
+        with refused("PQ005", "#"):  # the names of slots are no consumers'
+            value(q, f"select pgque.{call}::text")
 
 
-@pytest.mark.parametrize("call", ["force_tick", "force_next_tick"])
 @pytest.mark.parametrize("setting", ["ticker_paused", "external_ticker"])
-def test_no_tick_is_forced_where_none_may_come(db: Connection, call: str, setting: str) -> None:
+def test_no_tick_is_forced_where_none_may_come(db: Connection, setting: str) -> None:
     make_queue(db, **{setting: "true"})
-    with refused("PQ017", "ticks not allowed"):
-        value(db, f"select pgque.{call}('q')")
+    for call in ("force_tick", "force_next_tick"):
+        with refused("PQ017", "ticks not allowed"):
+            value(db, f"select pgque.{call}('q')")
 
 
-@pytest.mark.parametrize("call", ["subscribe('q', 'c#0/2')", "subscribe_slot('q', 'c#0', 0, 2)"])
-def test_names_of_slots_are_no_consumers(db: Connection, call: str) -> None:
-    make_queue(db)
-    with refused("PQ005", "#"):
-        value(db, f"select pgque.{call}::text")
-
-
-def test_an_idempotent_event_has_its_key_in_extra2(db: Connection) -> None:
-    make_queue(db)
-    value(db, "select event_id from pgque.send_idem('q', 't', 'x'::text, 'key-1')")
-    tick(db)
-    assert [event[-3] for event in events(db, next_batch(db))] == ["key-1"]
-
-
-def test_a_queue_is_closed_by_updating_its_row(db: Connection, another: Another) -> None:
-    make_queue(db)
+def test_a_queue_is_closed_by_updating_its_row(q: Connection, another: Another) -> None:
     writer = another()
     send(writer, "before")
-    db.execute("update pgque.queue set queue_disable_insert = true")
+    q.execute("update pgque.queue set queue_disable_insert = true")
     with refused("PQ006", "disable_insert"):
         send(writer, "closed")
-    db.execute("update pgque.queue set queue_disable_insert = false")
+    q.execute("update pgque.queue set queue_disable_insert = false")
     send(writer, "after")
-    tick(db)
-    assert drain(db) == ["before", "after"]
+    assert received(q) == ["before", "after"]
 
 
 @pytest.mark.parametrize(
@@ -234,14 +184,10 @@ def test_replication_sends_into_a_closed_queue(db: Connection, call: str) -> Non
     assert drain(db) == ["x"]
 
 
-def test_a_writer_reads_what_pgq_lets_it_read(db: Connection) -> None:
-    make_queue(db)
-    db.execute("set role pgque_writer")
+def test_a_writer_reads_what_pgq_lets_it_read_and_not_the_keys_of_producers(q: Connection) -> None:
+    q.execute("set role pgque_writer")
     for name in ("queue", "consumer", "subscription", "tick", "retry_queue", "event_template"):
-        assert value(db, f"select count(*) from pgque.{name}") is not None
-
-
-def test_a_reader_does_not_see_the_keys_of_producers(db: Connection) -> None:
-    db.execute("set role pgque_reader")
+        assert value(q, f"select count(*) from pgque.{name}") is not None
+    q.execute("set role pgque_reader")
     with refused("42501", "idem"):
-        value(db, "select count(*) from pgque.idem")
+        value(q, "select count(*) from pgque.idem")

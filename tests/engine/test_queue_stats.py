@@ -3,9 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
-from tests.support.metrics import age_positions, age_ticks, work
+from tests.support.metrics import age_positions, age_ticks
 from tests.support.queues import (
     Connection,
     finish,
@@ -22,19 +20,23 @@ from tests.support.queues import (
 )
 from tests.support.workers import next_of, queue_with_ticks
 
+HOUR = timedelta(hours=1)
+ALMOST = timedelta(minutes=59)
 
-def queue_stats(db: Connection, queue: str = "q") -> dict[str, Any]:
-    cursor = db.execute("select * from pgque.queue_stats() where queue_name = %s", [queue])
+
+def stats(db: Connection, of: str, name: str) -> dict[str, Any]:
+    cursor = db.execute(f"select * from pgque.{of}_stats() where {of}_name = %s".encode(), [name])
     names = [column.name for column in cursor.description or ()]
     (row,) = cursor.fetchall()
     return dict(zip(names, row, strict=True))
+
+
+def queue_stats(db: Connection, queue: str = "q") -> dict[str, Any]:
+    return stats(db, "queue", queue)
 
 
 def consumer_stats(db: Connection, consumer: str = "c") -> dict[str, Any]:
-    cursor = db.execute("select * from pgque.consumer_stats() where consumer_name = %s", [consumer])
-    names = [column.name for column in cursor.description or ()]
-    (row,) = cursor.fetchall()
-    return dict(zip(names, row, strict=True))
+    return stats(db, "consumer", consumer)
 
 
 def stuck(db: Connection, threshold: str = "1 hour") -> list[str]:
@@ -42,274 +44,169 @@ def stuck(db: Connection, threshold: str = "1 hour") -> list[str]:
     return [name for (name,) in found]
 
 
-@pytest.mark.parametrize("call", ["queue_stats()", "consumer_stats()", "stuck_consumers()"])
-def test_an_empty_database_has_no_statistics(db: Connection, call: str) -> None:
-    assert rows(db, f"select * from pgque.{call}") == []
+def test_an_empty_database_has_no_statistics(db: Connection) -> None:
+    for call in ("queue_stats()", "consumer_stats()", "stuck_consumers()"):
+        assert rows(db, f"select * from pgque.{call}") == []
 
 
 class TestQueues:
-    def test_the_columns_are_those_of_pgque(self, db: Connection) -> None:
-        make_queue(db)
-        assert list(queue_stats(db)) == [
-            "queue_name",
-            "queue_id",
-            "depth",
-            "oldest_msg_age",
-            "consumers",
-            "events_per_sec",
-            "cur_table",
-            "rotation_age",
-            "rotation_period",
-            "ticker_paused",
-            "last_tick_time",
-            "last_tick_id",
-            "dlq_count",
-        ]
-
     def test_a_new_queue_without_consumers_is_empty(self, db: Connection) -> None:
         make_queue(db, consumers=())
-        stats = queue_stats(db)
-        assert (stats["depth"], stats["oldest_msg_age"], stats["consumers"]) == (0, None, 0)
-        assert (stats["events_per_sec"], stats["last_tick_id"], stats["dlq_count"]) == (0, 1, 0)
+        found = queue_stats(db)
+        del found["queue_id"], found["rotation_age"], found["last_tick_time"]
+        assert found == {
+            "queue_name": "q",
+            "depth": 0,
+            "oldest_msg_age": None,
+            "consumers": 0,
+            "events_per_sec": 0,
+            "cur_table": 0,
+            "rotation_period": timedelta(hours=2),
+            "ticker_paused": False,
+            "last_tick_id": 1,
+            "dlq_count": 0,
+        }
 
-    def test_the_depth_is_that_of_the_slowest_consumer(self, db: Connection) -> None:
+    def test_the_depth_is_that_of_the_slowest_even_of_a_paused_queue(self, db: Connection) -> None:
         make_queue(db, consumers=("fast", "slow"))
         finish(db, open_batch(db, "a", "b", consumer="fast"))
+        value(db, "select pgque.pause_queue('q')")
         send(db, "not ticked yet")
+        assert (queue_stats(db)["depth"], queue_stats(db)["ticker_paused"]) == (3, True)
+        batch = next_batch(db, consumer="slow")
         assert queue_stats(db)["depth"] == 3
-
-    def test_an_open_batch_is_not_finished(self, db: Connection) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a", "b")
-        before = queue_stats(db)["depth"]
         finish(db, batch)
-        assert (before, queue_stats(db)["depth"]) == (2, 0)
+        assert queue_stats(db)["depth"] == 1
 
     def test_a_subconsumers_open_batch_is_not_finished(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         next_of(db, "w1")
-        stats = queue_stats(db)
-        assert (stats["depth"], stats["consumers"]) == (2, 1)
+        assert (queue_stats(db)["depth"], queue_stats(db)["consumers"]) == (2, 1)
 
-    def test_events_of_a_paused_queue_count(self, db: Connection) -> None:
-        make_queue(db, ticker_paused="true")
-        send(db, "a")
-        stats = queue_stats(db)
-        assert (stats["depth"], stats["ticker_paused"]) == (1, True)
+    def test_the_oldest_message_is_younger_than_idle_ticks_and_ages(self, q: Connection) -> None:
+        tick(q)
+        age_ticks(q, "1 hour")
+        assert queue_stats(q)["oldest_msg_age"] is None
+        tick(q)
+        send(q, "a")
+        tick(q)
+        assert queue_stats(q)["oldest_msg_age"] < timedelta(minutes=1)
+        age_ticks(q, "1 hour")
+        assert HOUR < queue_stats(q)["oldest_msg_age"] < 2 * HOUR
 
-    def test_the_oldest_message_is_younger_than_the_idle_ticks_before_it(
-        self, db: Connection
-    ) -> None:
-        make_queue(db)
-        tick(db)
-        age_ticks(db, "1 hour")
-        tick(db)
-        send(db, "a")
-        tick(db)
-        assert queue_stats(db)["oldest_msg_age"] < timedelta(minutes=1)
+    def test_the_rate_is_that_between_the_last_two_ticks(self, q: Connection) -> None:
+        tick(q)
+        age_ticks(q, "10 s")
+        send(q, *"abcdefghij")
+        tick(q)
+        assert 0.3 < queue_stats(q)["events_per_sec"] <= 1
 
-    def test_the_oldest_message_ages(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        age_ticks(db, "1 hour")
-        assert timedelta(hours=1) < queue_stats(db)["oldest_msg_age"] < timedelta(hours=2)
-
-    def test_without_a_message_nothing_is_old(self, db: Connection) -> None:
-        make_queue(db)
-        age_ticks(db, "1 hour")
-        assert queue_stats(db)["oldest_msg_age"] is None
-
-    def test_the_rate_is_that_between_the_last_two_ticks(self, db: Connection) -> None:
-        make_queue(db)
-        tick(db)
-        age_ticks(db, "10 s")
-        send(db, *"abcdefghij")
-        tick(db)
-        assert 0.3 < queue_stats(db)["events_per_sec"] <= 1
-
-    def test_rotation_shows(self, db: Connection) -> None:
-        make_queue(db)
-        db.execute("update pgque.queue set queue_switch_time = now() - interval '1 day'")
-        before = queue_stats(db)
-        assert rotate(db) == 1
-        after = queue_stats(db)
+    def test_rotation_shows(self, q: Connection) -> None:
+        q.execute("update pgque.queue set queue_switch_time = now() - interval '1 day'")
+        before = queue_stats(q)
+        assert rotate(q) == 1
+        after = queue_stats(q)
         assert (before["cur_table"], after["cur_table"]) == (0, 1)
-        assert after["rotation_age"] < timedelta(hours=1) < before["rotation_age"]
+        assert after["rotation_age"] < HOUR < before["rotation_age"]
 
-    def test_dead_letters_count_by_the_thousand(self, db: Connection) -> None:
-        make_queue(db)
-        make_queue(db, "other")
-        value(db, "select pgque.send_batch('q', array_fill('x'::text, '{5000}'))")
-        batch = open_batch(db, "last")
-        value(
-            db,
-            "select pgque.dead_letter_batch(%s, array(select generate_series(1, 5001)), 'bad')",
-            batch,
-        )
-        assert (queue_stats(db)["dlq_count"], queue_stats(db, "other")["dlq_count"]) == (5001, 0)
+    def test_dead_letters_count_by_the_thousand(self, q: Connection) -> None:
+        make_queue(q, "other")
+        value(q, "select pgque.send_batch('q', array_fill('x'::text, '{5000}'))")
+        ids = "array(select generate_series(1, 5001))"
+        batch = open_batch(q, "last")
+        value(q, f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch)
+        assert (queue_stats(q)["dlq_count"], queue_stats(q, "other")["dlq_count"]) == (5001, 0)
+
+    def test_positions_of_a_queue_whose_ticks_are_gone_are_unknown(self, q: Connection) -> None:
+        assert last_tick(q) == 1
+        q.execute("delete from pgque.tick_log")
+        assert (queue_stats(q)["depth"], queue_stats(q)["last_tick_id"]) == (0, None)
+        assert consumer_stats(q)["lag"] is None
 
 
 class TestConsumers:
-    def test_a_consumer_at_the_last_tick_has_nothing_pending(self, db: Connection) -> None:
-        make_queue(db)
-        finish(db, open_batch(db, "a"))
-        stats = consumer_stats(db)
-        assert (stats["pending_events"], stats["batch_active"], stats["batch_id"]) == (
-            0,
-            False,
-            None,
-        )
+    def batch_of(self, db: Connection) -> tuple[Any, ...]:
+        found = consumer_stats(db)
+        return found["pending_events"], found["batch_active"], found["batch_id"]
 
-    def test_an_open_batch_shows_since_when(self, db: Connection) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a", "b")
-        age_positions(db, "1 hour")
-        stats = consumer_stats(db)
-        assert (stats["pending_events"], stats["batch_active"], stats["batch_id"]) == (
-            2,
-            True,
-            batch,
-        )
-        age = value(db, "select now() - %s", stats["last_batch_start"])
-        assert timedelta(minutes=59) < age < timedelta(hours=2)
+    def test_an_open_batch_shows_since_when(self, q: Connection) -> None:
+        batch = open_batch(q, "a", "b")
+        age_positions(q, "1 hour")
+        assert self.batch_of(q) == (2, True, batch)
+        age = value(q, "select now() - %s", consumer_stats(q)["last_batch_start"])
+        assert ALMOST < age < 2 * HOUR
+        finish(q, batch)
+        assert self.batch_of(q) == (0, False, None)
 
-    def test_a_renewed_lease_does_not_make_the_batch_younger(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        ((batch, epoch),) = rows(
-            db, "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '3 hours')"
-        )
-        age_positions(db, "1 hour")
-        value(db, "select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
-        age = value(db, "select now() - %s", consumer_stats(db)["last_batch_start"])
-        assert timedelta(minutes=59) < age
+    def test_a_renewed_lease_does_not_make_the_batch_younger(self, q: Connection) -> None:
+        send(q, "a")
+        tick(q)
+        claim = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '3 hours')"
+        ((batch, epoch),) = rows(q, claim)
+        age_positions(q, "1 hour")
+        value(q, "select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
+        assert value(q, "select now() - %s", consumer_stats(q)["last_batch_start"]) > ALMOST
 
-    def test_the_lag_is_the_age_of_the_consumers_tick(self, db: Connection) -> None:
-        make_queue(db)
-        age_ticks(db, "1 hour")
-        send(db, "a")
-        tick(db)
-        lag = consumer_stats(db)["lag"]
-        assert timedelta(minutes=59) < lag < timedelta(hours=2)
+    def test_the_lag_is_the_age_of_the_consumers_tick(self, q: Connection) -> None:
+        age_ticks(q, "1 hour")
+        send(q, "a")
+        tick(q)
+        assert ALMOST < consumer_stats(q)["lag"] < 2 * HOUR
 
     def test_a_subconsumer_has_its_batch_before_it_and_nothing_else(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b", "c")
         before = consumer_stats(db, "c.w1")
         next_of(db, "w1")
-        after = consumer_stats(db, "c.w1")
         assert (before["lag"], before["pending_events"]) == (None, None)
-        assert (after["pending_events"], consumer_stats(db)["pending_events"]) == (1, 2)
+        pending = [consumer_stats(db, name)["pending_events"] for name in ("c.w1", "c")]
+        assert pending == [1, 2]
 
 
-class TestOpenBatches:
-    def test_without_one_nothing_is_in_flight(self, db: Connection) -> None:
-        make_queue(db, consumers=("c", "d"))
-        assert rows(db, "select * from pgque.in_flight('q')") == []
-
-    def test_each_open_batch_shows_with_its_size_the_oldest_first(self, db: Connection) -> None:
-        make_queue(db, consumers=("c", "d", "idle"))
-        first = open_batch(db, "a", "b", consumer="d")
-        age_positions(db, "1 hour")
-        second = next_batch(db)
-        found = rows(
-            db,
-            "select consumer_name, batch_id, estimated_events, batch_age > '59 minutes'"
-            " from pgque.in_flight('q')",
-        )
-        assert found == [("d", first, 2, True), ("c", second, 2, False)]
-
-    def test_batches_of_other_queues_do_not_show(self, db: Connection) -> None:
-        make_queue(db)
-        make_queue(db, "other")
-        open_batch(db, "a", queue="other")
-        assert rows(db, "select * from pgque.in_flight('q')") == []
-
-    def test_a_queue_is_needed(self, db: Connection) -> None:
-        with refused("PQ005"):
-            rows(db, "select * from pgque.in_flight(null)")
+def test_each_open_batch_of_the_queue_shows_with_its_size_the_oldest_first(db: Connection) -> None:
+    make_queue(db, consumers=("c", "d", "idle"))
+    make_queue(db, "other")
+    open_batch(db, "a", queue="other")
+    columns = "consumer_name, batch_id, estimated_events, batch_age > '59 minutes'"
+    in_flight = f"select {columns} from pgque.in_flight('q')"
+    assert rows(db, in_flight) == []
+    first = open_batch(db, "a", "b", consumer="d")
+    age_positions(db, "1 hour")
+    second = next_batch(db)
+    assert rows(db, in_flight) == [("d", first, 2, True), ("c", second, 2, False)]
+    with refused("PQ005"):
+        rows(db, "select * from pgque.in_flight(null)")
 
 
 class TestStuckConsumers:
-    def test_a_consumer_that_never_came_for_its_ticks_is_stuck(self, db: Connection) -> None:
-        make_queue(db)
-        tick(db)
-        assert stuck(db) == []
-        age_positions(db, "2 hours")
-        assert stuck(db) == ["c"]
+    def test_a_consumer_that_never_came_for_its_ticks_is_stuck(self, q: Connection) -> None:
+        age_ticks(q, "2 hours")
+        age_positions(q, "3 hours")
+        assert stuck(q) == []  # nothing to do
+        tick(q)
+        columns = "queue_name, consumer_name, lag, now() - last_active"
+        ((*names, lag, silence),) = rows(q, f"select {columns} from pgque.stuck_consumers()")
+        assert names == ["q", "c"]
+        assert 2 * HOUR <= lag < 3 * HOUR <= silence
+        assert (stuck(q, "170 minutes"), stuck(q, "190 minutes")) == (["c"], [])
+        for threshold in (None, "-1 s"):
+            with refused("PQ005"):
+                rows(q, "select * from pgque.stuck_consumers(%s::interval)", threshold)
 
-    def test_the_columns_say_how_far_behind_and_since_when(self, db: Connection) -> None:
-        make_queue(db)
-        age_ticks(db, "2 hours")
-        age_positions(db, "3 hours")
-        tick(db)
-        ((queue, consumer, lag, silence),) = rows(
-            db,
-            "select queue_name, consumer_name, lag, now() - last_active"
-            " from pgque.stuck_consumers()",
-        )
-        assert (queue, consumer) == ("q", "c")
-        assert timedelta(hours=2) <= lag < timedelta(hours=3) <= silence
+    def test_a_batch_open_for_too_long_is_even_if_its_worker_is_alive(self, q: Connection) -> None:
+        send(q, "a")
+        tick(q)
+        claim = "select batch_id from pgque.claim_batch('q', 'c', %s, '1 hour')"
+        value(q, claim, "me")
+        age_positions(q, "2 hours")
+        value(q, claim, "you")
+        assert stuck(q) == ["c"]
 
-    def test_a_consumer_with_nothing_to_do_is_not(self, db: Connection) -> None:
-        make_queue(db)
-        age_ticks(db, "2 hours")
-        age_positions(db, "2 hours")
-        assert stuck(db) == []
-
-    def test_a_batch_that_is_open_for_too_long_is_even_if_its_worker_is_alive(
-        self, db: Connection
-    ) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        value(db, "select batch_id from pgque.claim_batch('q', 'c', 'me', '1 hour')")
-        age_positions(db, "2 hours")
-        value(db, "select batch_id from pgque.claim_batch('q', 'c', 'you', '1 hour')")
-        assert stuck(db) == ["c"]
-
-    def test_an_idle_subconsumer_is_not(self, db: Connection) -> None:
+    def test_a_subconsumer_that_died_with_a_batch_is_no_idle_one(self, db: Connection) -> None:
         queue_with_ticks(db)
         age_positions(db, "2 hours")
         assert stuck(db) == []
-
-    def test_a_subconsumer_that_died_with_a_batch_is(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
+        send(db, "a")
+        tick(db)
         next_of(db, "w1")
         age_positions(db, "2 hours")
         assert stuck(db) == ["c.w1"]
-
-    def test_the_threshold_counts(self, db: Connection) -> None:
-        make_queue(db)
-        tick(db)
-        age_positions(db, "10 minutes")
-        assert (stuck(db, "5 minutes"), stuck(db, "15 minutes")) == (["c"], [])
-
-    @pytest.mark.parametrize("threshold", [None, "-1 s"])
-    def test_a_threshold_that_is_none_is_refused(
-        self, db: Connection, threshold: str | None
-    ) -> None:
-        with refused("PQ005"):
-            rows(db, "select * from pgque.stuck_consumers(%s::interval)", threshold)
-
-
-def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> None:
-    queue, consumer = "q'\"\\ {} %s été", "c'\"\\ 世界"
-    make_queue(db, queue, consumers=(consumer,))
-    work(db, queue, consumer)
-    assert queue_stats(db, queue)["dlq_count"] == 2
-    assert consumer_stats(db, consumer)["queue_name"] == queue
-    open_batch(db, "a", queue=queue, consumer=consumer)
-    assert rows(db, "select consumer_name from pgque.in_flight(%s)", queue) == [(consumer,)]
-    age_positions(db, "2 hours")
-    assert stuck(db) == [consumer]
-
-
-def test_positions_of_a_queue_whose_ticks_are_gone_are_unknown(db: Connection) -> None:
-    make_queue(db)
-    last = last_tick(db)
-    db.execute("delete from pgque.tick_log")
-    stats = queue_stats(db)
-    assert last == 1 and (stats["depth"], stats["last_tick_id"]) == (0, None)
-    assert consumer_stats(db)["lag"] is None

@@ -1,220 +1,275 @@
-"""Creating, configuring and dropping queues."""
+"""Creating, configuring, pausing and dropping queues."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from tests.support.queues import (
+    Blocked,
     Connection,
-    drain,
+    event_ids,
     make_queue,
     open_batch,
     queue_id,
+    received,
     refused,
     rotate,
     rows,
     send,
-    tick,
     value,
-    wait_until_blocked,
 )
 
-STRANGE_NAMES = [
-    "événements ☃ 列",
-    "it's",
-    'say "hi"',
-    "a;drop schema pgque",
-    "dotted.name.here",
-    "%s %I %L",
-    "$1 $fn$ $body$",
-    "back\\slash",
-    " ",
-    "UPPER lower",
-    "x" * 57,
-    "é" * 28,
+CREATE = "select pgque.create_queue('q', %s::jsonb)"
+CREATE_AGAIN = "select pgque.create_queue('q')"
+DROP = "select pgque.drop_queue('q')"
+DIFFERENT = "select * from pgque.different_options('q', %s::jsonb)"
+EVERY_OPTION = [
+    "disable_insert",
+    "external_ticker",
+    "max_retries",
+    "retention",
+    "rotation_period",
+    "ticker_idle_period",
+    "ticker_max_count",
+    "ticker_max_lag",
+    "ticker_paused",
 ]
 
 
-@pytest.mark.parametrize("name", STRANGE_NAMES)
-def test_a_queue_of_any_name_carries_events(db: Connection, name: str) -> None:
+def setting(db: Connection, name: str) -> Any:
+    return value(db, f"select queue_{name}::text from pgque.queue where queue_name = 'q'")
+
+
+@pytest.mark.parametrize("name", ["it's %I ☃", " ", "UPPER lower", "x" * 57, "é" * 28])
+def test_a_queue_of_any_name_works_rotates_and_is_dropped(db: Connection, name: str) -> None:
     make_queue(db, name)
     send(db, "hello", queue=name)
-    tick(db, name)
-    assert drain(db, name) == ["hello"]
-
-
-@pytest.mark.parametrize("name", STRANGE_NAMES)
-def test_a_queue_of_any_name_rotates_and_is_dropped(db: Connection, name: str) -> None:
-    make_queue(db, name)
-    send(db, "a", queue=name)
-    rotated = rotate(db, name)
+    assert received(db, name) == ["hello"]
+    assert rotate(db, name) == 1
     value(db, "select pgque.drop_queue(%s, true)", name)
-    assert (rotated, rows(db, "select queue_name from pgque.queue")) == (1, [])
+    assert rows(db, "select queue_name from pgque.queue") == []
 
 
 @pytest.mark.parametrize("name", ["", "x" * 58, "é" * 29, None])
 def test_a_name_without_or_with_too_many_bytes_is_refused(db: Connection, name: str | None) -> None:
     with refused("PQ005", "queue name"):
         value(db, "select pgque.create_queue(%s)", name)
+    with refused("PQ005", "name"):
+        value(db, "select pgque.create_queue(%s, '{}'::jsonb)", name)
 
 
-def test_creating_a_queue_again_changes_nothing(db: Connection) -> None:
-    make_queue(db)
-    send(db, "kept")
-    assert value(db, "select pgque.create_queue('q')") == 0
-    tick(db)
-    assert drain(db) == ["kept"]
-
-
-def test_creating_a_queue_at_once_makes_one(
-    db: Connection, another: Callable[[], Connection], background: ThreadPoolExecutor
-) -> None:
-    second = another()
-    with db.transaction():
-        first_answer = value(db, "select pgque.create_queue('q')")
-        answer = background.submit(value, second, "select pgque.create_queue('q')")
-        wait_until_blocked(another(), second)
+def test_creating_a_queue_again_changes_nothing(q: Connection, blocked: Blocked) -> None:
+    send(q, "kept")
+    assert value(q, CREATE_AGAIN) == 0
+    assert received(q) == ["kept"]
+    value(q, "select pgque.drop_queue('q', true)")
+    with q.transaction():
+        first_answer = value(q, CREATE_AGAIN)
+        answer = blocked(value, CREATE_AGAIN)
     assert (first_answer, answer.result()) == (1, 0)
 
 
-def test_dropping_a_queue_leaves_none_of_its_objects(db: Connection) -> None:
-    make_queue(db)
-    number = queue_id(db)
-    value(db, "select pgque.drop_queue('q', true)")
-    value(db, "select pgque.maint()")
-    assert rows(db, "select relname from pg_class where relname ~ %s", f"^event_{number}") == []
-    assert rows(db, "select proname from pg_proc where proname ~ %s", f"^event_{number}") == []
+class TestDropping:
+    def test_leaves_none_of_its_objects_and_those_of_others_alone(self, q: Connection) -> None:
+        make_queue(q, "other")
+        send(q, "kept", queue="other")
+        name = f"^event_{queue_id(q)}"
+        batch = open_batch(q, "again", "never")
+        first, second = event_ids(q, batch)
+        value(q, "select pgque.nack_batch(%s, %s)", batch, [first])
+        value(q, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [second])
+        value(q, "select pgque.drop_queue('q', true)")
+        value(q, "select pgque.maint()")
+        assert rows(q, "select ev_id from pgque.retry_queue") == []
+        assert rows(q, "select ev_id from pgque.dead_letter") == []
+        assert rows(q, "select relname from pg_class where relname ~ %s", name) == []
+        assert rows(q, "select proname from pg_proc where proname ~ %s", name) == []
+        assert received(q, "other") == ["kept"]
+        make_queue(q)
+        send(q, "new")
+        assert received(q) == ["new"]
+
+    def test_needs_force_while_there_are_consumers(self, db: Connection) -> None:
+        make_queue(db, consumers=("reports",))
+        with refused("PQ007", "reports"):
+            value(db, DROP)
+        value(db, "select pgque.unregister_consumer('q', 'reports')")
+        assert value(db, DROP) == 1
+        with refused("PQ001", '"q"'):
+            value(db, DROP)
+
+    def test_tells_the_slower_of_two_that_it_is_gone(
+        self, db: Connection, blocked: Blocked
+    ) -> None:
+        make_queue(db, consumers=())
+        with db.transaction():
+            value(db, DROP)
+            drop = blocked(value, DROP)
+        with refused("PQ001"):
+            drop.result()
 
 
-def test_dropping_a_queue_takes_its_retries_and_dead_letters(db: Connection) -> None:
-    make_queue(db)
-    first, second = send(db, "again", "never")
-    tick(db)
-    batch = value(db, "select pgque.next_batch('q', 'c')")
-    value(db, "select pgque.nack_batch(%s, %s)", batch, [first])
-    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [second])
-    value(db, "select pgque.drop_queue('q', true)")
-    left = rows(db, "select ev_id from pgque.retry_queue union select ev_id from pgque.dead_letter")
-    assert left == []
+class TestParameters:
+    @pytest.mark.parametrize(
+        ("parameter", "given", "stored"),
+        [
+            ("ticker_max_count", "7", "7"),
+            ("ticker_max_count", None, "500"),
+            ("ticker_max_lag", "2 minutes", "00:02:00"),
+            ("ticker_idle_period", "0", "00:00:00"),
+            ("rotation_period", "1 day", "1 day"),
+            ("retention", "7 days", "7 days"),
+            ("max_retries", "0", "0"),
+            ("disable_insert", "on", "true"),
+            ("external_ticker", "yes", "true"),
+            ("ticker_paused", "1", "true"),
+        ],
+    )
+    def test_is_stored(
+        self, db: Connection, parameter: str, given: str | None, stored: str
+    ) -> None:
+        make_queue(db, ticker_max_count="8")
+        value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, given)
+        assert setting(db, parameter) == stored
+
+    def test_what_is_no_parameter_or_value_is_refused_by_name(self, q: Connection) -> None:
+        config = "select pgque.set_queue_config('q', %s, %s)"
+        for parameter, given in (
+            ("ticker_max_count", "many"),
+            ("ticker_max_count", "0"),
+            ("ticker_max_count", "99999999999"),
+            ("ticker_max_lag", "-1 second"),
+            ("rotation_period", "0"),
+            ("max_retries", "-1"),
+            ("disable_insert", "perhaps"),
+        ):
+            with refused("PQ005", parameter, given):
+                value(q, config, parameter, given)
+        for parameter in ("nosuch", "name", "id", "cur_table", "", None):
+            with refused("PQ005", "Parameters are"):
+                value(q, config, parameter, "1")
 
 
-def test_a_queue_with_consumers_is_dropped_only_by_force(db: Connection) -> None:
-    make_queue(db, consumers=("reports",))
-    with refused("PQ007", "reports"):
-        value(db, "select pgque.drop_queue('q')")
+class TestOptions:
+    """JSON that a queue is created with."""
+
+    def test_a_queue_takes_all_that_it_is_given(self, db: Connection) -> None:
+        options = """{"rotation_period": "4 hours", "ticker_max_count": 1000,
+            "ticker_max_lag": "5 seconds", "max_retries": "10", "disable_insert": "on"}"""
+        assert value(db, CREATE, options) == 1
+        names = ("rotation_period", "ticker_max_count", "ticker_max_lag", "max_retries")
+        assert [setting(db, name) for name in names] == ["04:00:00", "1000", "00:00:05", "10"]
+        with refused("PQ006", '"q"'):
+            send(db, "x")
+
+    def test_without_options_it_is_like_any_other(self, db: Connection) -> None:
+        value(db, CREATE, "{}")
+        value(db, "select pgque.create_queue('plain')")
+        without_names = "to_jsonb(queue) - '{queue_id,queue_name,queue_switch_time}'::text[]"
+        ((one,), (two,)) = rows(db, f"select {without_names} from pgque.queue order by queue_id")
+        assert {k for k in one if one[k] != two[k]} <= {
+            "queue_data_pfx",
+            "queue_event_seq",
+            "queue_seq",
+            "queue_switch_step1",
+            "queue_switch_step2",
+        }
+
+    def test_a_queue_that_exists_takes_them_too_and_keeps_the_others(self, db: Connection) -> None:
+        value(db, CREATE, '{"max_retries": 3, "ticker_max_count": 7}')
+        assert value(db, CREATE, '{"max_retries": 4}') == 0
+        assert [setting(db, "max_retries"), setting(db, "ticker_max_count")] == ["4", "7"]
+        value(db, CREATE, '{"ticker_max_count": null}')  # null resets
+        assert setting(db, "ticker_max_count") == "500"
+
+    @pytest.mark.parametrize(
+        ("name", "given"),
+        [
+            *((name, "1") for name in ("nosuch", "queue_max_retries", "", "queue_id")),
+            ("Max_Retries", "1"),
+            ("ticker_max_count", '"many"'),
+            ("ticker_max_count", "-1"),
+            ("ticker_max_count", "1.5"),
+            ("ticker_max_count", "true"),
+            ("ticker_max_count", "99999999999"),
+            ("max_retries", "[3]"),
+            ("rotation_period", "2"),
+            ("rotation_period", '"soon"'),
+            ("rotation_period", '"-1 hour"'),
+            ("rotation_period", '{"hours": 2}'),
+            ("ticker_max_lag", "false"),
+            ("ticker_paused", "1"),
+            ("ticker_paused", '"maybe"'),
+        ],
+    )
+    def test_a_bad_one_is_named_and_nothing_is_half_done(
+        self, db: Connection, name: str, given: str
+    ) -> None:
+        value(db, CREATE, '{"disable_insert": false}')
+        options = f'{{"disable_insert": true, "{name}": {given}}}'
+        for sql in (CREATE, CREATE.replace("'q'", "'new'"), DIFFERENT):
+            if sql == DIFFERENT and "-1" in given:
+                continue  # it compares, and knows no ranges
+            words = [f'"{name}"' if given == "1" and name != "ticker_paused" else name]
+            with refused("PQ005", *words, given.strip('"'), *EVERY_OPTION):
+                rows(db, sql, options)
+        found = rows(db, "select queue_name, queue_disable_insert from pgque.queue")
+        assert found == [("q", False)]
+
+    @pytest.mark.parametrize("options", [None, "[]", '"max_retries"', "1", "null"])
+    def test_what_is_no_object_is_refused(self, q: Connection, options: str | None) -> None:
+        for sql in (CREATE, DIFFERENT):
+            with refused("PQ005", "no JSON object", '"q"', *EVERY_OPTION):
+                rows(q, sql, options)
+
+    def test_differences_show_both_values_whatever_their_spelling(self, db: Connection) -> None:
+        with refused("PQ001", '"q"'):
+            rows(db, DIFFERENT, "{}")
+        given = """{"ticker_max_lag": "7 seconds", "max_retries": "09", "event_ttl": "1 day",
+            "ticker_paused": true, "ticker_max_count": 7}"""
+        value(db, CREATE, given)
+        same = '{"ticker_max_lag": "00:00:07", "max_retries": 9, "event_ttl": "24 hours"}'
+        assert rows(db, DIFFERENT, same) == []
+        wanted = '{"max_retries": 3, "ticker_paused": false, "ticker_max_count": 7}'
+        assert rows(db, DIFFERENT, wanted) == [
+            ("max_retries", "9", "3"),
+            ("ticker_paused", "true", "false"),
+        ]
+        # Null stands for the default.
+        wanted = """{"max_retries": null, "event_ttl": null, "ticker_max_count": null,
+            "rotation_period": null}"""
+        assert rows(db, DIFFERENT, wanted) == [
+            ("event_ttl", "1 day", None),
+            ("max_retries", "9", None),
+            ("ticker_max_count", "7", "500"),
+        ]
 
 
-def test_a_queue_without_consumers_is_dropped(db: Connection) -> None:
-    make_queue(db, consumers=())
-    assert value(db, "select pgque.drop_queue('q')") == 1
-
-
-def test_dropping_an_unknown_queue_names_it(db: Connection) -> None:
-    with refused("PQ001", '"nosuch"'):
-        value(db, "select pgque.drop_queue('nosuch')")
-
-
-def test_the_slower_of_two_drops_is_told_that_the_queue_is_gone(
-    db: Connection, another: Callable[[], Connection], background: ThreadPoolExecutor
-) -> None:
-    make_queue(db, consumers=())
-    second = another()
-    with db.transaction():
-        value(db, "select pgque.drop_queue('q')")
-        drop = background.submit(value, second, "select pgque.drop_queue('q')")
-        wait_until_blocked(another(), second)
-    with refused("PQ001"):
-        drop.result()
-
-
-def test_a_new_queue_of_a_dropped_name_starts_empty(db: Connection) -> None:
-    make_queue(db)
-    open_batch(db, "old")
-    value(db, "select pgque.drop_queue('q', true)")
-    make_queue(db)
-    send(db, "new")
-    tick(db)
-    assert drain(db) == ["new"]
-
-
-def test_dropping_a_queue_leaves_the_others_alone(db: Connection) -> None:
-    make_queue(db, "doomed")
-    make_queue(db, "other")
-    send(db, "kept", queue="other")
-    value(db, "select pgque.drop_queue('doomed', true)")
-    tick(db, "other")
-    assert drain(db, "other") == ["kept"]
-
-
-@pytest.mark.parametrize(
-    ("parameter", "setting", "stored"),
-    [
-        ("ticker_max_count", "7", "7"),
-        ("ticker_max_lag", "2 minutes", "00:02:00"),
-        ("ticker_idle_period", "0", "00:00:00"),
-        ("rotation_period", "1 day", "1 day"),
-        ("retention", "7 days", "7 days"),
-        ("max_retries", "0", "0"),
-        ("disable_insert", "on", "true"),
-        ("external_ticker", "yes", "true"),
-        ("ticker_paused", "1", "true"),
-    ],
-)
-def test_a_parameter_is_stored(db: Connection, parameter: str, setting: str, stored: str) -> None:
-    make_queue(db, **{parameter: setting})
-    assert value(db, f"select queue_{parameter}::text from pgque.queue") == stored
-
-
-def test_null_resets_a_parameter_to_its_default(db: Connection) -> None:
-    make_queue(db, ticker_max_count="7")
-    value(db, "select pgque.set_queue_config('q', 'ticker_max_count', null)")
-    assert value(db, "select queue_ticker_max_count from pgque.queue") == 500
-
-
-@pytest.mark.parametrize(
-    ("parameter", "setting"),
-    [
-        ("ticker_max_count", "many"),
-        ("ticker_max_count", "0"),
-        ("ticker_max_count", "99999999999"),
-        ("ticker_max_lag", "-1 second"),
-        ("rotation_period", "0"),
-        ("max_retries", "-1"),
-        ("disable_insert", "perhaps"),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(
-    db: Connection, parameter: str, setting: str
-) -> None:
-    make_queue(db)
-    with refused("PQ005", parameter, setting):
-        value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, setting)
-
-
-@pytest.mark.parametrize("parameter", ["nosuch", "name", "id", "cur_table", "", None])
-def test_what_is_no_parameter_cannot_be_set(db: Connection, parameter: str | None) -> None:
-    make_queue(db)
-    with refused("PQ005", "Parameters are"):
-        value(db, "select pgque.set_queue_config('q', %s, '1')", parameter)
+def test_a_paused_queue_takes_events_and_passes_them_on_when_resumed(q: Connection) -> None:
+    for _ in range(2):
+        value(q, "select pgque.pause_queue('q')::text")
+        assert setting(q, "ticker_paused") == "true"
+    send(q, "x")
+    assert value(q, "select pgque.ticker()") == 0
+    for _ in range(2):
+        value(q, "select pgque.resume_queue('q')::text")
+        assert setting(q, "ticker_paused") == "false"
+    assert received(q) == ["x"]
+    for call in ("pause_queue", "resume_queue"):
+        with refused("PQ001", '"nosuch"'):
+            rows(q, f"select pgque.{call}('nosuch')")
 
 
 def test_hundreds_of_queues_and_consumers_are_looked_up_by_index(db: Connection) -> None:
     """The planner scans tables of few pages, so every send and poll would read all their rows."""
     db.execute("set session_replication_role = replica")  # rows alone, without what they refer to
-    db.execute(
-        "insert into pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_seq)"
-        " select nr, 'q' || nr, 'pgque.event_' || nr, 'pgque.batch_id_seq', 'pgque.batch_id_seq'"
-        " from generate_series(1, 200) nr"
-    )
-    db.execute(
-        "insert into pgque.consumer (co_id, co_name)"
-        " select nr, 'c' || nr from generate_series(1, 200) nr"
-    )
-    db.execute(
-        "insert into pgque.subscription_base (sub_queue, sub_consumer)"
-        " select nr, nr from generate_series(1, 200) nr"
-    )
+    for row in (
+        "queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_seq)"
+        " select nr, 'q' || nr, 'pgque.event_' || nr, 'pgque.batch_id_seq', 'pgque.batch_id_seq'",
+        "consumer (co_id, co_name) select nr, 'c' || nr",
+        "subscription_base (sub_queue, sub_consumer) select nr, nr",
+    ):
+        db.execute(f"insert into pgque.{row} from generate_series(1, 200) nr".encode())
     db.execute("analyze pgque.queue, pgque.consumer, pgque.subscription_base")
     plan = rows(
         db,

@@ -1,11 +1,10 @@
 """Registering consumers: where they start, what they keep, what their end takes away."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from tests.support.queues import (
+    Another,
+    Blocked,
     Connection,
     bloat_ticks,
     compact_positions,
@@ -16,20 +15,27 @@ from tests.support.queues import (
     next_batch,
     open_batch,
     payloads,
+    received,
     refused,
     rotate,
     rows,
     send,
     tick,
     value,
-    wait_until_blocked,
 )
 
-Another = Callable[[], Connection]
+FIRST = "select queue_first_tick from pgque.queue"
 
 
-def register(db: Connection, consumer: str | None = "c", queue: str | None = "q") -> int:
-    done: int = value(db, "select pgque.register_consumer(%s, %s)", queue, consumer)
+@pytest.fixture
+def bare(db: Connection) -> Connection:
+    """A queue without consumers."""
+    make_queue(db, consumers=())
+    return db
+
+
+def register(db: Connection, consumer: str | None = "c") -> int:
+    done: int = value(db, "select pgque.register_consumer('q', %s)", consumer)
     return done
 
 
@@ -38,143 +44,101 @@ def register_at(db: Connection, tick_id: int, consumer: str = "c") -> int:
     return done
 
 
-def test_a_new_consumer_gets_what_is_not_yet_ticked(db: Connection) -> None:
-    make_queue(db, consumers=())
-    send(db, "before the tick")
-    tick(db)
-    send(db, "after the tick")
-    register(db)
-    tick(db)
-    assert drain(db) == ["after the tick"]
+def test_a_new_consumer_gets_what_is_not_ticked_and_keeps_its_place(bare: Connection) -> None:
+    send(bare, "before the tick")
+    tick(bare)
+    send(bare, "after the tick")
+    assert register(bare) == 1
+    tick(bare)
+    assert register(bare) == 0
+    assert drain(bare) == ["after the tick"]
+    send(bare, "old")
+    tick(bare)
+    value(bare, "select pgque.unregister_consumer('q', 'c')")
+    register(bare)
+    send(bare, "new")
+    assert received(bare) == ["new"]
 
 
-def test_registering_again_keeps_the_position(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    assert (register(db), drain(db)) == (0, ["a"])
-
-
-def test_registering_at_once_makes_one_registration(
-    db: Connection, another: Another, background: ThreadPoolExecutor
-) -> None:
-    make_queue(db, consumers=())
-    second = another()
-    with db.transaction():
-        first_answer = register(db)
-        answer = background.submit(register, second)
-        wait_until_blocked(another(), second)
+def test_registering_at_once_makes_one_registration(bare: Connection, blocked: Blocked) -> None:
+    with bare.transaction():
+        first_answer = register(bare)
+        answer = blocked(register)
     assert (first_answer, answer.result()) == (1, 0)
 
 
-def test_a_consumer_can_start_at_an_earlier_tick(db: Connection) -> None:
-    make_queue(db, consumers=())
-    start = last_tick(db)
-    send(db, "a")
-    tick(db)
-    register_at(db, start)
-    assert drain(db) == ["a"]
+def test_a_consumer_can_start_at_an_earlier_tick_and_read_again(bare: Connection) -> None:
+    start = last_tick(bare)
+    send(bare, "a")
+    tick(bare)
+    for _ in range(2):
+        register_at(bare, start)
+        assert drain(bare) == ["a"]
 
 
-def test_a_consumer_can_be_moved_back_to_read_again(db: Connection) -> None:
-    make_queue(db)
-    start = last_tick(db)
-    send(db, "a")
-    tick(db)
-    first = drain(db)
-    register_at(db, start)
-    assert (first, drain(db)) == (["a"], ["a"])
-
-
-def test_moving_a_consumer_takes_its_open_batch_back(db: Connection) -> None:
-    make_queue(db)
-    batch = open_batch(db, "a")
-    register_at(db, last_tick(db))
+def test_moving_a_consumer_takes_its_open_batch_back_unless_it_is_leased(q: Connection) -> None:
+    batch = open_batch(q, "a")
+    register_at(q, last_tick(q) - 1)
     with refused("PQ003"):
-        payloads(db, batch)
-
-
-def test_a_consumer_with_a_live_lease_is_not_moved(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    value(db, "select batch_id from pgque.claim_batch('q', 'c', 'holder')")
+        payloads(q, batch)
+    value(q, "select batch_id from pgque.claim_batch('q', 'c', 'holder')")
     with refused("PQ004", '"holder"'):
-        register_at(db, last_tick(db))
+        register_at(q, last_tick(q))
 
 
-@pytest.mark.parametrize("number", [0, 2, 4711])
-def test_a_tick_that_is_not_there_is_refused(db: Connection, number: int) -> None:
-    make_queue(db, consumers=())
-    with refused("PQ005", f"tick {number}"):
-        register_at(db, number)
-
-
-def test_a_tick_whose_events_were_rotated_away_is_refused(db: Connection) -> None:
-    make_queue(db, consumers=())
-    start = last_tick(db)
-    send(db, "gone")
-    tick(db)
+def test_a_tick_that_is_not_there_or_rotated_away_is_refused(bare: Connection) -> None:
+    start = last_tick(bare)
+    for number in (0, 2, 4711):
+        with refused("PQ005", f"tick {number}"):
+            register_at(bare, number)
+    send(bare, "gone")
+    tick(bare)
     for _ in range(3):
-        rotate(db)
-    first = value(db, "select queue_first_tick from pgque.queue")
-    with refused("PQ005", f"tick {start}", f"Ticks {first} to {last_tick(db)} are retained"):
-        register_at(db, start)
+        rotate(bare)
+    first = value(bare, FIRST)
+    with refused("PQ005", f"tick {start}", f"Ticks {first} to {last_tick(bare)} are retained"):
+        register_at(bare, start)
 
 
-def test_the_first_tick_whose_events_are_kept_gives_them_all(db: Connection) -> None:
-    make_queue(db, consumers=())
-    tick(db)
-    rotate(db)
-    first = value(db, "select queue_first_tick from pgque.queue")
-    send(db, "a")
-    tick(db)
-    rotate(db)
-    rotated_on = value(db, "select queue_first_tick from pgque.queue")
-    register_at(db, rotated_on)
-    send(db, "b")
-    tick(db)
-    assert (first < rotated_on, drain(db)) == (True, ["b"])
+def test_the_first_tick_whose_events_are_kept_gives_them_all(bare: Connection) -> None:
+    tick(bare)
+    rotate(bare)
+    first = value(bare, FIRST)
+    send(bare, "a")
+    tick(bare)
+    rotate(bare)
+    rotated_on = value(bare, FIRST)
+    register_at(bare, rotated_on)
+    send(bare, "b")
+    assert (first < rotated_on, received(bare)) == (True, ["b"])
 
 
-def test_rotation_waits_for_a_registration_that_is_not_committed(
-    db: Connection, another: Another
+def test_rotation_and_compaction_wait_for_an_open_registration(
+    bare: Connection, another: Another
 ) -> None:
-    make_queue(db, consumers=(), rotation_period="1 microsecond")
-    start = last_tick(db)
-    send(db, "a")
-    tick(db)
+    value(bare, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+    step1 = "select pgque.maint_rotate_tables_step1('q')"
+    start = last_tick(bare)
+    send(bare, "a")
+    tick(bare)
+    bloat_ticks(bare)
     registering = another()
     with registering.transaction():
         register_at(registering, start)
-        held = value(db, "select pgque.maint_rotate_tables_step1('q')")
-    assert (held, value(db, "select pgque.maint_rotate_tables_step1('q')")) == (0, 1)
+        assert value(bare, step1) == 0
+        assert compact_ticks(bare) == 0
+    assert next_batch(bare) == 1
+    assert value(bare, step1) == 1
 
 
-def test_a_registration_whose_queue_is_dropped_meanwhile_is_told_to_start_again(
-    db: Connection, another: Another, background: ThreadPoolExecutor
+def test_a_registration_whose_queue_is_dropped_must_start_again(
+    bare: Connection, blocked: Blocked
 ) -> None:
-    make_queue(db, consumers=())
-    registering = another()
-    with db.transaction():
-        value(db, "select pgque.drop_queue('q')")
-        answer = background.submit(register_at, registering, 1)
-        wait_until_blocked(another(), registering)
+    with bare.transaction():
+        value(bare, "select pgque.drop_queue('q')")
+        answer = blocked(register_at, 1)
     with refused("40001"):
         answer.result()
-
-
-def test_compaction_waits_for_a_registration_that_is_not_committed(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db, consumers=())
-    start = last_tick(db)
-    bloat_ticks(db)
-    registering = another()
-    with registering.transaction():
-        register_at(registering, start)
-        dropped = compact_ticks(db)
-    assert (dropped, next_batch(db)) == (0, 1)
 
 
 def test_unregistering_takes_batch_retries_and_dead_letters(db: Connection) -> None:
@@ -191,76 +155,50 @@ def test_unregistering_takes_batch_retries_and_dead_letters(db: Connection) -> N
     assert rows(db, "select consumer_name from pgque.dlq_summary('q')") == [("other",)]
 
 
-def test_a_consumer_registered_anew_starts_at_the_last_tick(db: Connection) -> None:
-    make_queue(db)
-    send(db, "old")
-    tick(db)
-    value(db, "select pgque.unregister_consumer('q', 'c')")
-    register(db)
-    send(db, "new")
-    tick(db)
-    assert drain(db) == ["new"]
+def test_a_consumer_that_is_gone_holds_no_rotation_back(q: Connection) -> None:
+    send(q, "a")
+    tick(q)
+    value(q, "select pgque.unregister_consumer('q', 'c')")
+    compact_positions(q)
+    assert [rotate(q) for _ in range(4)] == [1] * 4
 
 
-def test_a_consumer_that_is_gone_holds_no_rotation_back(db: Connection) -> None:
-    make_queue(db)
+def test_a_consumer_of_any_name_consumes_but_needs_one(db: Connection) -> None:
+    names = ("it's; drop", 'say "hi"', "ünï ☃", "x" * 1000, " ")
+    make_queue(db, consumers=names)
     send(db, "a")
     tick(db)
-    value(db, "select pgque.unregister_consumer('q', 'c')")
-    compact_positions(db)
-    assert [rotate(db) for _ in range(4)] == [1] * 4
-
-
-@pytest.mark.parametrize("consumer", ["", None])
-def test_a_consumer_without_a_name_is_refused(db: Connection, consumer: str | None) -> None:
-    make_queue(db)
-    with refused("PQ005", "consumer name"):
-        register(db, consumer)
-    with refused("PQ005", "consumer name"):
-        value(db, "select pgque.register_consumer('q', %s, 'latest')", consumer)
-
-
-@pytest.mark.parametrize("consumer", ["it's; drop", 'say "hi"', "ünï ☃", "x" * 1000, " "])
-def test_a_consumer_of_any_name_consumes(db: Connection, consumer: str) -> None:
-    make_queue(db, consumers=(consumer,))
-    send(db, "a")
-    tick(db)
-    assert drain(db, consumer=consumer) == ["a"]
+    assert [drain(db, consumer=name) for name in names] == [["a"]] * 5
+    for name in ("", None):
+        with refused("PQ005", "consumer name"):
+            register(db, name)
+        with refused("PQ005", "consumer name"):
+            value(db, "select pgque.register_consumer('q', %s, 'latest')", name)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        "pgque.next_batch('q', 'nobody')",
-        "pgque.next_batch_custom('q', 'nobody', null, null, null)",
-        "pgque.claim_batch('q', 'nobody', 'me')",
-        "pgque.receive('q', 'nobody')",
-        "pgque.get_lease_info('q', 'nobody')",
+        "next_batch('q', 'nobody')",
+        "next_batch_custom('q', 'nobody', null, null, null)",
+        "claim_batch('q', 'nobody', 'me')",
+        "receive('q', 'nobody')",
+        "get_lease_info('q', 'nobody')",
     ],
 )
-class TestEveryCallThatNamesAConsumer:
-    def test_names_one_that_is_not_registered(self, db: Connection, call: str) -> None:
-        make_queue(db)
-        with refused("PQ002", '"nobody"', '"q"', "register_consumer"):
-            db.execute(f"select * from {call}".encode())
-
-    def test_names_an_unknown_queue(self, db: Connection, call: str) -> None:
-        with refused("PQ001", '"q"', "create_queue"):
-            db.execute(f"select * from {call}".encode())
-
-
-def test_consumer_info_counts_what_waits(db: Connection) -> None:
+def test_unknown_names_are_named_with_what_to_do(db: Connection, call: str) -> None:
+    with refused("PQ001", '"q"', "create_queue"):
+        db.execute(f"select * from pgque.{call}".encode())
     make_queue(db)
-    send(db, "a", "b")
-    tick(db)
-    info = rows(
-        db, "select queue_name, consumer_name, pending_events from pgque.get_consumer_info()"
-    )
-    assert info == [("q", "c", 2)]
+    with refused("PQ002", '"nobody"', '"q"', "register_consumer"):
+        db.execute(f"select * from pgque.{call}".encode())
 
 
-def test_queue_info_counts_what_is_not_ticked(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a", "b", "c")
-    info = rows(db, "select queue_name, ev_new, last_tick_id from pgque.get_queue_info('q')")
-    assert info == [("q", 3, 1)]
+def test_infos_count_what_waits_and_what_is_not_ticked(q: Connection) -> None:
+    send(q, "a", "b")
+    tick(q)
+    send(q, "c", "d", "e")
+    columns = "queue_name, consumer_name, pending_events"
+    assert rows(q, f"select {columns} from pgque.get_consumer_info()") == [("q", "c", 2)]
+    info = rows(q, "select queue_name, ev_new, last_tick_id from pgque.get_queue_info('q')")
+    assert info == [("q", 3, 2)]

@@ -1,13 +1,10 @@
 """Another number of slots: nothing is lost, nothing comes twice, and keys keep their order."""
 
-import threading
-import time
-from collections.abc import Callable
-
 import pytest
 
-from pgque_dagster.client import Client, PartitionedConsumer
-from tests.support.queues import Connection, connect, make_queue, refused, rows, send, tick, value
+from tests.support import slot_batches
+from tests.support.queues import Blocked, Connection, make_queue, refused, rows, send, tick, value
+from tests.support.slot_batches import KEYS, in_order, keys_of, let_go, publish_round, take, taken
 from tests.support.slots import (
     ack,
     claim,
@@ -21,19 +18,12 @@ from tests.support.slots import (
     slot_of,
 )
 
-Another = Callable[[], Connection]
-KEYS = [f"key {number}" for number in range(12)]
-PATIENCE_SECONDS = 120
+BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
 
 
-def repartition(db: Connection, n: int) -> int:
-    carried: int = value(db, "select pgque.repartition('q', 'c', %s)", n)
+def repartition(db: Connection, n: int | None) -> int:
+    carried: int = value(db, "select pgque.repartition('q', 'c', %s::integer)", n)
     return carried
-
-
-def publish_round(db: Connection, number: int) -> None:
-    """One event of each key, in a tick of its own."""
-    publish_keyed(db, *((key, f"{key}: {number}") for key in KEYS))
 
 
 def fail_each(db: Connection) -> None:
@@ -57,18 +47,9 @@ def consume(db: Connection, n: int, most: int = 100) -> list[str]:
     return found
 
 
-def in_order(found: list[str]) -> dict[str, list[int]]:
-    """The numbers of each key, in the order in which they came."""
-    numbers: dict[str, list[int]] = {key: [] for key in KEYS}
-    for text in found:
-        key, number = text.split(": ")
-        numbers[key].append(int(number))
-    return numbers
-
-
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2), (1, 8), (3, 1)])
 @pytest.mark.parametrize("policy", ["skip", "pause"])
-def test_slots_at_different_places_hand_over_what_they_have_not_finished(
+def test_slots_hand_over_what_they_have_not_finished(
     db: Connection, before: int, after: int, policy: str
 ) -> None:
     queue_with_slots(db, before, policy=policy)
@@ -88,14 +69,6 @@ def test_slots_at_different_places_hand_over_what_they_have_not_finished(
     assert in_order(found) == {key: [0, 1, 2, 3, 4, 5] for key in KEYS}
 
 
-def test_a_page_that_is_not_acked_comes_again(db: Connection) -> None:
-    queue_with_slots(db, 2)
-    publish_round(db, 0)
-    receive(db, 0, 2)
-    repartition(db, 3)
-    assert in_order(consume(db, 3)) == {key: [0] for key in KEYS}
-
-
 def test_events_without_a_key_come_once(db: Connection) -> None:
     queue_with_slots(db, 2)
     for number in range(3):
@@ -108,45 +81,29 @@ def test_events_without_a_key_come_once(db: Connection) -> None:
     assert sorted(found) == [f"{kind} {n}" for kind in ("keyed", "plain") for n in range(3)]
 
 
-@pytest.mark.parametrize("policy", ["skip", "pause"])
-@pytest.mark.parametrize("moved", [False, True], ids=["waiting", "already moved"])
-def test_failed_events_come_again_in_the_new_slots(
-    db: Connection, policy: str, moved: bool
-) -> None:
-    queue_with_slots(db, 2, policy=policy)
-    fail_each(db)
-    if moved:
-        value(db, "select pgque.maint_retry_events()")
-    repartition(db, 5)
-    value(db, "select pgque.maint_retry_events()")
-    tick(db)
-    assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
-
-
-def test_dead_letters_are_replayed_to_the_new_slots(db: Connection) -> None:
-    queue_with_slots(db, 2, max_retries="0")
-    fail_each(db)
-    repartition(db, 5)
-    assert rows(db, "select replayed, failed from pgque.dlq_replay_all('q')") == [(len(KEYS), 0)]
-    tick(db)
-    assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
-
-
-@pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
-class TestAnotherConsumerWithAsManySlots:
-    """It gets nothing that failed at this one."""
-
-    @pytest.fixture
-    def slots_of_the_other(self, db: Connection, queue: str, consumer: str) -> None:
-        make_queue(db, consumers=())
-        make_queue(db, "elsewhere", consumers=())
+@pytest.fixture
+def slots_of_another(db: Connection, request: pytest.FixtureRequest) -> None:
+    """Another consumer with as many slots, of the same queue or of another."""
+    make_queue(db, consumers=())
+    make_queue(db, "elsewhere", consumers=())
+    if request.param:
         for slot in range(5):
-            value(db, "select pgque.subscribe_slot(%s, %s, %s, 5)", queue, consumer, slot)
+            value(db, "select pgque.subscribe_slot(%s, %s, %s, 5)", *request.param, slot)
+
+
+@pytest.mark.parametrize(
+    "slots_of_another",
+    [None, ("q", "other"), ("elsewhere", "c")],
+    ids=["alone", "beside another consumer", "beside another queue"],
+    indirect=True,
+)
+class TestWhatFailed:
+    """It comes again to the new slots, and not to another consumer with as many."""
 
     @pytest.mark.parametrize("policy", ["skip", "pause"])
     @pytest.mark.parametrize("moved", [False, True], ids=["waiting", "already moved"])
-    def test_gets_no_retry(
-        self, db: Connection, slots_of_the_other: None, policy: str, moved: bool
+    def test_is_retried(
+        self, db: Connection, slots_of_another: None, policy: str, moved: bool
     ) -> None:
         queue_with_slots(db, 2, policy=policy)
         fail_each(db)
@@ -157,16 +114,17 @@ class TestAnotherConsumerWithAsManySlots:
         tick(db)
         assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
 
-    def test_gets_no_dead_letter(self, db: Connection, slots_of_the_other: None) -> None:
+    def test_is_replayed(self, db: Connection, slots_of_another: None) -> None:
         queue_with_slots(db, 2, max_retries="0")
         fail_each(db)
         repartition(db, 5)
-        value(db, "select pgque.dlq_replay_all('q')")
+        replayed = "select replayed, failed from pgque.dlq_replay_all('q')"
+        assert rows(db, replayed) == [(len(KEYS), 0)]
         tick(db)
         assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
 
 
-@pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
+@BESIDE
 @pytest.mark.parametrize(("policy", "retries"), [("skip", "5"), ("pause", "5"), ("skip", "0")])
 def test_another_consumer_keeps_what_failed_in_its_slots(
     db: Connection, queue: str, consumer: str, policy: str, retries: str
@@ -177,21 +135,16 @@ def test_another_consumer_keeps_what_failed_in_its_slots(
     assert failures(db, queue, consumer) == before != []
 
 
-def test_an_ack_that_is_not_committed_is_waited_for(db: Connection, another: Another) -> None:
+def test_an_ack_that_is_not_committed_is_waited_for(db: Connection, blocked: Blocked) -> None:
     queue_with_slots(db, 1)
     publish_round(db, 0)
-    worker = another()
-    worker.execute("begin")
-    receive(worker, 0, 1)
-    ack(worker, 0, 1)
-    carried: list[int] = []
-    changing = threading.Thread(target=lambda: carried.append(repartition(db, 2)))
-    changing.start()
-    time.sleep(0.2)
-    worker.execute("commit")
-    changing.join(PATIENCE_SECONDS)
+    with db.transaction():
+        receive(db, 0, 1)
+        ack(db, 0, 1)
+        changing = blocked(repartition, 2)
+    assert changing.result() == 0
     tick(db)
-    assert (carried, consume(db, 2)) == ([0], [])
+    assert consume(db, 2) == []
 
 
 def test_a_worker_of_an_earlier_slot_can_do_nothing_more(db: Connection) -> None:
@@ -210,156 +163,141 @@ def test_a_worker_of_an_earlier_slot_can_do_nothing_more(db: Connection) -> None
     assert in_order(consume(db, 2)) == {key: [0] for key in KEYS}
 
 
-def test_the_same_number_changes_nothing(db: Connection) -> None:
-    queue_with_slots(db, 2)
-    publish_round(db, 0)
-    receive(db, 0, 2)
-    assert (repartition(db, 2), ack(db, 0, 2)) == (0, 1)
-
-
-def test_a_rolled_back_change_leaves_the_slots(db: Connection) -> None:
+def test_the_same_number_or_a_rolled_back_one_changes_nothing(db: Connection) -> None:
     queue_with_slots(db, 2)
     publish_round(db, 0)
     page = receive(db, 0, 2)
     with db.transaction(force_rollback=True):
         repartition(db, 3)
+    assert repartition(db, 2) == 0
     assert (receive(db, 0, 2), ack(db, 0, 2)) == (page, 1)
 
 
-@pytest.mark.parametrize("n", [0, 257, None])
-def test_a_number_that_cannot_be_is_refused(db: Connection, n: int | None) -> None:
+def test_what_cannot_be_repartitioned_is_refused(db: Connection) -> None:
     queue_with_slots(db, 2)
-    with refused("PQ005", '"c"'):
-        value(db, "select pgque.repartition('q', 'c', %s::integer)", n)
-
-
-def test_a_consumer_without_slots_is_named(db: Connection) -> None:
-    make_queue(db)
-    with refused("PQ002", '"c"', '"q"'):
-        repartition(db, 2)
+    for n in (0, 257, None):
+        with refused("PQ005", '"c"'):
+            repartition(db, n)
+    for level in ("repeatable read", "serializable"):
+        with refused("PQ013", level), db.transaction():
+            db.execute(f"set transaction isolation level {level}".encode())
+            repartition(db, 3)
+    make_queue(db, "plain")
+    with refused("PQ002", '"c"', '"plain"'):
+        value(db, "select pgque.repartition('plain', 'c', 2)")
     with refused("PQ001", "nosuch"):
         value(db, "select pgque.repartition('nosuch', 'c', 2)")
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_an_old_snapshot_is_refused(db: Connection, level: str) -> None:
-    queue_with_slots(db, 2)
-    with refused("PQ013", level), db.transaction():
-        db.execute(f"set transaction isolation level {level}".encode())
-        repartition(db, 3)
-
-
-def test_nothing_is_left_of_the_earlier_slots(db: Connection) -> None:
+def test_nothing_is_left_of_earlier_slots_and_others_are_left_alone(db: Connection) -> None:
     queue_with_slots(db, 4)
-    publish_round(db, 0)
-    repartition(db, 2)
-    assert rows(
-        db,
-        "select c.co_name from pgque.subscription_base s"
-        " join pgque.consumer c on c.co_id = s.sub_consumer order by 1",
-    ) == [("c#0/2",), ("c#1/2",)]
-
-
-def test_other_consumers_and_queues_are_left_alone(db: Connection) -> None:
-    queue_with_slots(db, 2)
     value(db, "select pgque.register_consumer('q', 'plain')")
     make_queue(db, "other")
     publish_round(db, 0)
     send(db, "elsewhere", queue="other")
     tick(db, "other")
-    repartition(db, 3)
+    repartition(db, 2)
     batch = value(db, "select pgque.next_batch('q', 'plain')")
     assert len(rows(db, "select * from pgque.get_batch_events(%s)", batch)) == len(KEYS)
+    assert rows(
+        db,
+        "select c.co_name from pgque.subscription_base s"
+        " join pgque.consumer c on c.co_id = s.sub_consumer order by 1",
+    ) == [("c",), ("c#0/2",), ("c#1/2",), ("plain",)]
 
 
-def test_events_are_handled_once_and_in_order_while_slots_change_under_load(
-    db: Connection, database_url: str
-) -> None:
-    """Producers, the ticker, maintenance and workers go on; each page is acked with its results."""
-    value(db, "select pgque.create_queue('q')")
-    with Client(database_url) as client:
-        PartitionedConsumer(client, "q", "c", slots=2).subscribe(0)
-    db.execute("create table done (nr bigserial, ev_key text, number integer)")
-    db.execute("update pgque.partition_slot_base set is_subscribed = true")
-    over = threading.Event()
-    failures: list[BaseException] = []
-    rounds = 60
+class TestBatches:
+    """Slots that are read by batches."""
 
-    def forever(step: Callable[[Connection, int], None], until: Callable[[int], bool]) -> None:
-        try:
-            with connect(database_url) as connection:
-                number = 0
-                while not until(number):
-                    step(connection, number)
-                    number += 1
-        except BaseException as error:
-            failures.append(error)
-            over.set()
+    @pytest.fixture
+    def parted(self, db: Connection) -> Connection:
+        """A queue whose consumer c has two slots."""
+        make_queue(db, consumers=())
+        slot_batches.subscribe(db)
+        return db
 
-    def produce(connection: Connection, number: int) -> None:
-        with connection.transaction():
-            send_keyed(connection, *((key, str(number)) for key in KEYS))
+    @pytest.fixture
+    def behind(self, parted: Connection) -> list[str]:
+        """Slot 0 has read nothing, slot 1 all of two rounds; then there are three slots.
 
-    def keep_going(connection: Connection, number: int) -> None:
-        tick(connection)
-        value(connection, "select pgque.maint()")
+        Returns the keys of slot 0, whose events were carried over.
+        """
+        for number in range(2):
+            publish_round(parted, number)
+            slot_batches.finish(parted, taken(parted, 1))
+        keys = keys_of(parted, 0)
+        assert repartition(parted, 3) == 2 * len(keys)
+        return keys
 
-    def work(connection: Connection, number: int) -> None:
-        n = value(connection, "select n from pgque.partition_consumer")
-        slot = number % n
-        try:
-            with connection.transaction():
-                me = f"worker {connection.info.backend_pid}"
-                if claim(connection, slot, me) is None:
-                    return
-                for message in receive(connection, slot, n, me, 7):
-                    connection.execute(
-                        "insert into done (ev_key, number) values (%s, %s)",
-                        [message[6], int(message[3])],
-                    )
-                ack(connection, slot, n, me)
-                value(
-                    connection,
-                    "select pgque.release_slot('q', 'c', %s, %s)",
-                    slot,
-                    me,
-                )
-        except Exception as error:
-            if getattr(error, "sqlstate", None) not in {"PQ002", "PQ005", "PQ012", "40P01"}:
-                raise
+    @pytest.mark.parametrize("most", [None, 2])
+    def test_carried_events_come_first(
+        self, parted: Connection, behind: list[str], most: int | None
+    ) -> None:
+        states = "select is_due from pgque.consumer_states('{q}', '{c}', i_min_count => 1000)"
+        assert (True,) in rows(parted, f"{states} where sub_role = 'slot'")
+        publish_round(parted, 2)
+        assert in_order(slot_batches.drain(parted, 3, most=most)) == {
+            key: [0, 1, 2] if key in behind else [2] for key in KEYS
+        }
 
-    never = over.is_set
-    threads = [
-        threading.Thread(target=forever, args=args)
-        for args in (
-            (produce, lambda number: number == rounds),
-            (keep_going, lambda _: never()),
-            (work, lambda _: never()),
-            (work, lambda _: never()),
-        )
-    ]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    counts = (5, 3, 8, 1, 2)
-    turn = 0
-    while (
-        value(db, "select count(*) from done") < rounds * len(KEYS)
-        and not over.is_set()
-        and time.monotonic() < deadline
-    ):
-        try:
-            repartition(db, counts[turn % len(counts)])
-        except Exception as error:
-            if getattr(error, "sqlstate", None) != "40P01":
-                raise
-        turn += 1
-        time.sleep(0.3)
-    over.set()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
-    handled = {
-        key: [n for (n,) in rows(db, "select number from done where ev_key = %s order by nr", key)]
-        for key in KEYS
-    }
-    assert (failures, handled) == ([], {key: list(range(rounds)) for key in KEYS})
+    def test_a_batch_of_carried_events_is_the_same_until_it_is_over(
+        self, parted: Connection, behind: list[str]
+    ) -> None:
+        slot = slot_of(parted, behind[0], 3)
+        claimed = taken(parted, slot, 3)
+        first = slot_batches.read(parted, claimed)
+        let_go(parted, claimed)
+        publish_round(parted, 2)
+        again = taken(parted, slot, 3, owner="other")
+        assert (again.batch, slot_batches.read(parted, again)) == (claimed.batch, first)
+        plan = "select slice_sql from pgque.batch_read_plan(%s, 1)"
+        ((planned,),) = rows(parted, plan, again.batch)
+        slot_batches.finish(parted, again)
+        with refused("PQ003"):
+            rows(parted, planned)
+
+    def test_carried_events_can_be_given_up(self, parted: Connection, behind: list[str]) -> None:
+        claimed = taken(parted, slot_of(parted, behind[0], 3), 3)
+        expected = len(slot_batches.read(parted, claimed))
+        assert value(parted, "select pgque.give_up_batch(%s, 'x', %s, %s)", *claimed) == expected
+        assert len(slot_batches.drain(parted, 3)) == 2 * len(behind) - expected
+
+    def test_expired_events_are_left_out(self, parted: Connection, behind: list[str]) -> None:
+        value(parted, "select pgque.set_queue_config('q', 'event_ttl', '1 hour')")
+        parted.execute("update pgque.partition_held set ev_time = now() - interval '2 hours'")
+        assert slot_batches.drain(parted, 3) == []
+        assert value(parted, "select count(*) from pgque.partition_held") == 0
+
+    def test_an_open_batch_refuses_another_number(self, parted: Connection) -> None:
+        """Its results may be stored under its id, so its events must not come under another."""
+        publish_round(parted, 0)
+        claimed = taken(parted, 0)
+        let_go(parted, claimed)
+        with refused("PQ016", f'slot 0 of consumer "c" on queue "q" has batch {claimed.batch}'):
+            repartition(parted, 3)
+        slot_batches.finish(parted, taken(parted, 0))
+        repartition(parted, 3)
+
+    def test_a_claim_of_an_earlier_slot_is_refused(self, parted: Connection) -> None:
+        publish_round(parted, 0)
+        claimed = taken(parted, 0)
+        slot_batches.finish(parted, claimed)
+        for n in (3, 2):
+            repartition(parted, n)
+        publish_round(parted, 1)
+        with refused("PQ003", f"batch {claimed.batch}"):
+            take(parted, 0, batch=claimed.batch)
+        with refused("PQ002"):
+            take(parted, 2, 3)
+
+    def test_the_deployment_stays(self, parted: Connection) -> None:
+        enter = "select pgque.enter_deployment('q', 'c', %s)"
+        assert [value(parted, enter, "production") for _ in range(2)] == [1, 0]
+        repartition(parted, 3)
+        with refused("PQ024", "production", "laptop"):
+            value(parted, enter, "laptop")
+        move = "select pgque.move_to_deployment('q', 'c', %s)"
+        assert value(parted, move, "laptop") == "production"
+        assert value(parted, enter, "laptop") == 0
+        states = "select distinct deployment from pgque.consumer_states('{q}', '{c}')"
+        assert rows(parted, states) == [("laptop",)]

@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -14,15 +13,19 @@ from tests.conftest import INSTALL_SQL, administer, new_server
 from tests.support import slots
 from tests.support.debian import DebianPostgres
 from tests.support.queues import (
+    Another,
     Connection,
     compact_ticks,
     connect,
     drain,
     finish,
+    hold_snapshot,
     make_queue,
     next_batch,
     open_batch,
     payloads,
+    queue_id,
+    received,
     refused,
     rotate,
     rows,
@@ -31,8 +34,8 @@ from tests.support.queues import (
     tick,
     value,
 )
+from tests.support.workers import next_of, register
 
-Another = Callable[[], Connection]
 Server = EmbeddedPostgres | DebianPostgres
 _numbers = count(1)
 
@@ -90,25 +93,17 @@ def adopt(db: Connection) -> int:
     return written
 
 
-def nack(db: Connection, batch: int, payload: str, after: str = "0") -> None:
-    sql = """
-    select pgque.nack_batch(%s, array(
-        select ev_id from pgque.get_batch_events(%s) where ev_data = %s), %s::interval)
-    """
-    value(db, sql, batch, batch, payload, after)
+def settle(db: Connection, call: str, batch: int, payload: str) -> None:
+    """Nacks the event with this payload, or gives it up."""
+    sql = "array(select ev_id from pgque.get_batch_events(%s) where ev_data = %s)"
+    value(db, f"select pgque.{call}".format(sql), batch, batch, payload)
 
 
-@contextmanager
-def uncommitted(db: Connection, *texts: str) -> Iterator[None]:
-    with db.transaction(force_rollback=True):
-        send(db, *texts)
-        yield
+NACK = "nack_batch(%s, {}, '0')"
+GIVE_UP = "dead_letter_batch(%s, {}, 'broken')"
 
 
-DUMPS = [(), ("--inserts",), ("--rows-per-insert=2",)]
-
-
-@pytest.mark.parametrize("options", DUMPS)
+@pytest.mark.parametrize("options", [(), ("--inserts",), ("--rows-per-insert=2",)])
 def test_each_consumer_gets_what_it_had_not_finished(
     db: Connection, another: Another, restore: Restore, options: tuple[str, ...]
 ) -> None:
@@ -116,24 +111,19 @@ def test_each_consumer_gets_what_it_had_not_finished(
     send(db, "one", "again")
     tick(db)
     batch = next_batch(db, consumer="fast")
-    nack(db, batch, "again")
+    settle(db, NACK, batch, "again")
     finish(db, batch)
     drain(db, consumer="open")
     rotate(db)
     send(db, "two", "dead")
     tick(db)
     batch = next_batch(db, consumer="fast")
-    value(
-        db,
-        "select pgque.dead_letter_batch(%s, array(select ev_id"
-        " from pgque.get_batch_events(%s) where ev_data = 'dead'), 'broken')",
-        batch,
-        batch,
-    )
+    settle(db, GIVE_UP, batch, "dead")
     finish(db, batch)
     left_open = next_batch(db, consumer="open")
     send(db, "three")
-    with uncommitted(another(), "never"):
+    with (writer := another()).transaction(force_rollback=True):
+        send(writer, "never")
         tick(db)
         send(db, "four")
         new = restore(*options)
@@ -165,36 +155,36 @@ def test_each_consumer_gets_what_it_had_not_finished(
 
 def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -> None:
     make_queue(db, consumers=("c", "other"))
-    send(db, "again", "b")
-    tick(db)
-    batch = next_batch(db)
-    nack(db, batch, "again")
+    batch = open_batch(db, "again", "b")
+    settle(db, NACK, batch, "again")
     finish(db, batch)
     value(db, "select pgque.maint_retry_events()")
-    kept = "select ev_id, ev_time, ev_retry, ev_data from pgque.event_1 order by ev_id, ev_retry"
-    before = rows(db, kept.replace("event_1", f"event_{queue_number(db)}"))
+    columns = "ev_id, ev_time, ev_retry, ev_data"
+    table = f"event_{queue_id(db)}"
+    before = rows(db, f"select {columns} from pgque.{table} order by ev_id, ev_retry")
     new = restore()
     adopt(new)
     tick(new)
     batches = [next_batch(new, consumer=name) for name in ("c", "other")]
-    read = "select ev_id, ev_time, ev_retry, ev_data from pgque.get_batch_events(%s)"
+    read = f"select {columns} from pgque.get_batch_events(%s)"
     (again,), others = (rows(new, read, batch) for batch in batches)
     assert (again[2], sorted([again, *others], key=str)) == (1, sorted(before, key=str))
 
 
-def queue_number(db: Connection) -> int:
-    number: int = value(db, "select queue_id from pgque.queue")
-    return number
-
-
-def test_nothing_that_compares_transactions_runs_before_adoption(
+def test_before_adoption_nothing_runs_that_compares_transactions(
     db: Connection, restore: Restore
 ) -> None:
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    tick(db)
+    """What was stored after the dump is found by where consumers stand."""
+    make_queue(db, consumers=("c", "other"), rotation_period="1 microsecond")
+    send(db, "old")
+    last = tick(db)
+    drain(db, consumer="other")
     next_batch(db)
+    position = "select last_tick from pgque.get_consumer_info('q', 'c')"
+    lineage = value(db, "select pgque.lineage()")
     new = restore()
+    new.execute(INSTALL_SQL.read_bytes())  # does not adopt
+    assert value(new, position) == value(db, position)
     for call in (
         "ticker()",
         "ticker('q')",
@@ -203,24 +193,21 @@ def test_nothing_that_compares_transactions_runs_before_adoption(
         f"get_batch_events({next_batch(new)})",
         f"batch_read_plan({next_batch(new)}, 1)",
         "repartition('q', 'c', 2)",
+        "lineage()",
     ):
         with refused("PQ018", "adopt_restored_database"):
             rows(new, f"select pgque.{call}")
-
-
-def test_events_sent_before_adoption_arrive_at_all_consumers(
-    db: Connection, restore: Restore
-) -> None:
-    make_queue(db, consumers=("c", "other"))
-    send(db, "old")
-    tick(db)
-    drain(db)
-    new = restore()
     with new.transaction(), new.transaction():
         send(new, "early")
     adopt(new)
-    tick(new)
-    assert (drain(new), drain(new, consumer="other")) == (["early"], ["old", "early"])
+    newest = tick(new)
+    assert (drain(new), drain(new, consumer="other")) == (["old", "early"], ["early"])
+    assert value(new, "select pgque.lineage()") not in (None, lineage)
+    assert value(db, "select pgque.lineage()") == lineage
+    # Behind the original's last tick, events come again that were before it.
+    plan = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, 1)"
+    with refused("PQ005", f"no tick {last} any more", f"Ticks {last + 1} to {newest}"):
+        rows(new, plan, last, newest)
 
 
 def test_the_queue_runs_on_after_adoption(db: Connection, restore: Restore) -> None:
@@ -238,7 +225,7 @@ def test_the_queue_runs_on_after_adoption(db: Connection, restore: Restore) -> N
     assert (got, stored_payloads(new)) == (["a", *map(str, range(8))], {"6", "7"})
 
 
-def test_a_restored_database_can_be_dumped_and_restored_again(
+def test_a_restored_database_can_be_restored_again(
     server: Server, db: Connection, restore: Restore
 ) -> None:
     make_queue(db)
@@ -254,21 +241,19 @@ def test_a_restored_database_can_be_dumped_and_restored_again(
 
 def test_subconsumers_get_their_open_batches_back(db: Connection, restore: Restore) -> None:
     make_queue(db, consumers=())
-    value(db, "select pgque.register_subconsumer('q', 'team', 'one')")
-    value(db, "select pgque.register_subconsumer('q', 'team', 'two')")
-    open_one = "select pgque.next_batch('q', 'team', 'one')"
+    register(db, "one")
+    register(db, "two")
     for text in ("done", "held"):
         send(db, text)
         tick(db)
-        batch = value(db, open_one)
+        batch = next_of(db, "one")
         if text == "done":
             finish(db, batch)
     send(db, "unread")
     new = restore()
     adopt(new)
     tick(new)
-    batch = value(new, "select pgque.next_batch('q', 'team', 'two')")
-    assert payloads(new, batch) == ["held", "unread"]
+    assert payloads(new, next_of(new, "two")) == ["held", "unread"]
 
 
 def test_the_epoch_of_a_slot_does_not_fall_by_adoption(db: Connection, restore: Restore) -> None:
@@ -280,7 +265,7 @@ def test_the_epoch_of_a_slot_does_not_fall_by_adoption(db: Connection, restore: 
     assert slots.claim(new) == epoch + 1
 
 
-def test_other_slots_after_adoption_get_only_what_their_keys_have_not_finished(
+def test_other_slots_get_only_what_their_keys_have_not_finished(
     db: Connection, restore: Restore
 ) -> None:
     """An adopted slot owns copies of the other slots' events, which it never reads."""
@@ -304,9 +289,7 @@ def test_other_slots_after_adoption_get_only_what_their_keys_have_not_finished(
     assert carried == len(expected)
 
 
-def test_a_queue_without_consumers_keeps_what_is_not_ticked(
-    db: Connection, restore: Restore
-) -> None:
+def test_a_queue_alone_keeps_what_is_not_ticked(db: Connection, restore: Restore) -> None:
     make_queue(db, consumers=())
     send(db, "ticked")
     tick(db)
@@ -318,72 +301,23 @@ def test_a_queue_without_consumers_keeps_what_is_not_ticked(
     assert drain(new) == ["not ticked"]
 
 
-def test_ticks_of_the_original_are_refused_after_adoption(db: Connection, restore: Restore) -> None:
-    """Behind its last tick, events come again that were before it."""
-    make_queue(db)
-    send(db, "a")
-    last = tick(db)
-    new = restore()
-    adopt(new)
-    newest = tick(new)
-    plan = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, 1)"
-    with refused("PQ005", f"no tick {last} any more", f"Ticks {last + 1} to {newest}"):
-        rows(new, plan, last, newest)
-
-
 def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:
     make_queue(db)
+    lineage = value(db, "select pgque.lineage()")
+    db.execute("refresh materialized view pgque.origin")  # as somebody may for all views
     send(db, "a")
-    assert adopt(db) == 0
-    tick(db)
-    assert drain(db) == ["a"]
-
-
-def test_installing_does_not_adopt(db: Connection, restore: Restore) -> None:
-    make_queue(db)
-    new = restore()
-    new.execute(INSTALL_SQL.read_bytes())
-    with refused("PQ018"):
-        value(new, "select pgque.ticker()")
-
-
-def test_only_an_admin_adopts(db: Connection) -> None:
-    db.execute("set role pgque_reader")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        adopt(db)
-
-
-def test_adoption_refuses_an_old_snapshot(db: Connection) -> None:
-    db.execute("begin isolation level repeatable read")
+    assert (adopt(db), value(db, "select pgque.lineage()")) == (0, lineage)
+    assert received(db) == ["a"]
+    hold_snapshot(db)
     with refused("PQ013"):
         adopt(db)
+    db.rollback()
+    db.execute("set role pgque_reader")
+    with refused("42501"):
+        adopt(db)
 
 
-def test_a_restored_database_tells_where_consumers_stand_before_it_is_adopted(
-    db: Connection, restore: Restore
-) -> None:
-    """By that, what was stored after the dump is found."""
-    make_queue(db)
-    last_tick = "select last_tick from pgque.get_consumer_info('q', 'c')"
-
-    new = restore()
-
-    assert value(new, last_tick) == value(db, last_tick)
-
-
-def test_an_adopted_database_has_a_lineage_of_its_own(db: Connection, restore: Restore) -> None:
-    old = value(db, "select pgque.lineage()")
-    new = restore()
-    with refused("PQ018", "adopt_restored_database"):
-        rows(new, "select pgque.lineage()")
-
-    adopt(new)
-
-    assert value(new, "select pgque.lineage()") not in (None, old)
-    assert value(db, "select pgque.lineage()") == old
-
-
-def test_an_old_dump_beside_the_original_gives_out_none_of_its_batch_ids(
+def test_an_old_dump_gives_out_no_batch_id_of_the_original(
     db: Connection, restore: Restore
 ) -> None:
     make_queue(db)
@@ -398,32 +332,12 @@ def test_an_old_dump_beside_the_original_gives_out_none_of_its_batch_ids(
     assert open_batch(new, "a") > max(originals) + 999_000
 
 
-def test_refreshing_every_materialized_view_halts_nothing(db: Connection) -> None:
+def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore: Restore) -> None:
     make_queue(db)
-    lineage = value(db, "select pgque.lineage()")
-    db.execute("refresh materialized view pgque.origin")
-    send(db, "a")
-    tick(db)
-    assert (drain(db), adopt(db), value(db, "select pgque.lineage()")) == (["a"], 0, lineage)
-
-
-def test_refreshing_before_adoption_loses_nothing_sent_since_the_restore(
-    db: Connection, restore: Restore
-) -> None:
-    make_queue(db)
+    send(db, "before")
     new = restore()
     send(new, "since")
     new.execute("refresh materialized view pgque.origin")
     adopt(new)
-    tick(new)
-    assert drain(new) == ["since"]
-
-
-def test_refreshing_after_adoption_halts_nothing(db: Connection, restore: Restore) -> None:
-    make_queue(db)
-    send(db, "a")
-    new = restore()
-    adopt(new)
     new.execute("refresh materialized view pgque.origin")
-    tick(new)
-    assert drain(new) == ["a"]
+    assert received(new) == ["before", "since"]

@@ -1,10 +1,11 @@
 """Retention: events and the ticks over them stay although everybody has consumed them."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 
+from tests.support.halves import catch_up
+from tests.support.metrics import health
 from tests.support.queues import (
     Connection,
     bloat_ticks,
@@ -22,7 +23,6 @@ from tests.support.queues import (
     value,
 )
 
-Another = Callable[[], Connection]
 WEEK = timedelta(days=7)
 STEP = timedelta(hours=6)
 
@@ -46,18 +46,6 @@ def maintain(db: Connection) -> None:
         value(db, "select pgque.maint()")
 
 
-def catch_up(db: Connection) -> None:
-    """Finishes all at once, however many ticks there are."""
-    value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
-
-
-def health(db: Connection, check: str) -> tuple[str, str]:
-    ((status, detail),) = rows(
-        db, "select status, detail from pgque.queue_health() where check_name = %s", check
-    )
-    return status, detail
-
-
 def everything_from(db: Connection, tick_id: int) -> list[str]:
     """What a consumer gets that starts at a tick."""
     value(db, "select pgque.register_consumer_at('q', 'again', %s)", tick_id)
@@ -67,9 +55,7 @@ def everything_from(db: Connection, tick_id: int) -> list[str]:
 
 
 @pytest.mark.parametrize("rotation_period", ["2 hours", "5 days"])
-def test_for_weeks_each_event_stays_for_its_retention_and_half_as_long_at_most(
-    db: Connection, rotation_period: str
-) -> None:
+def test_for_weeks_each_event_stays_for_its_retention(db: Connection, rotation_period: str) -> None:
     make_queue(db, retention="7 days", rotation_period=rotation_period)
     longest = max(1.5 * WEEK, 3 * timedelta(days=5) if rotation_period == "5 days" else WEEK)
     steps = 120
@@ -99,25 +85,20 @@ def test_ticks_stay_for_the_retention_too(db: Connection) -> None:
     send(db, "a")
     tick(db)
     bloat_ticks(db, 10)
-    catch_up(db)
+    catch_up(db, "c")
     assert compact_ticks(db) == 1
     kept = [tick_id for (tick_id,) in rows(db, "select tick_id from pgque.tick order by 1")]
     # The newest one that is older stays: it begins the hour.
     assert (first in kept, kept[0]) == (False, newer - 1)
     assert everything_from(db, newer) == ["a"]
-
-
-def test_without_a_retention_ticks_go_when_they_are_consumed(db: Connection) -> None:
-    make_queue(db)
+    value(db, "select pgque.set_queue_config('q', 'retention', null)")
     bloat_ticks(db, 3000)
-    catch_up(db)
+    catch_up(db, "c")
     assert compact_ticks(db) == 1
     assert value(db, "select count(*) from pgque.tick") <= 2
 
 
-def test_a_consumer_that_is_farther_behind_than_the_retention_keeps_its_events(
-    db: Connection,
-) -> None:
+def test_a_consumer_behind_the_retention_keeps_its_events(db: Connection) -> None:
     make_queue(db, consumers=("fast", "slow"), retention="1 hour")
     for number in range(6):
         send(db, str(number))
@@ -128,15 +109,22 @@ def test_a_consumer_that_is_farther_behind_than_the_retention_keeps_its_events(
     assert drain(db, consumer="slow") == list("012345")
 
 
-def test_events_of_a_queue_without_consumers_stay_for_the_retention(db: Connection) -> None:
-    make_queue(db, consumers=(), retention="1 day")
+@pytest.mark.parametrize("consumers", [(), ("c",)])
+def test_a_retention_holds_from_the_next_maintenance_on_with_or_without_consumers(
+    db: Connection, consumers: tuple[str, ...]
+) -> None:
+    make_queue(db, consumers=consumers, retention="1 minute")
     start = last_tick(db)
     send(db, "a")
     tick(db)
-    for _ in range(4):
-        pass_time(db, timedelta(hours=5))
+    if consumers:
+        drain(db)
+    pass_time(db, timedelta(hours=5))
+    value(db, "select pgque.set_queue_config('q', 'retention', '1 day')")
+    for _ in range(3):
         tick(db)
         maintain(db)
+        pass_time(db, timedelta(hours=5))
     assert everything_from(db, start) == ["a"]
 
 
@@ -153,21 +141,6 @@ def test_a_retention_that_ends_lets_the_next_rotations_empty_the_tables(db: Conn
     assert (held, stored_payloads(db)) == (([1, 0, 0, 0], {"a"}), set())
 
 
-def test_a_longer_retention_holds_from_the_next_maintenance_on(db: Connection) -> None:
-    make_queue(db, retention="1 minute")
-    send(db, "a")
-    start = last_tick(db)
-    tick(db)
-    drain(db)
-    pass_time(db, timedelta(hours=5))
-    value(db, "select pgque.set_queue_config('q', 'retention', '1 day')")
-    for _ in range(3):
-        tick(db)
-        maintain(db)
-        pass_time(db, timedelta(hours=5))
-    assert everything_from(db, start) == ["a"]
-
-
 def test_a_time_within_the_retention_can_always_be_sought(db: Connection) -> None:
     """After compaction and rotation, up to the retention's last second."""
     make_queue(db, retention="7 days")
@@ -175,7 +148,7 @@ def test_a_time_within_the_retention_can_always_be_sought(db: Connection) -> Non
         send(db, str(number))
         tick(db)
         bloat_ticks(db, 20)
-        catch_up(db)
+        catch_up(db, "c")
         pass_time(db, STEP)
         maintain(db)
     since = datetime.now().astimezone() - WEEK + timedelta(minutes=1)
@@ -192,48 +165,40 @@ def test_what_is_no_retention_is_refused(db: Connection, retention: str) -> None
 
 
 class TestHealth:
-    def test_the_cost_in_space_is_shown_and_no_alarm(self, db: Connection) -> None:
-        make_queue(db, retention="7 days")
-        for _ in range(4):
-            send(db, "x" * 100_000)
-            tick(db)
-            drain(db)
-            pass_time(db, timedelta(days=3))
-            maintain(db)
-        status, detail = health(db, "rotation_health")
-        assert status == "ok"
-        assert "retention 7 days keeps" in detail
-        assert " 0 bytes of finished events" not in detail
-
-    def test_events_that_somebody_still_needs_are_no_cost_of_the_retention(
-        self, db: Connection
-    ) -> None:
+    def test_the_cost_of_what_nobody_needs_is_shown_and_no_alarm(self, db: Connection) -> None:
         make_queue(db, retention="7 days")
         send(db, *(str(number) for number in range(1000)))
         tick(db)
-        waiting = health(db, "rotation_health")[1]
-        drain(db)
-        finished = health(db, "rotation_health")[1]
+        waiting = health(db)["rotation_health"][1]
         assert "keeps 0 bytes of finished events and 0 ticks" in waiting
-        assert "keeps 0 bytes" not in finished
+        for _ in range(4):
+            drain(db)
+            pass_time(db, timedelta(days=3))
+            maintain(db)
+            status, detail = health(db)["rotation_health"]
+            assert status == "ok"
+            assert "retention 7 days keeps" in detail
+            assert "keeps 0 bytes" not in detail
+            send(db, "x" * 100_000)
+            tick(db)
 
     def test_rotation_that_does_not_come_in_time_is_an_alarm(self, db: Connection) -> None:
         make_queue(db, retention="7 days")
         send(db, "a")
         tick(db)
         pass_time(db, timedelta(days=15))
-        assert health(db, "rotation_health")[0] == "critical"
+        assert health(db)["rotation_health"][0] == "critical"
 
     def test_ticks_of_the_retention_are_no_log_that_grows(self, db: Connection) -> None:
         make_queue(db, retention="7 days")
         bloat_ticks(db, 200_000)
-        catch_up(db)
+        catch_up(db, "c")
         empty_halves(db)
         db.execute("update pgque.config set installed_at = now() - interval '1 hour'")
         db.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
-        kept = health(db, "log_rotation")[0]
+        assert health(db, None)["log_rotation"][0] == "ok"
         value(db, "select pgque.set_queue_config('q', 'retention', null)")
-        assert (kept, health(db, "log_rotation")[0]) == ("ok", "warning")
+        assert health(db, None)["log_rotation"][0] == "warning"
 
 
 def test_ticks_are_found_by_time_whatever_their_numbers(db: Connection) -> None:
@@ -241,12 +206,8 @@ def test_ticks_are_found_by_time_whatever_their_numbers(db: Connection) -> None:
     make_queue(db, external_ticker="true", retention="1 hour")
     ticks = [(10, "5 hours"), (1000, "2 hours"), (1001, "61 minutes"), (5000, "59 minutes")]
     for number, age in ticks:
-        value(
-            db,
-            "select pgque.ticker('q', %s, clock_timestamp() - %s::interval, 0)",
-            number,
-            age,
-        )
+        sql = "select pgque.ticker('q', %s, clock_timestamp() - %s::interval, 0)"
+        value(db, sql, number, age)
     db.execute("update pgque.tick_log set tick_time = now() - interval '1 day' where tick_id = 1")
     found = [value(db, "select pgque.find_retention_tick(q) from pgque.queue q")]
     for retention in ("59 minutes", "3 hours", "30 minutes", "2 days"):

@@ -1,19 +1,21 @@
 """Rotation reclaims event tables by TRUNCATE, and never takes an event that somebody needs."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.queues import (
+    Another,
     Connection,
     bloat_ticks,
     drain,
+    event_ids,
     finish,
+    hold_snapshot,
     make_queue,
     next_batch,
     open_batch,
     payloads,
     queue_id,
+    received,
     refused,
     rotate,
     rows,
@@ -23,8 +25,12 @@ from tests.support.queues import (
     value,
 )
 
-Another = Callable[[], Connection]
-AT_ONCE = {"rotation_period": "1 microsecond"}
+
+@pytest.fixture
+def fast(db: Connection) -> Connection:
+    """A queue that rotates whenever it is asked."""
+    make_queue(db, rotation_period="1 microsecond")
+    return db
 
 
 def step1(db: Connection) -> int:
@@ -37,27 +43,28 @@ def step2(db: Connection) -> int:
     return done
 
 
+def current(db: Connection) -> int:
+    number: int = value(db, "select queue_cur_table from pgque.queue")
+    return number
+
+
 def rotate_often(db: Connection, times: int = 6) -> None:
     for _ in range(times):
         rotate(db)
         tick(db)
 
 
-def test_consumed_events_are_truncated_after_two_more_rotations(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    drain(db)
-    done = [rotate(db) for _ in range(3)]
-    assert (done, stored_payloads(db)) == ([1, 1, 1], set())
-
-
-def test_a_rotation_sends_new_events_to_the_next_table(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    before = value(db, "select pgque.current_event_table('q')")
-    rotate(db)
-    assert value(db, "select pgque.current_event_table('q')") != before
+def test_consumed_events_are_truncated_after_two_more_rotations(q: Connection) -> None:
+    send(q, "a")
+    before = value(q, "select pgque.current_event_table('q')")
+    received(q)
+    assert rotate(q) == 1
+    assert value(q, "select pgque.current_event_table('q')") != before
+    assert rotate(q) == 1
+    with q.transaction(force_rollback=True):
+        assert step1(q) == 1
+    assert stored_payloads(q) == {"a"}
+    assert (rotate(q), stored_payloads(q)) == (1, set())
 
 
 def test_a_queue_rotates_no_earlier_than_its_period(db: Connection) -> None:
@@ -65,300 +72,201 @@ def test_a_queue_rotates_no_earlier_than_its_period(db: Connection) -> None:
     assert step1(db) == 0
 
 
-def test_an_idle_queue_rotates_until_it_is_empty(db: Connection) -> None:
-    make_queue(db, **AT_ONCE)
-
-    def current_after_maintenance() -> int:
-        value(db, "select pgque.maint()")
-        return int(value(db, "select queue_cur_table from pgque.queue"))
-
-    assert current_after_maintenance() == 0
-    send(db, "a")
-    tick(db)
-    drain(db)
-    assert [current_after_maintenance() for _ in range(5)] == [1, 2, 0, 0, 0]
-    assert stored_payloads(db) == set()
+def test_an_idle_queue_rotates_until_it_is_empty(fast: Connection) -> None:
+    found = []
+    for number in range(6):
+        value(fast, "select pgque.maint()")
+        found.append(current(fast))
+        if number == 0:
+            send(fast, "a")
+            received(fast)
+    assert (found, stored_payloads(fast)) == ([0, 1, 2, 0, 0, 0], set())
 
 
-def test_a_queue_without_consumers_rotates_what_is_ticked(db: Connection) -> None:
+def test_a_queue_without_consumers_rotates_and_keeps_what_is_not_ticked(db: Connection) -> None:
     make_queue(db, consumers=())
     send(db, "a")
+    assert ([rotate(db) for _ in range(4)], stored_payloads(db)) == ([1] * 4, {"a"})
     tick(db)
-    assert [rotate(db) for _ in range(3)] == [1] * 3
+    assert ([rotate(db) for _ in range(3)], stored_payloads(db)) == ([1] * 3, set())
 
 
-def test_events_that_are_not_ticked_are_kept_even_without_consumers(db: Connection) -> None:
-    make_queue(db, consumers=())
-    send(db, "a")
-    assert ([rotate(db) for _ in range(4)], stored_payloads(db)) == ([1, 1, 1, 1], {"a"})
-
-
-def test_a_second_rotation_without_step_two_does_not_happen(db: Connection) -> None:
-    make_queue(db, **AT_ONCE)
-    send(db, "a")
-    assert (step1(db), step1(db), step2(db), step1(db)) == (1, 0, 1, 1)
-
-
-def test_step_two_in_the_transaction_of_step_one_does_not_count(db: Connection) -> None:
-    make_queue(db, **AT_ONCE)
-    send(db, "a")
-    with db.transaction():
-        step1(db)
-        noted = step2(db)
-    assert (noted, step1(db)) == (0, 0)
-
-
-def test_a_rolled_back_rotation_loses_nothing(db: Connection) -> None:
-    make_queue(db)
-    batch = open_batch(db, "a")
-    finish(db, batch)
-    rotate(db)
-    rotate(db)
-    with db.transaction(force_rollback=True):
-        truncated = step1(db)
-    assert (truncated, stored_payloads(db)) == (1, {"a"})
+def test_a_second_rotation_waits_for_step_two_in_another_transaction(fast: Connection) -> None:
+    send(fast, "a")
+    with fast.transaction():
+        assert (step1(fast), step2(fast)) == (1, 0)
+    assert (step1(fast), step2(fast), step1(fast)) == (0, 1, 1)
 
 
 def test_a_lagging_consumer_keeps_its_events(db: Connection) -> None:
     make_queue(db, consumers=("fast", "slow"))
-    texts = []
     for number in range(8):
-        texts.append(str(number))
         send(db, str(number))
-        tick(db)
-        drain(db, consumer="fast")
+        received(db, consumer="fast")
         rotate(db)
-    assert drain(db, consumer="slow") == texts
+    assert drain(db, consumer="slow") == list("01234567")
 
 
-def test_an_open_batch_keeps_its_events(db: Connection) -> None:
-    make_queue(db)
-    batch = open_batch(db, "a")
-    rotate_often(db)
-    assert payloads(db, batch) == ["a"]
+def test_an_open_batch_keeps_its_events(q: Connection) -> None:
+    batch = open_batch(q, "a")
+    rotate_often(q)
+    assert payloads(q, batch) == ["a"]
 
 
-def test_a_batch_across_a_rotation_is_whole_and_in_order(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    rotate(db)
-    send(db, "b")
-    rotate(db)
-    send(db, "c")
-    tick(db)
-    assert drain(db) == ["a", "b", "c"]
+def test_a_batch_across_rotations_is_whole_and_in_order(q: Connection) -> None:
+    for text in "abc":
+        send(q, text)
+        rotate(q)
+    assert received(q) == ["a", "b", "c"]
 
 
-def test_a_producer_open_across_rotations_loses_nothing(db: Connection, another: Another) -> None:
-    make_queue(db)
+def test_a_producer_open_across_rotations_loses_nothing(q: Connection, another: Another) -> None:
     producer = another()
     with producer.transaction():
         send(producer, "before")
-        rotate_often(db, 3)
+        rotate_often(q, 3)
         send(producer, "after")
-        drain(db)
-        rotate_often(db, 3)
-    tick(db)
-    assert drain(db) == ["before", "after"]
+        drain(q)
+        rotate_often(q, 3)
+    assert received(q) == ["before", "after"]
 
 
-def test_a_producer_with_an_old_snapshot_inserts_into_the_old_table_and_loses_nothing(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db)
-    producer = another()
-    producer.execute("begin isolation level repeatable read")
+def test_events_that_come_into_the_oldest_table_are_kept(q: Connection, another: Another) -> None:
+    stale = value(q, "select pgque.current_event_table('q')")
+    producer = hold_snapshot(another())
     value(producer, "select count(*) from pgque.queue")
-    rotate_often(db, 2)
-    send(producer, "into the oldest table")
+    rotate_often(q, 2)
+    send(producer, "by an old snapshot")
     producer.execute("commit")
-    rotate_often(db)
-    assert drain(db) == ["into the oldest table"]
+    q.execute(f"insert into {stale} (ev_data) values ('by copy')".encode())
+    rotate_often(q)
+    assert sorted(drain(q)) == ["by an old snapshot", "by copy"]
 
 
-def test_events_copied_into_a_stale_table_are_kept(db: Connection) -> None:
-    make_queue(db)
-    stale = value(db, "select pgque.current_event_table('q')")
-    rotate(db)
-    rotate(db)
-    db.execute(f"insert into {stale} (ev_data) values ('late')".encode())
-    rotate_often(db)
-    assert drain(db) == ["late"]
-
-
-def test_rotation_does_not_wait_for_a_reader_of_the_oldest_table(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db, **AT_ONCE)
-    reader = another()
-    with reader.transaction():
-        value(reader, f"select count(*) from pgque.event_{queue_id(db)}")
-        assert step1(db) == 0
-
-
-def test_two_rotations_at_once_rotate_once(db: Connection, another: Another) -> None:
-    make_queue(db, **AT_ONCE)
-    send(db, "a")
-    rival = another()
-    with rival.transaction():
-        assert (step1(rival), step1(db)) == (1, 0)
+def test_rotation_waits_for_no_reader_and_no_rival(fast: Connection, another: Another) -> None:
+    other = another()
+    with other.transaction():
+        value(other, f"select count(*) from pgque.event_{queue_id(fast)}")
+        assert step1(fast) == 0
+    send(fast, "a")
+    with other.transaction():
+        assert (step1(other), step1(fast)) == (1, 0)
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pgque.maint()",
-        "pgque.maint_rotate_tables_step1('q')",
-        "pgque.maint_compact_positions()",
-        "pgque.maint_compact_ticks()",
-    ],
-)
-def test_what_truncates_refuses_an_old_snapshot(db: Connection, level: str, call: str) -> None:
-    make_queue(db)
-    db.execute(f"begin isolation level {level}".encode())
-    with refused("PQ013", level):
-        value(db, f"select {call}")
+def test_what_truncates_refuses_an_old_snapshot(q: Connection, level: str) -> None:
+    for call in (
+        "maint()",
+        "maint_rotate_tables_step1('q')",
+        "maint_compact_positions()",
+        "maint_compact_ticks()",
+    ):
+        q.execute(f"begin isolation level {level}".encode())
+        with refused("PQ013", level):
+            value(q, f"select pgque.{call}")
+        q.rollback()
 
 
-def test_event_tables_hold_no_dead_tuples_after_a_load(db: Connection) -> None:
-    make_queue(db)
+def test_event_tables_hold_no_dead_tuples_after_a_load(q: Connection) -> None:
     for _ in range(5):
-        send(db, *[str(n) for n in range(50)])
-        tick(db)
-        batch = next_batch(db)
-        ids = rows(db, "select ev_id from pgque.get_batch_events(%s) limit 5", batch)
-        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [row[0] for row in ids])
-        finish(db, batch)
-        rotate(db)
-        value(db, "select pgque.maint()")
-        value(db, "select pgque.ticker()")
-    value(db, "select pg_stat_force_next_flush()::text")
+        batch = open_batch(q, *[str(n) for n in range(50)])
+        value(q, "select pgque.nack_batch(%s, %s, '0')", batch, event_ids(q, batch)[:5])
+        finish(q, batch)
+        rotate(q)
+        value(q, "select pgque.maint()")
+        value(q, "select pgque.ticker()")
+    value(q, "select pg_stat_force_next_flush()::text")
     assert rows(
-        db,
+        q,
         "select sum(n_dead_tup), sum(n_tup_upd), sum(n_tup_del), sum(n_tup_ins) > 200"
         " from pg_stat_all_tables where relname ~ '^event_'",
     ) == [(0, 0, 0, True)]
 
 
-def test_maint_does_everything_that_is_due(db: Connection) -> None:
-    make_queue(db, **AT_ONCE)
-    batch = open_batch(db, "broken")
-    value(
-        db,
-        "select pgque.nack_batch(%s, array(select ev_id from pgque.get_batch_events(%s)), '0')",
-        batch,
-        batch,
-    )
-    finish(db, batch)
-    bloat_ticks(db, 1200)
-    drain(db)
-    done = [value(db, "select pgque.maint()") for _ in range(2)]
-    tick(db)
-    kept = value(db, "select count(*) from pgque.tick")
-    assert (done[0] >= 2, kept < 10, drain(db)) == (True, True, ["broken"])
+def test_maint_does_everything_that_is_due(fast: Connection) -> None:
+    batch = open_batch(fast, "broken")
+    value(fast, "select pgque.nack_batch(%s, %s, '0')", batch, event_ids(fast, batch))
+    finish(fast, batch)
+    bloat_ticks(fast, 1200)
+    drain(fast)
+    assert value(fast, "select pgque.maint()") >= 2
+    value(fast, "select pgque.maint()")
+    tick(fast)
+    assert value(fast, "select count(*) from pgque.tick") < 10
+    assert drain(fast) == ["broken"]
 
 
 class TestASnapshotOlderThanWhatConsumersDid:
     """A dump takes its snapshot first and its locks later; TRUNCATE empties tables for both."""
 
     @pytest.fixture
-    def old(self, db: Connection, another: Another) -> Connection:
+    def old(self, fast: Connection, another: Another) -> Connection:
         """A transaction that sees the event unread, which is consumed by now."""
-        make_queue(db, **AT_ONCE)
-        send(db, "a")
-        tick(db)
-        rotate(db)
-        rotate(db)
-        holder = another()
-        holder.execute("begin isolation level repeatable read")
-        value(holder, "select pg_current_snapshot()::text")
-        drain(db)
+        send(fast, "a")
+        tick(fast)
+        rotate(fast)
+        rotate(fast)
+        holder = hold_snapshot(another())
+        drain(fast)
         return holder
 
-    def test_keeps_its_events_until_it_ends(self, db: Connection, old: Connection) -> None:
+    def check_that_it_keeps_its_events_until_it_ends(self, db: Connection, old: Connection) -> None:
         rotate_often(db)
         assert stored_payloads(old) == {"a"}
         old.rollback()
         rotate_often(db)
         assert stored_payloads(db) == set()
 
-    def test_is_waited_for_no_longer_than_the_patience(
-        self, db: Connection, old: Connection
-    ) -> None:
-        value(db, "select pgque.set_snapshot_patience('0')::text")
-        rotate_often(db)
+    def test_keeps_its_events_until_it_ends(self, fast: Connection, old: Connection) -> None:
+        self.check_that_it_keeps_its_events_until_it_ends(fast, old)
+
+    def test_is_waited_for_within_the_patience(self, fast: Connection, old: Connection) -> None:
+        value(fast, "select pgque.set_snapshot_patience('0')::text")
+        rotate_often(fast)
         assert stored_payloads(old) == set()
 
-    def test_lets_rotation_go_by_what_was_consumed_before_it(
-        self, db: Connection, old: Connection, another: Another
+    @pytest.mark.parametrize("registers", [False, True])
+    def test_lets_go_what_was_consumed_before_a_newer_one(
+        self, fast: Connection, old: Connection, another: Another, registers: bool
     ) -> None:
-        rotate(db)
-        old.rollback()
-        newer = another()
-        newer.execute("begin isolation level repeatable read")
-        value(newer, "select pg_current_snapshot()::text")
-        rotate_often(db)
-        assert stored_payloads(db) == set()
+        """A consumer that registers does not let it wait anew."""
+        rotate(fast)
+        if not registers:
+            old.rollback()
+        newer = hold_snapshot(another())
+        if registers:
+            value(fast, "select pgque.register_consumer('q', 'new')")
+            old.rollback()
+        rotate_often(fast)
+        assert stored_payloads(fast) == set()
+        newer.rollback()
 
-    def test_is_not_waited_for_anew_because_a_consumer_registers(
-        self, db: Connection, old: Connection, another: Another
-    ) -> None:
-        rotate(db)
-        newer = another()
-        newer.execute("begin isolation level repeatable read")
-        value(newer, "select pg_current_snapshot()::text")
-        value(db, "select pgque.register_consumer('q', 'new')")
+    def test_keeps_what_a_new_consumer_needs(self, fast: Connection, old: Connection) -> None:
+        rotate(fast)
+        value(fast, "select pgque.register_consumer_at('q', 'new', 1)")
         old.rollback()
-        rotate_often(db)
-        assert stored_payloads(db) == set()
+        rotate_often(fast)
+        assert payloads(fast, next_batch(fast, consumer="new")) == ["a"]
 
-    def test_does_not_let_go_what_a_new_consumer_needs(
-        self, db: Connection, old: Connection
-    ) -> None:
-        rotate(db)
-        value(db, "select pgque.register_consumer_at('q', 'new', 1)")
-        old.rollback()
-        rotate_often(db)
-        assert payloads(db, next_batch(db, consumer="new")) == ["a"]
-
-    def test_is_waited_for_although_rotation_last_looked_long_ago(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_is_waited_for_after_a_long_pause(self, fast: Connection, another: Another) -> None:
         """Longer ago than the patience, as with the default rotation period."""
-        make_queue(db, **AT_ONCE)
-        send(db, "a")
-        tick(db)
-        rotate_often(db, 2)
-        db.execute("update pgque.rotation_floor set noted_at = now() - interval '3 hours'")
-        old = another()
-        old.execute("begin isolation level repeatable read")
-        value(old, "select pg_current_snapshot()::text")
-        drain(db)
-        rotate_often(db)
-        assert stored_payloads(old) == {"a"}
-        old.rollback()
-        rotate_often(db)
-        assert stored_payloads(db) == set()
+        send(fast, "a")
+        tick(fast)
+        rotate_often(fast, 2)
+        fast.execute("update pgque.rotation_floor set noted_at = now() - interval '3 hours'")
+        old = hold_snapshot(another())
+        drain(fast)
+        self.check_that_it_keeps_its_events_until_it_ends(fast, old)
 
-    def test_is_waited_for_after_a_consumer_went_back_and_caught_up(
-        self, db: Connection, another: Another
+    def test_is_waited_for_after_a_consumer_went_back(
+        self, fast: Connection, another: Another
     ) -> None:
-        make_queue(db, **AT_ONCE)
-        send(db, "a")
-        tick(db)
-        drain(db)
-        old = another()
-        old.execute("begin isolation level repeatable read")
-        value(old, "select pg_current_snapshot()::text")
-        assert rotate(db) == 0  # it notes where the consumer stands
+        send(fast, "a")
+        received(fast)
+        old = hold_snapshot(another())
+        assert rotate(fast) == 0  # it notes where the consumer stands
         old.rollback()
-        value(db, "select pgque.register_consumer_at('q', 'c', 1)")
-        old.execute("begin isolation level repeatable read")
-        value(old, "select pg_current_snapshot()::text")
-        drain(db)
-        rotate_often(db)
-        assert stored_payloads(old) == {"a"}
-        old.rollback()
-        rotate_often(db)
-        assert stored_payloads(db) == set()
+        value(fast, "select pgque.register_consumer_at('q', 'c', 1)")
+        hold_snapshot(old)
+        drain(fast)
+        self.check_that_it_keeps_its_events_until_it_ends(fast, old)

@@ -1,4 +1,4 @@
-"""Publishing events: send, send_batch and insert_event."""
+"""Publishing events: send, send_batch and insert_event, also of what is malformed or huge."""
 
 from typing import Any
 
@@ -6,77 +6,62 @@ import pytest
 
 from tests.support.queues import (
     Connection,
+    event_ids,
     events,
-    finish,
     make_queue,
     next_batch,
-    payloads,
+    open_batch,
+    received,
     refused,
-    rows,
     tick,
     value,
 )
 
+MIB = 1024 * 1024
+FORMS = pytest.mark.parametrize("form", ["send_batch('q', {})", "send_batch('q', 't', {})"])
+
 
 def sent_by(db: Connection, call: str, *params: object) -> list[tuple[Any, ...]]:
     """Type, data and extras of what a call publishes."""
-    make_queue(db)
-    value(db, call, *params)
-    tick(db)
-    return [row[4:] for row in events(db, next_batch(db))]
+    value(db, f"select pgque.{call}", *params)
+    return [row[4:] for row in events(db, open_batch(db))]
 
 
 @pytest.mark.parametrize(
     ("call", "published"),
     [
-        ("select pgque.send('q', 'x')", ("default", "x")),
-        ("select pgque.send('q', 't', 'x')", ("t", "x")),
-        ("select pgque.send('q', '{\"a\":1, \"a\":2}')", ("default", '{"a":1, "a":2}')),
-        ("select pgque.send('q', 't', '{\"a\":1}'::jsonb)", ("t", '{"a": 1}')),
-        ("select pgque.send('q', '{\"a\":1}'::jsonb)", ("default", '{"a": 1}')),
-        ("select pgque.send('q', 't', null)", ("t", None)),
-        ("select pgque.send('q', null, 'x'::text)", (None, "x")),
-        ("select pgque.insert_event('q', 't', 'x')", ("t", "x")),
-        ("select pgque.send_batch('q', array['x'])", ("default", "x")),
-        ("select pgque.send_batch('q', 't', array['x'])", ("t", "x")),
-        ("select pgque.send_batch('q', array['[1,2]'::jsonb])", ("default", "[1, 2]")),
-        ("select pgque.send_batch('q', 't', array['[1,2]'::jsonb])", ("t", "[1, 2]")),
+        ("send('q', 'x')", [("default", "x")]),
+        ("send('q', 't', 'x')", [("t", "x")]),
+        ("send('q', '{\"a\":1, \"a\":2}')", [("default", '{"a":1, "a":2}')]),
+        ("send('q', 't', '{\"a\":1}')", [("t", '{"a":1}')]),
+        ("send('q', 't', '{\"a\":1}'::jsonb)", [("t", '{"a": 1}')]),
+        ("send('q', '{\"a\":1}'::jsonb)", [("default", '{"a": 1}')]),
+        ("send('q', 't', null)", [("t", None)]),
+        ("send('q', null, 'x'::text)", [(None, "x")]),
+        ("send('q', 't', '\"\\u0000\"')", [("t", '"\\u0000"')]),
+        ("insert_event('q', 't', 'x')", [("t", "x")]),
+        ("send_batch('q', array['x'])", [("default", "x")]),
+        ("send_batch('q', 't', array['x'])", [("t", "x")]),
+        ("send_batch('q', '{a,\"{\\\"b\\\":1}\"}')", [("default", "a"), ("default", '{"b":1}')]),
+        ("send_batch('q', 't', '{a,\"{\\\"b\\\":1}\"}')", [("t", "a"), ("t", '{"b":1}')]),
+        ("send_batch('q', array['[1,2]'::jsonb])", [("default", "[1, 2]")]),
+        ("send_batch('q', 't', array['[1,2]'::jsonb])", [("t", "[1, 2]")]),
     ],
 )
-def test_each_form_publishes_its_type_and_payload(
-    db: Connection, call: str, published: tuple[str | None, str | None]
+def test_each_form_publishes_type_and_payload(
+    q: Connection, call: str, published: list[tuple[str | None, str | None]]
 ) -> None:
-    assert sent_by(db, call) == [(*published, None, None, None, None)]
+    assert sent_by(q, call) == [(*each, None, None, None, None) for each in published]
 
 
-@pytest.mark.parametrize(
-    ("call", "published"),
-    [
-        ("select pgque.send('q', '{\"a\":1}')", ['{"a":1}']),
-        ("select pgque.send('q', 't', '{\"a\":1}')", ['{"a":1}']),
-        ("select pgque.send('q', 't', '{\"a\":1}', 'key')", ['{"a":1}']),
-        ("select pgque.send_batch('q', '{a,\"{\\\"b\\\":1}\"}')", ["a", '{"b":1}']),
-        ("select pgque.send_batch('q', 't', '{a,\"{\\\"b\\\":1}\"}')", ["a", '{"b":1}']),
-        ("select pgque.send_batch('q', '{}')", []),
-        ("select pgque.send_batch('q', 't', '{}')", []),
-    ],
-)
-def test_an_untyped_literal_is_text(db: Connection, call: str, published: list[str]) -> None:
-    assert [row[1] for row in sent_by(db, call)] == published
-
-
-@pytest.mark.parametrize("payload", ["'x'::text", "'\"x\"'::jsonb"])
+@pytest.mark.parametrize("payload", ["'x'", "'x'::text", "'\"x\"'::jsonb"])
 @pytest.mark.parametrize("key", ["customer 7", "", None])
-def test_a_partition_key_arrives_in_the_first_extra(
-    db: Connection, payload: str, key: str | None
-) -> None:
-    call = f"select pgque.send('q', 't', {payload}, %s)"
-    (sent,) = sent_by(db, call, key)
+def test_a_partition_key_is_the_first_extra(q: Connection, payload: str, key: str | None) -> None:
+    (sent,) = sent_by(q, f"send('q', 't', {payload}, %s)", key)
     assert (sent[0], sent[2:]) == ("t", (key, None, None, None))
 
 
-def test_arguments_go_by_the_names_of_the_interface(db: Connection) -> None:
-    make_queue(db)
+def test_arguments_go_by_the_names_of_the_interface(q: Connection) -> None:
     for call in (
         "send(queue_name => 'q', payload => 'x')",
         "send(queue_name => 'q', type_name => 't', payload => 'x')",
@@ -84,134 +69,156 @@ def test_arguments_go_by_the_names_of_the_interface(db: Connection) -> None:
         "send_batch(queue_name => 'q', payloads => '{x}')",
         "send_batch(queue_name => 'q', type_name => 't', payloads => array['x'])",
     ):
-        assert value(db, f"select pgque.{call}")
+        assert value(q, f"select pgque.{call}")
 
 
-def test_extras_arrive_in_their_columns(db: Connection) -> None:
-    call = "select pgque.insert_event('q', 't', 'x', '1', null, '3', '4')"
-    assert sent_by(db, call) == [("t", "x", "1", None, "3", "4")]
+def test_extras_arrive_in_their_columns(q: Connection) -> None:
+    call = "insert_event('q', 't', 'x', '1', null, '3', '4')"
+    assert sent_by(q, call) == [("t", "x", "1", None, "3", "4")]
 
 
 @pytest.mark.parametrize("text", ["", "ünï ☃", 'it\'s "quoted"', "a\nb\tc", "\\x41", "x" * 200_000])
-def test_text_goes_through_unchanged(db: Connection, text: str) -> None:
-    assert sent_by(db, "select pgque.send('q', %s, %s)", text[:1], text)[0][:2] == (text[:1], text)
+def test_text_goes_through_unchanged(q: Connection, text: str) -> None:
+    assert sent_by(q, "send('q', %s, %s)", text[:1], text)[0][:2] == (text[:1], text)
 
 
-def test_malformed_json_is_refused_where_jsonb_is_asked_for(db: Connection) -> None:
-    make_queue(db)
-    with refused("22P02"):
-        value(db, "select pgque.send('q', 't', %s::jsonb)", '{"a":')
+def test_ids_are_those_of_the_events_and_grow_with_each_one(q: Connection) -> None:
+    ids = [value(q, "select pgque.send('q', 'x')") for _ in range(3)]
+    assert event_ids(q, open_batch(q)) == ids == sorted(set(ids))
 
 
-def test_send_returns_the_id_of_the_event(db: Connection) -> None:
-    make_queue(db)
-    sent = value(db, "select pgque.send('q', 'x')")
-    tick(db)
-    assert [row[0] for row in events(db, next_batch(db))] == [sent]
+@pytest.mark.parametrize(
+    ("array", "sent"),
+    [
+        ("array['a', null, 'b', null]", ["a", None, "b", None]),
+        ("'{a,NULL,null}'", ["a", None, None]),
+        ("'{\"NULL\"}'", ["NULL"]),
+        ("array[null::text]", [None]),
+        ("array['1'::jsonb, null, 'null'::jsonb]", ["1", None, "null"]),
+        ("array[['a', 'b'], ['c', 'd']]", ["a", "b", "c", "d"]),
+        ("'[5:8]={a,b,c,d}'::text[]", ["a", "b", "c", "d"]),
+        ("array(select (n % 7)::text from generate_series(1, 497) n)", [*"1234560"] * 71),
+    ],
+)
+def test_send_batch_returns_ids_in_the_order_given(
+    q: Connection, array: str, sent: list[str | None]
+) -> None:
+    ids = value(q, f"select pgque.send_batch('q', 't', {array})")
+    stored = {row[0]: row[5] for row in events(q, open_batch(q))}
+    assert [stored[number] for number in ids] == sent
+    assert len(ids) == len(stored)
 
 
-def test_ids_grow_with_each_event(db: Connection) -> None:
-    make_queue(db)
-    ids = [value(db, "select pgque.send('q', 'x')") for _ in range(3)]
-    assert ids == sorted(set(ids))
+@FORMS
+def test_no_array_is_refused_and_an_empty_one_sends_nothing(q: Connection, form: str) -> None:
+    for array in ("null", "null::text", "null::text[]", "null::jsonb[]", "null::varchar[]"):
+        with refused("PQ005", "null", "empty"):
+            value(q, f"select pgque.{form.format(array)}")
+    for literal in ("{a", "a", "", "{{a},{b,c}}"):
+        with refused("22P02", "malformed array literal"):
+            value(q, f"select pgque.{form.format('%s')}", literal)
+    for array in ("'{}'", "'{}'::text[]", "'{}'::jsonb[]", "array[]::varchar[]"):
+        assert value(q, f"select pgque.{form.format(array)}") == []
+    assert received(q) == []
 
 
-def test_send_batch_returns_ids_in_the_order_given(db: Connection) -> None:
-    make_queue(db)
-    texts = [f"event {n % 7} {n}" for n in range(500)]
-    ids = value(db, "select pgque.send_batch('q', 't', %s::text[])", texts)
-    tick(db)
-    stored = {row[0]: row[5] for row in events(db, next_batch(db))}
-    assert [stored[number] for number in ids] == texts
-
-
-def test_an_empty_batch_of_payloads_sends_nothing(db: Connection) -> None:
-    make_queue(db)
-    assert value(db, "select pgque.send_batch('q', 't', '{}'::text[])") == []
-
-
-def test_a_null_array_of_payloads_is_refused(db: Connection) -> None:
-    make_queue(db)
-    with refused("PQ005", "null"):
-        value(db, "select pgque.send_batch('q', 't', null::text[])")
+def test_malformed_json_and_nul_characters_are_refused_and_nothing_is_sent(q: Connection) -> None:
+    for call in (
+        "send('q', %s::jsonb)",
+        "send('q', 't', %s::jsonb)",
+        "send('q', 't', %s::jsonb, 'key')",
+        "send_batch('q', array['1'::jsonb, %s::jsonb])",
+        "send_batch('q', 't', array['1'::jsonb, %s::jsonb])",
+    ):
+        for literal, code, word in (('{"a":', "22P02", "json"), ('"\\u0000"', "22P05", "\\u0000")):
+            with refused(code, word):
+                value(q, f"select pgque.{call}", literal)
+    for call in ("send('q', 't', E'\\000')", "send_batch('q', 't', array['a', E'\\000'])"):
+        with refused("22021", "0x00"):
+            value(q, f"select pgque.{call}")
+    assert received(q) == []
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        "select pgque.send(%s, 'x')",
-        "select pgque.send(%s, 't', 'x')",
-        "select pgque.send(%s, '{}'::jsonb)",
-        "select pgque.send(%s, 't', '{}'::jsonb)",
-        "select pgque.send(%s, 't', 'x', 'key')",
-        "select pgque.send(%s, 't', '{}'::jsonb, 'key')",
-        "select pgque.send_batch(%s, array['x'])",
-        "select pgque.send_batch(%s, 't', '{x}')",
-        "select pgque.send_batch(%s, 't', array['{}'::jsonb])",
-        "select pgque.insert_event(%s, 't', 'x')",
-        "select pgque.insert_event(%s, 't', 'x', '', '', '', '')",
-        "select pgque.current_event_table(%s)",
+        "send(%s, 'x')",
+        "send(%s, 't', 'x')",
+        "send(%s, '{}'::jsonb)",
+        "send(%s, 't', '{}'::jsonb)",
+        "send(%s, 't', 'x', 'key')",
+        "send(%s, 't', '{}'::jsonb, 'key')",
+        "send_batch(%s, array['x'])",
+        "send_batch(%s, 't', '{x}')",
+        "send_batch(%s, 't', array['{}'::jsonb])",
+        "insert_event(%s, 't', 'x')",
+        "insert_event(%s, 't', 'x', '', '', '', '')",
+        "current_event_table(%s)",
     ],
 )
-class TestEveryWayToPublish:
-    def test_names_an_unknown_queue(self, db: Connection, call: str) -> None:
-        with refused("PQ001", '"nosuch"', "create_queue"):
-            value(db, call, "nosuch")
-
-    def test_refuses_a_null_queue(self, db: Connection, call: str) -> None:
-        with refused("PQ005"):
-            value(db, call, None)
-
-    def test_is_closed_by_disable_insert(self, db: Connection, call: str) -> None:
-        make_queue(db, "shut", disable_insert="true")
-        with refused("PQ006", '"shut"', "disable_insert"):
-            value(db, call, "shut")
-
-    def test_is_open_again_after_it(self, db: Connection, call: str) -> None:
-        make_queue(db, "shut", disable_insert="true")
-        value(db, "select pgque.set_queue_config('shut', 'disable_insert', 'false')")
-        assert value(db, call, "shut")
+def test_a_closed_queue_takes_nothing_until_it_is_open_again(db: Connection, call: str) -> None:
+    call = f"select pgque.{call}"
+    make_queue(db, "shut", disable_insert="true")
+    for queue, code, words in (
+        ("nosuch", "PQ001", ('"nosuch"', "create_queue")),
+        (None, "PQ005", ()),
+        ("shut", "PQ006", ('"shut"', "disable_insert")),
+    ):
+        with refused(code, *words):
+            value(db, call, queue)
+    value(db, "select pgque.set_queue_config('shut', 'disable_insert', 'false')")
+    assert value(db, call, "shut")
 
 
-def test_an_event_of_a_rolled_back_transaction_is_never_delivered(db: Connection) -> None:
-    make_queue(db)
-    with db.transaction(force_rollback=True):
-        value(db, "select pgque.send('q', 'ghost')")
-    tick(db)
-    assert payloads(db, next_batch(db)) == []
-
-
-def test_events_carry_the_time_of_their_transaction(db: Connection) -> None:
-    make_queue(db)
-    with db.transaction():
-        now = value(db, "select now()")
-        value(db, "select pgque.send('q', 'x')")
-    tick(db)
-    assert [row[1] for row in events(db, next_batch(db))] == [now]
+def test_events_carry_the_time_of_their_transaction_and_go_with_it(q: Connection) -> None:
+    with q.transaction(force_rollback=True):
+        value(q, "select pgque.send('q', 'ghost')")
+    with q.transaction():
+        now = value(q, "select now()")
+        value(q, "select pgque.send('q', 'x')")
+    assert [(row[1], row[5]) for row in events(q, open_batch(q))] == [(now, "x")]
 
 
 def test_a_queue_sent_to_in_a_transaction_that_created_it_delivers(db: Connection) -> None:
     with db.transaction():
         make_queue(db)
         value(db, "select pgque.send('q', 'early')")
-    tick(db)
-    assert payloads(db, next_batch(db)) == ["early"]
+    assert received(db) == ["early"]
 
 
-def test_a_callers_search_path_does_not_reach_the_insert(db: Connection) -> None:
-    make_queue(db)
-    db.execute("create schema evil")
-    db.execute(
-        "create function evil.event_1_insert(text, text) returns bigint"
-        " language sql as 'select 666'"
+def test_a_hundred_thousand_payloads_are_sent_at_once(q: Connection) -> None:
+    sent = value(
+        q,
+        "select (s.ids[1], s.ids[100000], cardinality(s.ids))::text from (select pgque.send_batch("
+        "'q', 't', array(select nr::text from generate_series(1, 100000) nr)) as ids) s",
     )
-    db.execute("create function evil.format(text, int) returns text language sql as $$select ''$$")
-    db.execute("create table evil.queue (queue_id int, queue_name text)")
-    db.execute("set search_path = evil, pg_catalog, pgque")
-    sent = value(db, "select pgque.send('q', 't', 'x')")
-    db.execute("reset search_path")
-    tick(db)
-    batch = next_batch(db)
-    assert [row[0] for row in events(db, batch)] == [sent]
-    finish(db, batch)
-    assert rows(db, "select * from evil.queue") == []
+    tick(q)
+    found = value(
+        q,
+        "select (min(e.ev_id), max(e.ev_id), count(*))::text from pgque.get_batch_events(%s) e"
+        " where e.ev_data::bigint = e.ev_id",
+        next_batch(q),
+    )
+    assert sent == found == "(1,100000,100000)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "sent"),
+    [
+        ("pgque.send('q', 't', {})", "{}"),
+        ("pgque.send('q', 't', to_jsonb({}))", "to_jsonb({})::text"),
+        ("pgque.send_batch('q', 't', array[{}])::text", "{}"),
+        ("pgque.send_at('q', 't', {}, now() + interval '1 hour')", "{}"),
+    ],
+)
+def test_200_megabytes_are_sent_and_received(q: Connection, call: str, sent: str) -> None:
+    content = f"repeat(md5('x'), {200 * MIB // 32})"
+    value(q, f"select {call.format(content)}")
+    q.execute("update pgque.delayed_events set de_deliver_at = now()")
+    value(q, "select pgque.maint_deliver_delayed()")
+    tick(q)
+    is_same = f"payload = {sent.format(content)}"
+    assert value(q, f"select {is_same} from pgque.receive('q', 'c', 1)") is True
+    with refused("54000", "268435455"):
+        value(q, "select pgque.send('q', 't', to_jsonb(repeat('x', 268435456)))")

@@ -1,23 +1,30 @@
 """Schedulers whose role has other defaults than the server: isolation and statement_timeout."""
 
-from collections.abc import Callable
-
 import pytest
 
 from pgque_dagster.client import Client
 from tests.support.queues import (
+    Another,
     Connection,
     compact_positions,
     drain,
+    hold_snapshot,
     last_tick,
     make_queue,
     refused,
-    rows,
     send,
     value,
 )
 
 STRICT = pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+
+
+@pytest.fixture
+def due(db: Connection) -> Connection:
+    """A queue with an event, which rotates whenever it is asked."""
+    make_queue(db, rotation_period="1 microsecond", ticker_idle_period="0")
+    send(db, "a")
+    return db
 
 
 def be_strict(db: Connection, level: str) -> None:
@@ -30,81 +37,55 @@ def rotations(db: Connection) -> int:
 
 
 @STRICT
-def test_maint_loop_rotates_whatever_the_sessions_isolation(db: Connection, level: str) -> None:
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    be_strict(db, level)
-    db.execute("call pgque.maint_loop('0')")
-    assert rotations(db) == 1
+def test_loops_work_whatever_the_sessions_isolation(due: Connection, level: str) -> None:
+    be_strict(due, level)
+    due.execute("update pgque.config set tick_period_ms = 1")
+    due.execute("call pgque.ticker_loop('100 ms')")
+    assert drain(due) == ["a"]
+    due.execute("call pgque.maint_loop('0')")
+    assert rotations(due) == 1
 
 
-@STRICT
-def test_maint_loop_does_so_in_each_round(
-    db: Connection, another: Callable[[], Connection], level: str
-) -> None:
+def test_maint_loop_does_so_in_each_round(q: Connection, another: Another) -> None:
     """While a snapshot keeps a log on its second half, there is a round each second."""
-    make_queue(db)
-    reader = another()
-    with reader.transaction():
-        reader.execute("set transaction isolation level repeatable read")
-        value(reader, "select pg_current_snapshot()::text")
-        assert compact_positions(db) > 0
-        be_strict(db, level)
-        db.execute("call pgque.maint_loop('2500 ms')")
+    reader = hold_snapshot(another())
+    assert compact_positions(q) > 0
+    be_strict(q, "serializable")
+    q.execute("call pgque.maint_loop('1200 ms')")
+    reader.rollback()
 
 
 @STRICT
-def test_ticker_loop_ticks_whatever_the_sessions_isolation(db: Connection, level: str) -> None:
-    make_queue(db, ticker_max_lag="0", ticker_idle_period="1 day")
-    be_strict(db, level)
-    db.execute("update pgque.config set tick_period_ms = 1")
-    send(db, "a")
-    db.execute("call pgque.ticker_loop('100 ms')")
-    assert (drain(db), last_tick(db)) == (["a"], 2)
-
-
-@STRICT
-def test_the_hint_of_maint_can_be_followed(db: Connection, level: str) -> None:
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    be_strict(db, level)
+def test_the_hint_of_maint_can_be_followed(due: Connection, level: str) -> None:
+    be_strict(due, level)
     with refused("PQ013", "begin isolation level read committed;", "alter role postgres set"):
-        value(db, "select pgque.maint()")
-    db.execute("begin isolation level read committed")
-    value(db, "select pgque.maint()")
-    db.execute("commit")
-    assert rotations(db) == 1
+        value(due, "select pgque.maint()")
+    due.execute("begin isolation level read committed")
+    value(due, "select pgque.maint()")
+    due.execute("commit")
+    assert rotations(due) == 1
 
 
-@STRICT
-def test_the_client_maintains_whatever_the_roles_isolation(
-    db: Connection, database_url: str, level: str
-) -> None:
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    name = value(db, "select current_database()")
-    db.execute(f"alter database {name} set default_transaction_isolation = '{level}'".encode())
+def test_the_client_maintains_in_any_isolation(due: Connection, database_url: str) -> None:
+    name = value(due, "select current_database()")
+    due.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
     with Client(database_url) as client:
         client.maint()
-    assert rotations(db) == 1
+    assert rotations(due) == 1
 
 
 @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
-def test_a_slot_ends_before_the_sessions_statement_timeout_and_says_so(
-    db: Connection, another: Callable[[], Connection], loop: str
+def test_a_slot_ends_before_the_statement_timeout(
+    due: Connection, another: Another, loop: str
 ) -> None:
-    make_queue(db, ticker_idle_period="0", rotation_period="1 microsecond")
-    send(db, "a")
-    db.execute("set statement_timeout = '2 s'")
-    with refused("PQ005", "statement_timeout of postgres, 2s", "alter role postgres set"):
-        db.execute(f"call pgque.{loop}('20 s')".encode())
-    worked = last_tick(another()) > 1 if loop == "ticker_loop" else rotations(another()) == 1
-    assert worked
+    due.execute("set statement_timeout = '1200 ms'")
+    with refused("PQ005", "statement_timeout of postgres, 1200ms", "alter role postgres set"):
+        due.execute(f"call pgque.{loop}('20 s')".encode())
+    assert last_tick(another()) > 1 if loop == "ticker_loop" else rotations(another()) == 1
 
 
-def test_a_slot_shorter_than_the_statement_timeout_ends_in_silence(db: Connection) -> None:
-    make_queue(db, ticker_idle_period="0")
-    db.execute("set statement_timeout = '1 min'")
-    db.execute("call pgque.ticker_loop('100 ms')")
-    db.execute("call pgque.maint_loop('0')")
-    assert rows(db, "select from pgque.tick where tick_id > 1") != []
+def test_a_slot_shorter_than_the_statement_timeout_ends_in_silence(due: Connection) -> None:
+    due.execute("set statement_timeout = '1 min'")
+    due.execute("call pgque.ticker_loop('100 ms')")
+    due.execute("call pgque.maint_loop('0')")
+    assert last_tick(due) > 1

@@ -1,14 +1,16 @@
 """The helpers for tests of applications: send, consume, and two assertions."""
 
-import pytest
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from tests.support.dead_letters import give_up
 from tests.support.queues import (
+    Another,
     Connection,
-    connect,
-    events,
     finish,
     make_queue,
     next_batch,
+    open_batch,
     refused,
     rows,
     send,
@@ -17,194 +19,119 @@ from tests.support.queues import (
 )
 
 FAILED = "P0004"
+CONSUME = "select payload from pgque.test_consume('q', 'c')"
 
 
-def give_up(db: Connection, text: str) -> None:
-    send(db, text)
-    tick(db)
-    batch = next_batch(db)
-    ids = [row[0] for row in events(db, batch)]
-    value(db, "select pgque.dead_letter_batch(%s, %s, 'torn')", batch, ids)
-    finish(db, batch)
-
-
-def test_an_event_that_was_sent_is_consumed_at_once(db: Connection) -> None:
-    make_queue(db)
-    sent = value(db, "select pgque.test_send('q', '{\"a\": 1}')")
-    assert rows(db, "select msg_id, type, payload from pgque.test_consume('q', 'c')") == [
-        (sent, "test", '{"a": 1}')
-    ]
-
-
-def test_consuming_acks(db: Connection) -> None:
-    make_queue(db)
-    value(db, "select pgque.test_send('q', '1')")
-    rows(db, "select pgque.test_consume('q', 'c')")
+def assert_empty(db: Connection) -> None:
     assert value(db, "select pgque.assert_empty('q')") is True
 
 
-def test_all_events_of_the_batch_come_in_order(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a", "b", "c")
-    consumed = rows(db, "select payload from pgque.test_consume('q', 'c')")
-    assert consumed == [("a",), ("b",), ("c",)]
+@contextmanager
+def not_empty(db: Connection, *words: str) -> Iterator[None]:
+    """The queue is not empty before the block, and empty after it."""
+    with refused(FAILED, *words):
+        value(db, "select pgque.assert_empty('q')")
+    yield
+    assert_empty(db)
 
 
-def test_the_expected_type_is_consumed(db: Connection) -> None:
-    make_queue(db)
-    value(db, "select pgque.test_send('q', 'order', '1')")
-    assert value(db, "select payload from pgque.test_consume('q', 'c', 'order')") == "1"
-
-
-def test_another_type_than_expected_fails_and_acks_nothing(db: Connection) -> None:
-    make_queue(db)
-    value(db, "select pgque.test_send('q', 'order', '1')")
-    with refused(FAILED, '"order"', '"refund"'):
-        rows(db, "select pgque.test_consume('q', 'c', 'refund')")
-    assert value(db, "select payload from pgque.test_consume('q', 'c')") == "1"
-
-
-def test_no_event_fails(db: Connection) -> None:
-    make_queue(db)
+def test_events_that_were_sent_are_consumed_at_once_in_order_and_acked(q: Connection) -> None:
+    sent = value(q, "select pgque.test_send('q', '{\"a\": 1}')")
+    found = rows(q, "select msg_id, type, payload from pgque.test_consume('q', 'c')")
+    assert found == [(sent, "test", '{"a": 1}')]
+    assert_empty(q)
+    send(q, "a", "b", "c")
+    assert rows(q, CONSUME) == [("a",), ("b",), ("c",)]
     with refused(FAILED, '"c"', '"q"'):
-        rows(db, "select pgque.test_consume('q', 'c')")
+        rows(q, CONSUME)
 
 
-def test_a_queue_without_events_is_empty(db: Connection) -> None:
-    make_queue(db)
-    assert value(db, "select pgque.assert_empty('q')") is True
+def test_another_type_than_expected_fails_and_acks_nothing(q: Connection) -> None:
+    value(q, "select pgque.test_send('q', 'order', '1')")
+    with refused(FAILED, '"order"', '"refund"'):
+        rows(q, "select pgque.test_consume('q', 'c', 'refund')")
+    assert value(q, "select payload from pgque.test_consume('q', 'c', 'order')") == "1"
 
 
-def test_an_event_before_its_tick_counts(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a", "b")
-    with refused(FAILED, '"q"', '"c"', "2 events"):
-        value(db, "select pgque.assert_empty('q')")
+class TestEmpty:
+    def test_an_event_counts_unticked_and_in_a_batch(self, q: Connection, another: Another) -> None:
+        other = another()
+        with other.transaction(force_rollback=True):
+            send(other, "undone")
+        assert_empty(q)
+        send(q, "a", "b")
+        with not_empty(q, '"q"', '"c"', "2 events"):
+            batch = open_batch(q)
+            with not_empty(q, "2 events"):
+                finish(q, batch)
 
+    def test_an_event_in_a_workers_batch_counts_until_it_is_finished(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        batches = []
+        for worker in ("w1", "w2"):
+            value(db, "select pgque.register_subconsumer('q', 'c', %s)", worker)
+        for worker in ("w1", "w2"):
+            send(db, "a")
+            tick(db)
+            batches.append(value(db, "select pgque.next_batch('q', 'c', %s)", worker))
+        finish(db, batches[1])
+        with not_empty(db, '"c.w1" has 1 events'):
+            finish(db, batches[0])
 
-def test_an_event_in_an_open_batch_counts(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    batch = next_batch(db)
-    with refused(FAILED, "1 events"):
-        value(db, "select pgque.assert_empty('q')")
-    finish(db, batch)
-    assert value(db, "select pgque.assert_empty('q')") is True
-
-
-def test_an_event_in_a_workers_batch_counts_until_it_is_finished(db: Connection) -> None:
-    make_queue(db, consumers=())
-    for worker in ("w1", "w2"):
-        value(db, "select pgque.register_subconsumer('q', 'c', %s)", worker)
-    send(db, "a")
-    tick(db)
-    batch = value(db, "select pgque.next_batch('q', 'c', 'w1')")
-    send(db, "b")
-    tick(db)
-    finish(db, value(db, "select pgque.next_batch('q', 'c', 'w2')"))
-    with refused(FAILED, '"c.w1" has 1 events'):
-        value(db, "select pgque.assert_empty('q')")
-    finish(db, batch)
-    assert value(db, "select pgque.assert_empty('q')") is True
-
-
-def test_an_event_that_comes_again_counts(db: Connection) -> None:
-    make_queue(db)
-    (event,) = send(db, "a")
-    tick(db)
-    batch = next_batch(db)
-    value(db, "select pgque.nack_batch(%s, array[%s::bigint], '1 hour')", batch, event)
-    finish(db, batch)
-    with refused(FAILED, "0 events", "1 to be delivered again"):
-        value(db, "select pgque.assert_empty('q')")
-
-
-def test_a_retry_of_one_consumer_is_not_pending_for_another(db: Connection) -> None:
-    make_queue(db, consumers=("c", "z"))
-    send(db, "a")
-    tick(db)
-    for consumer in ("c", "z"):
-        batch = next_batch(db, consumer=consumer)
-        if consumer == "c":
-            value(db, "select pgque.batch_retry(%s, 0)", batch)
-        finish(db, batch)
-    value(db, "select pgque.maint_retry_events()")
-    with refused(FAILED, '"c" has 1 events'):
-        value(db, "select pgque.assert_empty('q')")
-    rows(db, "select pgque.test_consume('q', 'c')")
-    assert value(db, "select pgque.assert_empty('q')") is True
-
-
-def test_a_slot_has_only_the_events_of_its_keys(db: Connection) -> None:
-    make_queue(db, consumers=())
-    for slot in range(3):
-        value(db, "select pgque.subscribe_slot('q', 'c', %s, 3)::text", slot)
-    for key in "abcdefgh":
-        value(db, "select pgque.send('q', 't', 'x'::text, %s)", key)
-    value(db, "select pgque.send('q', 'x'::text)")
-    tick(db)
-    for slot in range(3):
-        with refused(FAILED, f'"c#{slot}/3"'):
+    def test_an_event_that_comes_again_counts_for_its_own_consumer(self, db: Connection) -> None:
+        make_queue(db, consumers=("c", "z"))
+        send(db, "a")
+        tick(db)
+        for consumer in ("c", "z"):
+            batch = next_batch(db, consumer=consumer)
+            if consumer == "c":
+                value(db, "select pgque.batch_retry(%s, 0)", batch)
+            finish(db, batch)
+        with refused(FAILED, "0 events", "1 to be delivered again"):
             value(db, "select pgque.assert_empty('q')")
-        value(db, "select pgque.claim_slot('q', 'c', %s, 'me')", slot)
-        while rows(db, "select * from pgque.receive_partitioned('q', 'c', %s, 3, 'me')", slot):
-            value(db, "select pgque.ack_partitioned('q', 'c', %s, 3, 'me')", slot)
-    assert value(db, "select pgque.assert_empty('q')") is True
+        value(db, "select pgque.maint_retry_events()")
+        with not_empty(db, '"c" has 1 events'):
+            rows(db, CONSUME)
+
+    def test_a_slot_has_only_the_events_of_its_keys(self, db: Connection) -> None:
+        make_queue(db, consumers=())
+        value(db, "select pgque.subscribe_slots('q', 'c', 3)")
+        for slot in range(3):
+            value(db, "select pgque.claim_slot('q', 'c', %s, 'me')", slot)
+        for key in "abcdefgh":
+            value(db, "select pgque.send('q', 't', 'x'::text, %s)", key)
+        receive = "select * from pgque.receive_partitioned('q', 'c', %s, 3, 'me')"
+        for slots in (range(3), (0,)):
+            tick(db)
+            for slot in slots:
+                rows(db, receive, slot)
+                with refused(FAILED, f'"c#{slot}/3" has '):
+                    value(db, "select pgque.assert_empty('q')")
+                while rows(db, receive, slot):
+                    value(db, "select pgque.ack_partitioned('q', 'c', %s, 3, 'me')", slot)
+            assert_empty(db)
+            send(db, "no key, so of slot 0")
+
+    def test_an_event_that_waits_for_its_time_counts(self, q: Connection) -> None:
+        entry = value(q, "select pgque.send_at('q', 't', 'x'::text, now() + interval '1 hour')")
+        with not_empty(q, "1 events wait for their time"):
+            value(q, "select pgque.cancel_scheduled(%s)", entry)
 
 
-def test_a_slot_without_events_of_its_keys_is_empty_at_once(db: Connection) -> None:
-    make_queue(db, consumers=())
-    for slot in range(2):
-        value(db, "select pgque.subscribe_slot('q', 'c', %s, 2)::text", slot)
-    send(db, "no key, so of slot 0")
-    tick(db)
-    value(db, "select pgque.claim_slot('q', 'c', 0, 'me')")
-    rows(db, "select * from pgque.receive_partitioned('q', 'c', 0, 2, 'me')")
-    with refused(FAILED, '"c#0/2" has 1 events'):
-        value(db, "select pgque.assert_empty('q')")
-    value(db, "select pgque.ack_partitioned('q', 'c', 0, 2, 'me')")
-    assert value(db, "select pgque.assert_empty('q')") is True
-
-
-def test_an_event_that_waits_for_its_time_counts(db: Connection) -> None:
-    make_queue(db)
-    entry = value(db, "select pgque.send_at('q', 't', 'x'::text, now() + interval '1 hour')")
-    with refused(FAILED, "1 events wait for their time"):
-        value(db, "select pgque.assert_empty('q')")
-    value(db, "select pgque.cancel_scheduled(%s)", entry)
-    assert value(db, "select pgque.assert_empty('q')") is True
-
-
-def test_an_event_that_was_rolled_back_is_not_there(db: Connection, database_url: str) -> None:
-    make_queue(db)
-    with connect(database_url) as other, other.transaction(force_rollback=True):
-        send(other, "a")
-    assert value(db, "select pgque.assert_empty('q')") is True
-
-
-def test_a_queue_without_dead_letters_passes(db: Connection) -> None:
-    make_queue(db)
-    assert value(db, "select pgque.assert_dlq_empty('q')") is True
-
-
-def test_dead_letters_are_counted_with_the_newest_reason(db: Connection) -> None:
-    make_queue(db)
-    give_up(db, "a")
-    give_up(db, "b")
+def test_dead_letters_are_counted_with_the_newest_reason(q: Connection) -> None:
+    assert value(q, "select pgque.assert_dlq_empty('q')") is True
+    give_up(q, "a", reason="bad")
+    give_up(q, "b", reason="torn")
     with refused(FAILED, '"q" has 2 dead letters', "torn"):
-        value(db, "select pgque.assert_dlq_empty('q')")
+        value(q, "select pgque.assert_dlq_empty('q')")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pgque.test_send('nosuch', '1')",
-        "pgque.test_consume('nosuch', 'c')",
-        "pgque.assert_empty('nosuch')",
-        "pgque.assert_dlq_empty('nosuch')",
-    ],
-)
-def test_an_unknown_queue_is_named(db: Connection, call: str) -> None:
-    with refused("PQ001", '"nosuch"'):
-        db.execute(f"select {call}".encode())
+def test_an_unknown_queue_is_named(db: Connection) -> None:
+    for call in (
+        "test_send('nosuch', '1')",
+        "test_consume('nosuch', 'c')",
+        "assert_empty('nosuch')",
+        "assert_dlq_empty('nosuch')",
+    ):
+        with refused("PQ001", '"nosuch"'):
+            db.execute(f"select pgque.{call}".encode())

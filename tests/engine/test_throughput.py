@@ -18,6 +18,7 @@ from tests.support.queues import (
     last_tick,
     make_queue,
     open_batch,
+    received,
     refused,
     rows,
     send,
@@ -26,28 +27,20 @@ from tests.support.queues import (
 )
 from tests.support.workers import next_of, queue_with_ticks
 
-
-def throughput(
-    db: Connection, period: str = "1 hour", bucket: str = "1 minute", queue: str = "q"
-) -> list[int]:
-    """The events of the buckets in which there were some, the oldest first."""
-    found = rows(
-        db,
-        "select events from pgque.throughput(%s, %s, %s) where events > 0",
-        queue,
-        period,
-        bucket,
-    )
-    return [events for (events,) in found]
+RATES = "select * from pgque.error_rate('q', '1 hour', '1 minute') where retries > 0"
 
 
-def errors(db: Connection, period: str = "1 hour", bucket: str = "1 minute") -> tuple[int, int]:
+def throughput(db: Connection) -> list[int]:
+    """The events of the last hour's minutes in which there were some, the oldest first."""
+    sql = "select events from pgque.throughput('q', '1 hour', '1 minute') where events > 0"
+    return [events for (events,) in rows(db, sql)]
+
+
+def errors(db: Connection, period: str = "1 hour") -> tuple[int, int]:
     """Retries and dead letters of all buckets."""
+    sums = "sum(retries)::int, sum(dead_letters)::int"
     ((retries, dead),) = rows(
-        db,
-        "select sum(retries)::int, sum(dead_letters)::int from pgque.error_rate('q', %s, %s)",
-        period,
-        bucket,
+        db, f"select {sums} from pgque.error_rate('q', %s, '1 minute')", period
     )
     return retries, dead
 
@@ -57,30 +50,22 @@ def latency(db: Connection, period: str = "1 hour") -> tuple[Any, ...]:
     return row
 
 
-BUCKETED = ["throughput", "error_rate"]
-
-
-@pytest.mark.parametrize("function", BUCKETED)
+@pytest.mark.parametrize("function", ["throughput", "error_rate"])
 class TestBuckets:
-    def test_they_cover_the_period_up_to_now_without_gaps(
-        self, db: Connection, function: str
-    ) -> None:
-        make_queue(db)
-        starts = [
-            start
-            for (start, *_) in rows(
-                db, f"select * from pgque.{function}('q', '1 hour', '5 minutes')"
-            )
-        ]
-        now = value(db, "select clock_timestamp()")
+    def test_they_cover_the_period_without_gaps(self, q: Connection, function: str) -> None:
+        found = rows(q, f"select * from pgque.{function}('q', '1 hour', '5 minutes')")
+        starts = [start for start, *_ in found]
+        now = value(q, "select clock_timestamp()")
         assert len(starts) == 13
         assert {later - earlier for earlier, later in pairwise(starts)} == {timedelta(minutes=5)}
         assert now - timedelta(minutes=5, seconds=30) < starts[-1] <= now
         assert all(start.minute % 5 == 0 and start.second == 0 for start in starts)
+        for period in ("1 month", "1 year", "10 days"):
+            assert rows(q, f"select * from pgque.{function}('q', %s, '1 day')", period) != []
 
-    @pytest.mark.parametrize(
-        ("period", "bucket"),
-        [
+    def test_what_makes_no_buckets_is_refused(self, q: Connection, function: str) -> None:
+        sql = f"select * from pgque.{function}(%s, %s::interval, %s::interval)"
+        for period, bucket in (
             (None, "1 minute"),
             ("1 hour", None),
             ("0", "1 minute"),
@@ -91,86 +76,40 @@ class TestBuckets:
             ("1 year", "1 second"),
             ("200 years", "100 days"),
             ("1 hour", "999999 days"),
-        ],
-    )
-    def test_what_makes_no_buckets_is_refused(
-        self, db: Connection, function: str, period: str | None, bucket: str | None
-    ) -> None:
-        make_queue(db)
-        with refused("PQ005", "buckets"):
-            rows(
-                db,
-                f"select * from pgque.{function}('q', %s::interval, %s::interval)",
-                period,
-                bucket,
-            )
-
-    @pytest.mark.parametrize("unit", ["1 month", "1 year", "10 days"])
-    def test_a_long_period_is_fine(self, db: Connection, function: str, unit: str) -> None:
-        make_queue(db)
-        assert rows(db, f"select * from pgque.{function}('q', %s, '1 day')", unit) != []
-
-    @pytest.mark.parametrize(("queue", "code"), [("none", "PQ001"), (None, "PQ005")])
-    def test_a_queue_that_is_not_there_is_named(
-        self, db: Connection, function: str, queue: str | None, code: str
-    ) -> None:
-        with refused(code):
-            rows(db, f"select * from pgque.{function}(%s, '1 hour', '1 minute')", queue)
-
-    def test_names_with_quotes_and_other_scripts_come_through(
-        self, db: Connection, function: str
-    ) -> None:
-        queue = "q'\"\\ %s été 世界"
-        make_queue(db, queue)
-        work(db, queue)
-        found = rows(db, f"select * from pgque.{function}(%s, '1 hour', '1 hour')", queue)
-        assert sum(row[1] for row in found) == {"throughput": 5, "error_rate": 1}[function]
+        ):
+            with refused("PQ005", "buckets"):
+                rows(q, sql, "q", period, bucket)
+        for queue, code in (("none", "PQ001"), (None, "PQ005")):
+            with refused(code):
+                rows(q, sql, queue, "1 hour", "1 minute")
 
 
 class TestThroughput:
-    def test_events_count_in_the_bucket_of_their_tick(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a", "b", "c")
-        tick(db)
-        age_ticks(db, "30 minutes")
-        send(db, "d")
-        tick(db)
-        assert throughput(db) == [3, 1]
+    def test_events_count_in_the_bucket_of_their_tick(self, q: Connection) -> None:
+        send(q, "old")
+        tick(q)
+        age_ticks(q, "2 hours")
+        assert throughput(q) == []
+        send(q, *"abcdef")
+        tick(q)
+        age_ticks(q, "5 minutes")
+        columns = "events, events_per_sec"
+        sql = f"select {columns} from pgque.throughput('q', '1 hour', '1 minute') where events > 0"
+        assert rows(q, sql) == [(6, Decimal("0.100"))]
+        value(q, "select pgque.pause_queue('q')")
+        send(q, "not", "ticked")
+        assert throughput(q) == [6, 2]
 
-    def test_events_that_are_not_ticked_count_now(self, db: Connection) -> None:
-        make_queue(db, ticker_paused="true")
-        send(db, "a", "b")
-        assert throughput(db) == [2]
-
-    def test_the_rate_is_by_the_second_of_the_bucket(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, *"abcdef")
-        tick(db)
-        age_ticks(db, "5 minutes")
-        assert rows(
-            db,
-            "select events, events_per_sec from pgque.throughput('q', '1 hour', '1 minute')"
-            " where events > 0",
-        ) == [(6, Decimal("0.100"))]
-
-    def test_events_before_the_period_are_left_out(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        age_ticks(db, "2 hours")
-        assert throughput(db) == []
-
-    def test_ticks_that_were_dropped_count_still(self, db: Connection) -> None:
-        make_queue(db)
+    def test_ticks_that_were_dropped_count_still(self, q: Connection) -> None:
         for minutes in (20, 10, 5):
-            send(db, *"x" * minutes)
-            tick(db)
-            age_ticks(db, "5 minutes")
-        before = throughput(db)
-        bloat_ticks(db, 2100)
-        value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
-        assert compact_ticks(db) == 1
-        assert throughput(db) == before == [20, 10, 5]
+            send(q, *"x" * minutes)
+            tick(q)
+            age_ticks(q, "5 minutes")
+        bloat_ticks(q, 2100)
+        catch_up(q, "c")
+        assert throughput(q) == [20, 10, 5]
+        assert compact_ticks(q) == 1
+        assert throughput(q) == [20, 10, 5]
 
     def test_dropped_ticks_without_events_leave_nothing_behind(self, db: Connection) -> None:
         make_queue(db, consumers=())
@@ -185,170 +124,123 @@ class TestThroughput:
         found = value(db, "select count(*) from pgque.history where queue_id > 0")
         assert found <= 2 and throughput(db) == [1]
 
-    def test_dropped_ticks_leave_one_row_for_each_minute(self, db: Connection) -> None:
+    def test_dropped_ticks_leave_one_row_for_each_minute(self, q: Connection) -> None:
         """Only a queue's first tick has a row besides, to count from."""
-        make_queue(db)
         history = "select event_seq from pgque.history where queue_id > 0 order by 1"
         kept, aged = [], 0
         for minute in (3, 2):
-            bloat_ticks(db, 2100)
+            bloat_ticks(q, 2100)
             for text in "abc":
-                send(db, text)
-                tick(db)
-            catch_up(db, "c")
-            db.execute(
+                send(q, text)
+                tick(q)
+            catch_up(q, "c")
+            q.execute(
                 "update pgque.tick_log set tick_time ="
                 " date_trunc('minute', clock_timestamp()) - %s * interval '1 minute'"
                 " where tick_id > %s",
                 [minute, aged],
             )
-            aged = last_tick(db)
-            assert compact_ticks(db) == 1
-            kept.append([seq for (seq,) in rows(db, history)])
+            aged = last_tick(q)
+            assert compact_ticks(q) == 1
+            kept.append([seq for (seq,) in rows(q, history)])
         # The last two ticks stay, with the events b and c.
         assert kept == [[0, 1], [0, 1, 3, 4]]
 
-    def test_buckets_before_what_is_known_are_left_out(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        finish(db, value(db, "select pgque.next_batch('q', 'c')"))
-        tick(db)
-        db.execute("delete from pgque.tick_log where tick_event_seq = 0")
-        assert len(rows(db, "select * from pgque.throughput('q', '1 hour', '30 minutes')")) == 1
+    def test_buckets_before_what_is_known_are_left_out(self, q: Connection) -> None:
+        send(q, "a")
+        received(q)
+        tick(q)
+        q.execute("delete from pgque.tick_log where tick_event_seq = 0")
+        assert len(rows(q, "select * from pgque.throughput('q', '1 hour', '30 minutes')")) == 1
 
-    def test_history_goes_when_it_is_twice_as_old_as_it_needs_to_be(self, db: Connection) -> None:
-        make_queue(db)
-        db.execute(
+    def test_history_goes_when_it_is_twice_as_old_as_it_needs_to_be(self, q: Connection) -> None:
+        q.execute(
             "insert into pgque.history (queue_id, counted_at, event_seq)"
             " select queue_id, now() - nr * interval '1 hour', 100 - nr"
             " from pgque.queue, generate_series(1, 47) nr"
         )
-        assert value(db, "select pgque.maint_compact_history()") == 0
-        db.execute(
+        assert value(q, "select pgque.maint_compact_history()") == 0
+        q.execute(
             "update pgque.history set counted_at = counted_at - interval '2 hours'"
             " where queue_id > 0"
         )
-        assert value(db, "select pgque.maint_compact_history()") == 26
-        assert value(db, "select count(*) from pgque.history where queue_id > 0") == 21
+        assert value(q, "select pgque.maint_compact_history()") == 26
+        assert value(q, "select count(*) from pgque.history where queue_id > 0") == 21
 
 
 class TestErrorRate:
-    def test_retries_and_dead_letters_count_when_they_happen(self, db: Connection) -> None:
-        make_queue(db)
-        work(db)
-        assert errors(db) == (1, 2)
+    def test_retries_and_dead_letters_count_when_they_happen(self, q: Connection) -> None:
+        """Whatever comes later: replay, delivery, compaction of the counters."""
+        make_queue(q, "other")
+        work(q, "other")
+        assert errors(q) == (0, 0)
+        work(q)
+        assert errors(q) == (1, 2)
+        value(q, "select pgque.dlq_replay_all('q')")
+        q.execute("update pgque.retry_queue set ev_retry_after = now()")
+        value(q, "select pgque.maint_retry_events()")
+        before = rows(q, RATES)
+        assert compact_counters(q) > 0
+        assert rows(q, RATES) == before != []
+        work(q)
+        assert errors(q) == (2, 4)
 
-    def test_they_count_after_purge_and_replay(self, db: Connection) -> None:
-        make_queue(db)
-        work(db)
-        value(db, "select pgque.dlq_replay_all('q')")
-        db.execute("update pgque.retry_queue set ev_retry_after = now()")
-        value(db, "select pgque.maint_retry_events()")
-        assert errors(db) == (1, 2)
-
-    def test_they_count_when_counters_were_added_up(self, db: Connection) -> None:
-        make_queue(db)
-        work(db)
-        before = rows(
-            db, "select * from pgque.error_rate('q', '1 hour', '1 minute') where retries > 0"
-        )
-        assert compact_counters(db) > 0
-        found = rows(
-            db, "select * from pgque.error_rate('q', '1 hour', '1 minute') where retries > 0"
-        )
-        assert found == before != []
-        work(db)
-        assert errors(db) == (2, 4)
-
-    def test_they_count_after_the_end_of_the_consumer(self, db: Connection) -> None:
-        make_queue(db)
-        work(db)
-        value(db, "select pgque.unregister_consumer('q', 'c')")
-        assert errors(db) == (1, 2)
-
-    def test_those_before_the_period_are_left_out(self, db: Connection) -> None:
-        make_queue(db)
-        work(db)
-        db.execute("update pgque.counter_log set counted_at = counted_at - interval '2 hours'")
-        assert (errors(db), errors(db, "3 hours")) == ((0, 0), (1, 2))
-
-    def test_other_queues_do_not_count(self, db: Connection) -> None:
-        make_queue(db)
-        make_queue(db, "other")
-        work(db, "other")
-        assert errors(db) == (0, 0)
+    def test_they_count_after_their_consumer_until_the_period_is_over(self, q: Connection) -> None:
+        work(q)
+        value(q, "select pgque.unregister_consumer('q', 'c')")
+        assert errors(q) == (1, 2)
+        q.execute("update pgque.counter_log set counted_at = counted_at - interval '2 hours'")
+        assert (errors(q), errors(q, "3 hours")) == ((0, 0), (1, 2))
 
 
 class TestLatency:
-    def test_without_a_batch_it_is_unknown(self, db: Connection) -> None:
-        make_queue(db)
-        open_batch(db, "still open")
-        assert latency(db) == (None, None, None)
-
-    def test_it_runs_from_the_tick_to_the_end_of_the_batch(self, db: Connection) -> None:
-        make_queue(db)
+    def test_it_runs_from_the_tick_to_the_end_of_the_batch(self, q: Connection) -> None:
         for minutes in range(1, 11):
-            send(db, "a")
-            tick(db)
-            db.execute(
+            send(q, "a")
+            tick(q)
+            q.execute(
                 "update pgque.tick_log set tick_time = clock_timestamp() - %s * interval '1 minute'"
                 " where tick_id = %s",
-                [minutes, last_tick(db)],
+                [minutes, last_tick(q)],
             )
-            drain(db)
-        p50, p95, p99 = latency(db)
+            drain(q)
+        p50, p95, p99 = latency(q)
         assert timedelta(minutes=5) < p50 < timedelta(minutes=6.5)
         assert timedelta(minutes=9) < p95 < p99 < timedelta(minutes=11)
 
-    def test_batches_before_the_period_are_left_out(self, db: Connection) -> None:
-        make_queue(db)
-        finish(db, open_batch(db, "a"))
-        db.execute("update pgque.position_log set sub_active = sub_active - interval '2 hours'")
-        assert latency(db) == (None, None, None)
-        assert None not in latency(db, "3 hours")
-
-    def test_a_batch_that_was_taken_back_does_not_count(self, db: Connection) -> None:
-        make_queue(db)
-        open_batch(db, "a")
-        value(db, "select pgque.register_consumer_at('q', 'c', 1)")
-        assert latency(db) == (None, None, None)
+    def test_batches_open_taken_back_or_too_old_are_left_out(self, q: Connection) -> None:
+        open_batch(q, "a")
+        assert latency(q) == (None, None, None)
+        value(q, "select pgque.register_consumer_at('q', 'c', 1)")
+        assert latency(q) == (None, None, None)
+        finish(q, open_batch(q))
+        q.execute("update pgque.position_log set sub_active = sub_active - interval '2 hours'")
+        assert latency(q) == (None, None, None)
+        assert None not in latency(q, "3 hours")
 
     def test_batches_of_subconsumers_count_for_the_main_consumer(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         finish(db, next_of(db, "w1"))
         assert None not in latency(db)
 
-    def test_a_renewed_batch_counts_once(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        ((batch, epoch),) = rows(
-            db, "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"
-        )
+    def test_a_renewed_batch_counts_once(self, q: Connection) -> None:
+        send(q, "a")
+        tick(q)
+        claim = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"
+        ((batch, epoch),) = rows(q, claim)
         for _ in range(3):
-            value(db, "select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
-        value(db, "select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
-        assert value(db, "select count(*) from pgque.ended_batch") == 1
+            value(q, "select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
+        value(q, "select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
+        assert value(q, "select count(*) from pgque.ended_batch") == 1
 
-    @pytest.mark.parametrize("period", [None, "0", "-1 s", "300 years"])
-    def test_a_period_that_is_none_is_refused(self, db: Connection, period: str | None) -> None:
-        make_queue(db)
-        with refused("PQ005"):
-            rows(db, "select * from pgque.latency_percentiles('q', 'c', %s::interval)", period)
-
-    @pytest.mark.parametrize(
-        ("queue", "consumer", "code"),
-        [
-            ("none", "c", "PQ001"),
-            ("q", "none", "PQ002"),
-            ("q", None, "PQ005"),
-            (None, "c", "PQ005"),
-        ],
-    )
-    def test_names_that_are_not_there_are_named(
-        self, db: Connection, queue: str | None, consumer: str | None, code: str
-    ) -> None:
-        make_queue(db)
-        with refused(code):
-            rows(db, "select * from pgque.latency_percentiles(%s, %s, '1 hour')", queue, consumer)
+    def test_what_is_no_period_and_unknown_names_are_refused(self, q: Connection) -> None:
+        for queue, consumer, period, code in (
+            *(("q", "c", period, "PQ005") for period in (None, "0", "-1 s", "300 years")),
+            ("none", "c", "1 hour", "PQ001"),
+            ("q", "none", "1 hour", "PQ002"),
+            ("q", None, "1 hour", "PQ005"),
+            (None, "c", "1 hour", "PQ005"),
+        ):
+            sql = "select * from pgque.latency_percentiles(%s, %s, %s::interval)"
+            with refused(code):
+                rows(q, sql, queue, consumer, period)

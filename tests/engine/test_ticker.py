@@ -1,14 +1,20 @@
-"""When a queue ticks."""
+"""When a queue ticks, and tickers in transactions of all kinds: nothing is lost or held up."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
+import psycopg
 import pytest
 
+from tests.support.logins import as_login
 from tests.support.queues import (
+    Another,
     Connection,
+    connect,
     drain,
+    hold_snapshot,
     last_tick,
     make_queue,
+    received,
     refused,
     rows,
     send,
@@ -29,46 +35,21 @@ def ticker(db: Connection) -> int:
     return count
 
 
-def test_a_queue_ticks_when_it_has_enough_new_events(db: Connection) -> None:
+def test_a_queue_ticks_at_its_first_event_and_then_at_enough_new_ones(db: Connection) -> None:
     make_queue(db, **NEVER | {"ticker_max_count": "3"})
-    send(db, "a", "b", "c")
-    assert ticker(db) == 1
-
-
-def test_a_queue_waits_while_it_has_too_few_new_events(db: Connection) -> None:
-    make_queue(db, **NEVER | {"ticker_max_count": "3"})
-    send(db, "first")
-    ticker(db)
-    send(db, "a", "b")
-    assert ticker(db) == 0
-
-
-def test_the_first_event_of_a_queue_is_ticked_at_once(db: Connection) -> None:
-    make_queue(db, **NEVER)
-    assert ticker(db) == 0
-    send(db, "first")
-    assert ticker(db) == 1
-    send(db, "second")
-    assert ticker(db) == 0
-
-
-def test_events_count_once_towards_a_tick(db: Connection) -> None:
-    make_queue(db, **NEVER | {"ticker_max_count": "2"})
-    send(db, "a", "b")
-    ticker(db)
-    send(db, "c")
-    assert ticker(db) == 0
+    made = [ticker(db)]
+    for texts in ("a", "bc", "d", "ef", "g"):
+        send(db, *texts)
+        made.append(ticker(db))
+    assert made == [0, 1, 0, 1, 0, 1]
 
 
 def test_one_event_is_enough_when_it_has_waited_for_the_lag(db: Connection) -> None:
     make_queue(db, **NEVER | {"ticker_max_lag": "0"})
-    send(db, "a")
-    assert ticker(db) == 1
-
-
-def test_without_events_the_lag_alone_makes_no_tick(db: Connection) -> None:
-    make_queue(db, **NEVER | {"ticker_max_lag": "0"})
     assert ticker(db) == 0
+    for text in "ab":
+        send(db, text)
+        assert ticker(db) == 1
 
 
 def test_an_idle_queue_ticks_after_its_idle_period(db: Connection) -> None:
@@ -77,78 +58,30 @@ def test_an_idle_queue_ticks_after_its_idle_period(db: Connection) -> None:
 
 
 @pytest.mark.parametrize("switch", ["ticker_paused", "external_ticker"])
-def test_a_queue_that_is_switched_off_does_not_tick(db: Connection, switch: str) -> None:
+def test_a_queue_that_is_off_ticks_when_it_is_on_again(db: Connection, switch: str) -> None:
     make_queue(db, ticker_max_count="1", ticker_idle_period="0", **{switch: "true"})
-    send(db, "a")
-    assert ticker(db) == 0
-
-
-def test_a_paused_queue_catches_up_when_resumed(db: Connection) -> None:
-    make_queue(db, ticker_paused="true")
     send(db, "a", "b")
-    ticker(db)
-    value(db, "select pgque.set_queue_config('q', 'ticker_paused', 'false')")
-    tick(db)
-    assert drain(db) == ["a", "b"]
-
-
-def test_a_forced_tick_comes_at_the_next_run(db: Connection) -> None:
-    make_queue(db, **NEVER)
-    value(db, "select pgque.force_next_tick('q')")
-    assert ticker(db) == 1
-
-
-def test_a_forced_tick_comes_once(db: Connection) -> None:
-    make_queue(db, **NEVER)
-    value(db, "select pgque.force_next_tick('q')")
-    value(db, "select pgque.force_next_tick('q')")
-    ticker(db)
     assert ticker(db) == 0
+    value(db, "select pgque.set_queue_config('q', %s, 'false')", switch)
+    assert received(db) == ["a", "b"]
 
 
-def test_a_forced_tick_is_for_one_queue(db: Connection) -> None:
-    make_queue(db, "forced", **NEVER)
-    make_queue(db, "other", **NEVER)
-    value(db, "select pgque.force_next_tick('forced')")
-    assert (ticker(db), last_tick(db, "other")) == (1, 1)
-
-
-def test_a_tick_of_one_queue_leaves_the_request_for_another(db: Connection) -> None:
-    make_queue(db, "mine", **NEVER)
-    make_queue(db, "other", **NEVER)
-    value(db, "select pgque.force_next_tick('mine')")
-    value(db, "select pgque.force_next_tick('other')")
-    value(db, "select pgque.ticker('mine')")
+def test_a_forced_tick_comes_once_at_the_next_run_of_its_queue(db: Connection) -> None:
+    for queue in ("forced", "other", "third"):
+        make_queue(db, queue, **NEVER)
+    for queue in ("forced", "forced", "other"):
+        value(db, "select pgque.force_next_tick(%s)", queue)
+    assert value(db, "select pgque.ticker('forced')") == last_tick(db, "forced") == 2
+    assert [last_tick(db, queue) for queue in ("other", "third")] == [1, 1]
+    assert value(db, "select pgque.ticker('forced')") is None
     assert (ticker(db), last_tick(db, "other")) == (1, 2)
-
-
-def test_ticker_of_one_queue_leaves_the_others_alone(db: Connection) -> None:
-    make_queue(db, "mine", ticker_idle_period="0")
-    make_queue(db, "other", ticker_idle_period="0")
-    value(db, "select pgque.ticker('mine')")
-    assert (last_tick(db, "mine"), last_tick(db, "other")) == (2, 1)
-
-
-def test_ticker_of_one_queue_returns_the_ticks_id(db: Connection) -> None:
-    make_queue(db, ticker_idle_period="0")
-    assert value(db, "select pgque.ticker('q')") == last_tick(db) == 2
-
-
-def test_ticker_of_one_queue_returns_null_when_no_tick_is_due(db: Connection) -> None:
-    make_queue(db, **NEVER)
-    assert value(db, "select pgque.ticker('q')") is None
+    assert ticker(db) == 0
 
 
 def test_all_queues_that_are_due_tick_in_one_call(db: Connection) -> None:
     for number in range(20):
         make_queue(db, f"q{number}", ticker_idle_period="0")
     assert ticker(db) == 20
-
-
-@pytest.mark.parametrize("call", ["pgque.ticker(%s)", "pgque.force_next_tick(%s)"])
-def test_an_unknown_queue_is_named(db: Connection, call: str) -> None:
-    with refused("PQ001", '"nosuch"'):
-        value(db, f"select {call}", "nosuch")
 
 
 @pytest.mark.parametrize("queue", ["q", "x" * 57, "it's; ünï"])
@@ -161,26 +94,17 @@ def test_listeners_of_the_queue_hear_each_tick(db: Connection, queue: str, call:
     assert heard == [(f"pgque_{queue}", "2")]
 
 
-def test_ticker_loop_ticks_until_its_slot_is_over(db: Connection) -> None:
+def test_ticker_loop_commits_each_tick_by_itself_until_its_slot_is_over(db: Connection) -> None:
     make_queue(db, ticker_idle_period="0")
     db.execute("update pgque.config set tick_period_ms = 1, ticker_slot = '200 ms'")
     db.execute("call pgque.ticker_loop()")
     assert last_tick(db) > 3
-
-
-def test_ticker_loop_commits_each_tick_by_itself(db: Connection) -> None:
-    make_queue(db, ticker_idle_period="0")
-    db.execute("update pgque.config set tick_period_ms = 1, ticker_slot = '200 ms'")
-    db.execute("call pgque.ticker_loop()")
-    ticks, transactions = rows(
-        db, "select count(*), count(distinct xmin::text) from pgque.tick_log where tick_id > 1"
-    )[0]
+    counts = "count(*), count(distinct xmin::text)"
+    ((ticks, transactions),) = rows(db, f"select {counts} from pgque.tick_log where tick_id > 1")
     assert ticks == transactions
 
 
-def test_a_drop_that_is_not_committed_holds_up_no_other_queue(
-    db: Connection, another: Callable[[], Connection]
-) -> None:
+def test_a_drop_that_is_not_committed_holds_up_no_other(db: Connection, another: Another) -> None:
     for queue in ("going", "staying"):
         make_queue(db, queue, **NEVER)
         send(db, "a", queue=queue)
@@ -190,3 +114,152 @@ def test_a_drop_that_is_not_committed_holds_up_no_other_queue(
         assert ticker(db) == 1
     assert drain(db, "staying") == ["a"]
     assert (ticker(db), drain(db, "going")) == (1, ["a"])
+
+
+DUE = {"ticker_idle_period": "0"}
+CALLS = pytest.mark.parametrize("call", ["pgque.ticker()", "pgque.ticker('q')"])
+
+
+@pytest.fixture
+def due(db: Connection) -> Connection:
+    """A queue that ticks whenever it is asked."""
+    make_queue(db, **DUE)
+    return db
+
+
+@CALLS
+def test_events_of_who_ticks_arrive_once(due: Connection, another: Another, call: str) -> None:
+    other = another()
+    with due.transaction():
+        send(due, "A")
+        send(other, "between")  # a later transaction that ends first
+        value(due, f"select {call}")
+        send(other, "meanwhile")
+        send(due, "B")
+    send(other, "other")
+    assert sorted(received(due)) == ["A", "B", "between", "meanwhile", "other"]
+
+
+def test_who_ticks_leaves_the_events_of_an_older_one_for_later(
+    due: Connection, another: Another
+) -> None:
+    older, other = another(), another()
+    with older.transaction():
+        send(older, "older")
+        with due.transaction():
+            send(due, "own")
+            send(other, "between")  # a later transaction that ends first
+            value(due, "select pgque.ticker('q')")
+        assert drain(due) == ["between"]
+    assert sorted(received(due)) == ["older", "own"]
+
+
+def test_one_with_savepoints_that_ticks_and_consumes_loses_none(
+    due: Connection, another: Another
+) -> None:
+    other = another()
+    with due.transaction():
+        with due.transaction():
+            send(due, "in savepoint")
+        with due.transaction(force_rollback=True):
+            send(due, "rolled back")
+            value(due, "select pgque.ticker()")
+        send(other, "between")  # a later transaction that ends first
+        value(due, "select pgque.ticker()")
+        assert drain(due) == ["between"]
+        with due.transaction():
+            send(due, "after tick")
+        send(other, "meanwhile")
+    assert sorted(received(due)) == ["after tick", "in savepoint", "meanwhile"]
+
+
+def test_a_rolled_back_ticker_leaves_no_tick(due: Connection, another: Another) -> None:
+    with due.transaction(force_rollback=True):
+        value(due, "select pgque.ticker()")
+        send(another(), "kept")
+    assert received(due) == ["kept"]
+
+
+def test_a_ticker_with_an_old_snapshot_loses_nothing(due: Connection, another: Another) -> None:
+    old = hold_snapshot(another())
+    send(due, "after the snapshot")
+    value(old, "select pgque.ticker()")
+    send(old, "of the ticker")
+    old.commit()
+    assert drain(due) == []
+    hold_snapshot(old)
+    assert received(due) == ["after the snapshot", "of the ticker"]
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        value(old, "select pgque.ticker()")
+    old.rollback()
+    assert received(due) == []
+
+
+def test_a_ticker_in_an_open_transaction_blocks_nobody(due: Connection, another: Another) -> None:
+    """Neither rivals, who make no second tick, nor other queues, rotation or settings."""
+    stuck = another()
+    due.execute("set lock_timeout = '1 s'")
+    with stuck.transaction():
+        assert value(stuck, "select pgque.ticker()") == 1
+        assert value(due, "select pgque.ticker('q')") is None
+        assert value(due, "select pgque.ticker()") == 0
+        make_queue(due, "free", **DUE)
+        assert value(due, "select pgque.ticker()") == 1
+        value(due, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+        assert value(due, "select pgque.maint_rotate_tables_step1('q')") == 1
+    assert last_tick(due) == 2
+
+
+def test_a_ticker_that_had_nothing_to_do_holds_no_queue(q: Connection, another: Another) -> None:
+    idle = another()
+    with idle.transaction():
+        value(idle, "select pgque.ticker('q')")
+        value(idle, "select pgque.ticker()")
+        assert tick(q) == 2
+
+
+def test_a_request_while_a_tick_is_made_is_not_lost(q: Connection, another: Another) -> None:
+    ticking = another()
+    value(q, "select pgque.force_next_tick('q')")
+    with ticking.transaction():
+        value(ticking, "select pgque.ticker()")
+        value(q, "select pgque.force_next_tick('q')")
+    assert value(q, "select pgque.ticker()") == 1
+
+
+class TestLocks:
+    """Nobody without a right on the queue can keep it from being ticked."""
+
+    @pytest.fixture
+    def stranger(self, database_url: str) -> Iterator[Connection]:
+        """A login that was granted nothing."""
+        with connect(as_login(database_url)) as connection:
+            yield connection
+
+    @CALLS
+    def test_a_stranger_cannot_stop_the_ticks(
+        self, due: Connection, stranger: Connection, another: Another, call: str
+    ) -> None:
+        """A ticker takes none; he takes all that one could guess."""
+        ticking = another()
+        with ticking.transaction():
+            value(ticking, f"select {call}")
+            held = "select from pg_locks where locktype = 'advisory'"
+            assert rows(ticking, f"{held} and pid = pg_backend_pid()") == []
+        tables = rows(
+            stranger,
+            "select c.oid::bigint::integer from pg_class c join pg_namespace n"
+            " on n.oid = c.relnamespace where n.nspname = 'pgque' and c.relkind in ('r', 'S')",
+        )
+        for (table,) in tables:
+            stranger.execute("select pg_advisory_lock(%s::integer, 1)", [table])
+        send(due, "a")
+        value(due, f"select {call}")
+        assert drain(due) == ["a"]
+
+    @pytest.mark.parametrize("role", ["pgque_reader", "pgque_writer"])
+    def test_readers_and_writers_cannot_lock_its_tables(self, due: Connection, role: str) -> None:
+        due.execute(f"set role {role}".encode())
+        for statement in ("select from pgque.tick_state for update", "lock table pgque.tick_state"):
+            with refused("42501"), due.transaction():
+                due.execute(statement.encode())

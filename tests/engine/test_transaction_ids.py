@@ -1,19 +1,20 @@
-"""Subtransactions, prepared transactions, and thousands of transactions in progress at a tick."""
+"""Prepared transactions, and thousands of transactions in progress at a tick."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.queues import (
+    Another,
     Connection,
     compact_positions,
-    drain,
     make_queue,
     next_batch,
     payloads,
     queue_id,
+    received,
     rotate,
     rows,
     send,
@@ -22,99 +23,43 @@ from tests.support.queues import (
     value,
 )
 
-Another = Callable[[], Connection]
 GID = "a prepared transaction of the tests"
 
 
 @pytest.fixture
-def prepared(db: Connection, another: Another) -> Iterator[Connection]:
+def prepared(q: Connection, another: Another) -> Iterator[Connection]:
     """Has an event in a prepared transaction; its connection may close."""
-    make_queue(db)
     with another() as producer:
         producer.execute("begin")
         send(producer, "prepared")
         producer.execute(f"prepare transaction '{GID}'".encode())
-    yield db
-    for (gid,) in rows(db, "select gid from pg_prepared_xacts where database = current_database()"):
-        db.execute(f"rollback prepared '{gid}'".encode())
+    yield q
+    for (gid,) in rows(q, "select gid from pg_prepared_xacts where database = current_database()"):
+        q.execute(f"rollback prepared '{gid}'".encode())
 
 
-def turn_over(db: Connection) -> list[str]:
-    """Ticks, consumption, rotation and compaction, several times; returns what arrived."""
-    arrived = []
+@pytest.mark.parametrize(("end", "arrives"), [("commit", ["prepared"]), ("rollback", [])])
+def test_a_prepared_event_arrives_after_its_commit(
+    prepared: Connection, end: str, arrives: list[str]
+) -> None:
     for number in range(4):
-        send(db, str(number))
-        tick(db)
-        arrived += drain(db)
-        rotate(db)
-        compact_positions(db)
-    return arrived
-
-
-def test_a_prepared_event_arrives_after_its_commit(prepared: Connection) -> None:
-    before = turn_over(prepared)
-    prepared.execute(f"commit prepared '{GID}'".encode())
-    tick(prepared)
-    assert (before, drain(prepared)) == (["0", "1", "2", "3"], ["prepared"])
-
-
-def test_a_prepared_event_that_is_rolled_back_never_arrives(prepared: Connection) -> None:
-    turn_over(prepared)
-    prepared.execute(f"rollback prepared '{GID}'".encode())
-    assert turn_over(prepared) == ["0", "1", "2", "3"]
-
-
-def test_rotation_never_truncates_a_prepared_event(prepared: Connection) -> None:
-    turn_over(prepared)
-    prepared.execute(f"commit prepared '{GID}'".encode())
+        send(prepared, str(number))
+        assert received(prepared) == [str(number)]
+        rotate(prepared)
+        compact_positions(prepared)
+    prepared.execute(f"{end} prepared '{GID}'".encode())
     for _ in range(4):
         rotate(prepared)
-    assert "prepared" in stored_payloads(prepared)
+    assert ("prepared" in stored_payloads(prepared)) is bool(arrives)
+    assert received(prepared) == arrives
 
 
-def test_a_prepared_event_that_commits_between_two_ticks_of_an_open_batch_is_not_in_it(
-    prepared: Connection,
-) -> None:
+def test_a_prepared_event_that_commits_later_is_not_in_an_open_batch(prepared: Connection) -> None:
     send(prepared, "a")
     tick(prepared)
     batch = next_batch(prepared)
     prepared.execute(f"commit prepared '{GID}'".encode())
     assert payloads(prepared, batch) == ["a"]
-
-
-def test_events_of_subtransactions_arrive_with_their_transaction(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db)
-    producer = another()
-    with producer.transaction():
-        for number in range(100):
-            with producer.transaction(force_rollback=number % 3 == 0):
-                send(producer, str(number))
-            if number % 10 == 0:
-                tick(db)
-        early = drain(db)
-    tick(db)
-    kept = [str(number) for number in range(100) if number % 3]
-    assert (early, drain(db)) == ([], kept)
-
-
-def test_sixty_open_transactions_arrive_as_they_end(db: Connection, another: Another) -> None:
-    make_queue(db)
-    producers = [another() for _ in range(60)]
-    for number, producer in enumerate(producers):
-        producer.execute("begin")
-        send(producer, str(number))
-    tick(db)
-    arrived = [drain(db)]
-    for third in range(3):
-        for producer in producers[third::3]:
-            producer.execute("rollback" if third == 1 else "commit")
-        tick(db)
-        rotate(db)
-        arrived.append(drain(db))
-    expected = [[str(number) for number in range(third, 60, 3)] for third in range(3)]
-    assert arrived == [[], expected[0], [], expected[2]]
 
 
 def batch_with_list(db: Connection, count: int) -> Any:
@@ -136,12 +81,6 @@ def batch_with_list(db: Connection, count: int) -> Any:
     return next_batch(db)
 
 
-def test_two_thousand_transactions_in_progress_are_a_batch(db: Connection) -> None:
-    make_queue(db)
-    batch = batch_with_list(db, 2000)
-    assert payloads(db, batch) == [str(number) for number in range(1, 2001)]
-
-
 def plan_nodes(plan: dict[str, Any]) -> int:
     return 1 + sum(plan_nodes(child) for child in plan.get("Plans", []))
 
@@ -156,26 +95,13 @@ def measure(db: Connection, batch: int) -> tuple[int, int, int]:
     return len(sql), plan_nodes(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
-def test_the_cost_of_a_batch_is_linear_in_the_transactions_in_progress(db: Connection) -> None:
-    make_queue(db)
-    length, nodes, blocks = measure(db, batch_with_list(db, 500))
-    value(db, "select pgque.drop_queue('q', true)")
-    make_queue(db)
-    longer, more_nodes, more_blocks = measure(db, batch_with_list(db, 2000))
+def test_the_cost_of_a_batch_is_linear_in_the_transactions_in_progress(q: Connection) -> None:
+    length, nodes, blocks = measure(q, batch_with_list(q, 500))
+    value(q, "select pgque.drop_queue('q', true)")
+    make_queue(q)
+    batch = batch_with_list(q, 2000)
+    assert payloads(q, batch) == [str(number) for number in range(1, 2001)]
+    longer, more_nodes, more_blocks = measure(q, batch)
     assert more_nodes == nodes
     assert longer <= 4.2 * length
     assert more_blocks <= 5 * blocks
-
-
-def test_the_conditions_of_a_snapshot_are_linear_in_its_transactions(db: Connection) -> None:
-    def length(count: int) -> int:
-        running = ",".join(str(10**6 + 2 * number) for number in range(count))
-        size: int = value(
-            db,
-            "select length(concat(c.in_range, c.in_list))"
-            " from pgque.snapshot_conditions(%s::pg_snapshot, '9000000:9000000:') c",
-            f"1000000:2000000:{running}",
-        )
-        return size
-
-    assert length(2000) <= 2.1 * length(1000)

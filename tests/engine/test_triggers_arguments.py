@@ -7,6 +7,8 @@ from tests.support.triggers import TRIGGERS, Event, attach, take_events
 
 INSERT = "insert into t values (1, 'one', 'x')"
 
+pytestmark = pytest.mark.parametrize("function", TRIGGERS)
+
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
@@ -14,272 +16,182 @@ def queue(db: Connection) -> None:
     db.execute("create table t (id int primary key, a text, b text)")
 
 
-def fire(db: Connection, function: str, *arguments: str, **options: str) -> list[Event]:
-    """The events of an insert; the trigger is made new."""
-    db.execute("drop trigger if exists trg on t")
-    attach(db, function, *arguments, **options)
-    db.execute(INSERT.encode())
-    db.execute("delete from t")
+def run(db: Connection, *statements: str) -> list[Event]:
+    """The events of the statements."""
+    for statement in statements:
+        db.execute(statement.encode())
     return take_events(db)
 
 
-@pytest.mark.parametrize("function", TRIGGERS)
-class TestEveryTrigger:
-    def test_expressions_fill_the_fields(self, db: Connection, function: str) -> None:
-        attach(
-            db,
-            function,
-            "ev_type=a || '-type'",
-            "ev_data=upper(a)",
-            "ev_extra1=(id+3)::text",
-            "ev_extra2=id",
-            "ev_extra3=$$3'3$$",
-            "ev_extra4=null",
-        )
-        db.execute(INSERT.encode())
-        db.execute("update t set a = 'two'")
-        db.execute("delete from t")
-        assert take_events(db) == [
-            Event("one-type", "ONE", "4", "1", "3'3", None),
-            Event("two-type", "TWO", "4", "1", "3'3", None),
-            Event("two-type", "TWO", "4", "1", "3'3", None),
-        ]
-
-    def test_columns_of_the_table_fill_the_fields(self, db: Connection, function: str) -> None:
-        db.execute(
-            "alter table t add _pgq_ev_type text default 'my_type', add _pgq_ev_data text"
-            " default 'd', add _pgq_ev_extra1 text default 'e1', add _pgq_ev_extra2 text"
-            " default 'e2', add _pgq_ev_extra3 text, add _pgq_ev_extra4 text default 'e4'"
-        )
-        attach(db, function)
-        db.execute(INSERT.encode())
-        assert take_events(db) == [Event("my_type", "d", "e1", "e2", None, "e4")]
-
-    def test_an_expression_wins_over_a_column(self, db: Connection, function: str) -> None:
-        db.execute("alter table t add _pgq_ev_extra3 text default 'column'")
-        attach(db, function, "ev_extra3='argument'")
-        db.execute(INSERT.encode())
-        assert take_events(db)[0].extra3 == "argument"
-
-    def test_an_unknown_column_of_that_kind_is_refused(self, db: Connection, function: str) -> None:
-        db.execute("alter table t add _pgq_ev_extra5 text")
-        attach(db, function)
-        with refused("PQ005", "trg", "public.t", "_pgq_ev_extra5", "_pgq_ev_extra4"):
-            db.execute(INSERT.encode())
-
-    def test_when_decides_by_the_row(self, db: Connection, function: str) -> None:
-        attach(db, function, "when=b = 'foo'", "ev_data=id")
-        db.execute("insert into t values (1, 'a', 'bar'), (2, 'a', 'foo'), (3, 'a', null)")
-        assert [event.data for event in take_events(db)] == ["2"]
-
-    def test_other_expressions_are_not_computed_where_when_is_false(
-        self, db: Connection, function: str
-    ) -> None:
-        attach(db, function, "when=id > 1", "ev_extra3=1 / (id - 1)")
-        db.execute(INSERT.encode())
-        assert take_events(db) == []
-
-    def test_a_comment_in_an_expression_ends_with_it(self, db: Connection, function: str) -> None:
-        attach(db, function, "when=true -- always", "ev_extra3=a -- the name")
-        db.execute(INSERT.encode())
-        assert take_events(db)[0].extra3 == "one"
-
-    def test_expressions_find_functions_of_the_callers_search_path(
-        self, db: Connection, function: str
-    ) -> None:
-        db.execute("create schema app")
-        db.execute("create function app.label(text) returns text language sql as 'select $1 || 1'")
-        attach(db, function, "ev_extra3=label(a)")
-        db.execute("set search_path = app, public")
-        db.execute(INSERT.encode())
-        assert take_events(db)[0].extra3 == "one1"
-
-    def test_an_error_in_an_expression_is_the_writers(self, db: Connection, function: str) -> None:
-        attach(db, function, "ev_extra3=nope")
-        with refused("42703", "nope"):
-            db.execute(INSERT.encode())
-        assert rows(db, "select * from t") == []
-
-    @pytest.mark.parametrize(
-        ("argument", "word"),
-        [
-            ("foo", "foo"),
-            ("foo=bar", "foo=bar"),
-            ("Backup", "Backup"),
-            ("SKIP=yes", "SKIP=yes"),
-            ("when=", "when="),
-            ("pkey= ", "pkey="),
-            ("", "''"),
-            ("ev_extra5=1", "ev_extra5"),
-            ("ev_id=1", "ev_id"),
-        ],
+def test_expressions_fill_the_fields(db: Connection, function: str) -> None:
+    attach(
+        db,
+        function,
+        "ev_type=a || '-type'",
+        "ev_data=upper(a)",
+        "ev_extra1=(id+3)::text",
+        "ev_extra2=id",
+        "ev_extra3=$$3'3$$",
+        "ev_extra4=null",
     )
-    def test_an_unknown_argument_is_refused(
-        self, db: Connection, function: str, argument: str, word: str
-    ) -> None:
-        attach(db, function, argument)
-        with refused("PQ005", "trg", "public.t", word, "ev_extra1=EXPR"):
-            db.execute(INSERT.encode())
+    assert run(db, INSERT, "update t set a = 'two'", "delete from t") == [
+        Event("one-type", "ONE", "4", "1", "3'3", None),
+        Event("two-type", "TWO", "4", "1", "3'3", None),
+        Event("two-type", "TWO", "4", "1", "3'3", None),
+    ]
 
-    def test_an_argument_twice_is_refused(self, db: Connection, function: str) -> None:
-        attach(db, function, "ignore=a", "ignore=b")
-        with refused("PQ005", "trg", "ignore", "twice"):
-            db.execute(INSERT.encode())
 
-    @pytest.mark.parametrize("argument", ["ignore=a,nope", "pkey=nope"])
-    def test_an_unknown_column_is_refused(
-        self, db: Connection, function: str, argument: str
-    ) -> None:
-        attach(db, function, argument)
-        with refused("PQ005", "trg", "'nope'", "id, a, b"):
-            db.execute(INSERT.encode())
+def test_columns_of_the_table_fill_what_no_expression_does(db: Connection, function: str) -> None:
+    db.execute(
+        "alter table t add _pgq_ev_type text default 'my_type', add _pgq_ev_data text"
+        " default 'd', add _pgq_ev_extra1 text default 'e1', add _pgq_ev_extra2 text"
+        " default 'e2', add _pgq_ev_extra3 text, add _pgq_ev_extra4 text default 'e4'"
+    )
+    attach(db, function, "ev_extra2='argument'", "ignore=b")
+    assert run(db, INSERT) == [Event("my_type", "d", "e1", "argument", None, "e4")]
+    # An update of them alone makes no event.
+    assert run(db, "update t set _pgq_ev_type = 'x'") == []
+    db.execute("alter table t add _pgq_ev_extra5 text")
+    with refused("PQ005", "trg", "public.t", "_pgq_ev_extra5", "_pgq_ev_extra4"):
+        db.execute("insert into t values (2)")
 
-    def test_a_trigger_without_a_queue_is_refused(self, db: Connection, function: str) -> None:
-        db.execute(
-            f"create trigger trg before insert on t for each row"
-            f" execute function pgque.{function}()".encode()
-        )
-        with refused("PQ005", "trg", "public.t", "no queue"):
-            db.execute(INSERT.encode())
 
-    def test_an_unknown_queue_is_refused(self, db: Connection, function: str) -> None:
-        attach(db, function, queue="nowhere")
-        with refused("PQ001", "nowhere"):
-            db.execute(INSERT.encode())
-        assert rows(db, "select * from t") == []
+def test_when_decides_by_the_row_before_anything_else(db: Connection, function: str) -> None:
+    attach(db, function, "when=b = 'foo' and id > 1", "ev_data=id", "ev_extra3=1 / (id - 1)")
+    found = run(db, "insert into t values (1, 'a', 'foo'), (2, 'a', 'foo'), (3, 'a', null)")
+    assert [event.data for event in found] == ["2"]
 
-    def test_a_closed_queue_refuses_the_change(self, db: Connection, function: str) -> None:
-        attach(db, function)
-        value(db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
-        with refused("PQ006"):
-            db.execute(INSERT.encode())
 
-    @pytest.mark.parametrize("ops", ["insert", "update", "delete"])
-    def test_a_trigger_for_each_statement_is_refused(
-        self, db: Connection, function: str, ops: str
-    ) -> None:
-        attach(db, function, ops=ops, each="statement")
+def test_expressions_are_the_callers(db: Connection, function: str) -> None:
+    """With a comment at the end, functions of his path, and his errors."""
+    db.execute("create schema app")
+    db.execute("create function app.label(text) returns text language sql as 'select $1 || 1'")
+    attach(db, function, "when=true -- always", "ev_extra3=label(a) -- the name", "ev_type=null")
+    db.execute("set search_path = app, public")
+    ((event),) = run(db, INSERT)
+    assert (event.extra3, event.type) == ("one1", None)
+    db.execute("reset search_path")
+    with refused("42883", "label"):
+        db.execute("insert into t values (2)")
+    attach(db, function, "when=a", name="earlier")
+    with refused("42804", "boolean"):
+        db.execute("insert into t values (2)")
+    assert len(rows(db, "select * from t")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["foo"], ["foo", "ev_extra1=EXPR"]),
+        (["foo=bar"], ["foo=bar", "ev_extra1=EXPR"]),
+        (["Backup"], ["Backup", "ev_extra1=EXPR"]),
+        (["SKIP=yes"], ["SKIP=yes", "ev_extra1=EXPR"]),
+        (["when="], ["when=", "ev_extra1=EXPR"]),
+        (["pkey= "], ["pkey=", "ev_extra1=EXPR"]),
+        ([""], ["''", "ev_extra1=EXPR"]),
+        (["ev_extra5=1"], ["ev_extra5", "ev_extra1=EXPR"]),
+        (["ev_id=1"], ["ev_id", "ev_extra1=EXPR"]),
+        (["ignore=a", "ignore=b"], ["ignore", "twice"]),
+        (["ignore=a,nope"], ["'nope'", "id, a, b"]),
+        (["pkey=nope"], ["'nope'", "id, a, b"]),
+        (["SKIP"], ["after INSERT"]),
+    ],
+)
+def test_unknown_arguments_and_columns_are_refused(
+    db: Connection, function: str, arguments: list[str], words: list[str]
+) -> None:
+    attach(db, function, *arguments)
+    with refused("PQ005", "trg", "public.t", *words):
+        db.execute(INSERT.encode())
+
+
+def test_a_queue_that_takes_no_event_refuses_the_change(db: Connection, function: str) -> None:
+    db.execute(f"create trigger trg before insert on t for each row"
+               f" execute function pgque.{function}()".encode())  # fmt: skip
+    with refused("PQ005", "trg", "public.t", "no queue"):
+        db.execute(INSERT.encode())
+    db.execute("drop trigger trg on t")
+    attach(db, function, queue="nowhere")
+    with refused("PQ001", "nowhere"):
+        db.execute(INSERT.encode())
+    db.execute("drop trigger trg on t")
+    attach(db, function)
+    value(db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+    with refused("PQ006"):
+        db.execute(INSERT.encode())
+    assert rows(db, "select * from t") == []
+
+
+def test_a_trigger_for_each_statement_is_refused(db: Connection, function: str) -> None:
+    attach(db, function, each="statement")
+    for statement in (INSERT, "update t set a = a", "delete from t"):
         with refused("PQ005", "trg", "for each row"):
-            db.execute(
-                {"insert": INSERT, "update": "update t set a = a", "delete": "delete from t"}[
-                    ops
-                ].encode()
-            )
+            db.execute(statement.encode())
 
-    @pytest.mark.parametrize("argument", ["backup", "when=true", "ev_type='x'"])
-    def test_truncate_has_no_row_to_show(
-        self, db: Connection, function: str, argument: str
-    ) -> None:
+
+def test_truncate_has_no_row_to_show_or_skip(db: Connection, function: str) -> None:
+    for argument in ("backup", "when=true", "ev_type='x'"):
         attach(db, function, argument, ops="truncate", each="statement")
         with refused("PQ005", "TRUNCATE"):
             db.execute("truncate t")
-
-    def test_deny_refuses_every_change(self, db: Connection, function: str) -> None:
-        db.execute(INSERT.encode())
-        attach(db, function, "deny", "when=false", queue="nowhere")
-        attach(db, function, "deny", ops="truncate", each="statement", name="trunc")
-        for statement in [
-            "insert into t values (2)",
-            "update t set a = 'c'",
-            "delete from t",
-            "truncate t",
-        ]:
-            with refused("PQ014", "public.t", statement.split()[0].upper()):
-                db.execute(statement.encode())
-        assert len(rows(db, "select * from t")) == 1
-
-    def test_ignored_columns_are_not_shown(self, db: Connection, function: str) -> None:
-        attach(db, function, "ignore=a, b")
-        db.execute(INSERT.encode())
-        assert "one" not in (take_events(db)[0].data or "")
-
-    def test_an_update_of_ignored_columns_only_makes_no_event(
-        self, db: Connection, function: str
-    ) -> None:
-        attach(db, function, "ignore=b")
-        db.execute(INSERT.encode())
-        db.execute("update t set b = 'y'")
-        assert len(take_events(db)) == 1
-        db.execute("update t set a = 'two', b = 'z'")
-        db.execute("update t set b = b")
-        assert len(take_events(db)) == 2
-
-    def test_an_update_of_the_events_own_fields_only_makes_no_event_either(
-        self, db: Connection, function: str
-    ) -> None:
-        db.execute("alter table t add _pgq_ev_type text")
-        attach(db, function, "ignore=b")
-        db.execute(INSERT.encode())
-        db.execute("update t set _pgq_ev_type = 'x'")
-        assert len(take_events(db)) == 1
-
-    def test_without_ignored_columns_every_update_makes_an_event(
-        self, db: Connection, function: str
-    ) -> None:
-        attach(db, function)
-        db.execute(INSERT.encode())
-        db.execute("update t set a = a")
-        assert len(take_events(db)) == 2
-
-    @pytest.mark.parametrize("word", ["SKIP", "skip"])
-    def test_skip_keeps_the_row_and_sends_the_event(
-        self, db: Connection, function: str, word: str
-    ) -> None:
-        db.execute(INSERT.encode())
-        attach(db, function, word, when="before")
-        for statement in ["insert into t values (2)", "update t set a = 'c'", "delete from t"]:
-            assert db.execute(statement.encode()).rowcount == 0
-        assert len(take_events(db)) == 3
-        assert rows(db, "select * from t") == [(1, "one", "x")]
-
-    def test_skip_skips_where_when_is_false_too(self, db: Connection, function: str) -> None:
-        attach(db, function, "SKIP", "when=false", when="before")
-        db.execute(INSERT.encode())
-        assert (take_events(db), rows(db, "select * from t")) == ([], [])
-
-    def test_skip_in_an_after_trigger_is_refused(self, db: Connection, function: str) -> None:
-        attach(db, function, "SKIP")
-        with refused("PQ005", "trg", "after INSERT"):
-            db.execute(INSERT.encode())
-
-    def test_skip_of_a_truncate_is_refused(self, db: Connection, function: str) -> None:
-        attach(db, function, "SKIP", when="before", ops="truncate", each="statement")
-        with refused("PQ005", "before TRUNCATE"):
-            db.execute("truncate t")
-
-    def test_before_triggers_let_the_change_through(self, db: Connection, function: str) -> None:
-        attach(db, function, when="before")
-        db.execute(INSERT.encode())
-        db.execute("update t set a = 'two'")
-        assert rows(db, "select * from t") == [(1, "two", "x")]
-        db.execute("delete from t")
-        assert rows(db, "select * from t") == []
-        assert len(take_events(db)) == 3
-
-    def test_a_before_trigger_sees_what_earlier_ones_changed(
-        self, db: Connection, function: str
-    ) -> None:
-        db.execute(
-            "create function stamp() returns trigger language plpgsql as"
-            " $$ begin new.a := 'stamped'; return new; end $$"
-        )
-        db.execute("create trigger a before insert on t for each row execute function stamp()")
-        attach(db, function, when="before", name="b")
-        db.execute(INSERT.encode())
-        assert "stamped" in (take_events(db)[0].data or "")
-        assert value(db, "select a from t") == "stamped"
+        db.execute("drop trigger trg on t")
+    attach(db, function, "SKIP", when="before", ops="truncate", each="statement")
+    with refused("PQ005", "before TRUNCATE"):
+        db.execute("truncate t")
 
 
-def test_pgqs_test_of_expressions(db: Connection) -> None:
-    (event, _) = fire(db, "logutriga", "ev_extra1='test=' || a", "ev_type=b")
-    assert event == Event("x", "id=1&a=one&b=x", "test=one")
+def test_deny_refuses_every_change(db: Connection, function: str) -> None:
+    db.execute(INSERT.encode())
+    attach(db, function, "deny", "when=false", queue="nowhere")
+    attach(db, function, "deny", ops="truncate", each="statement", name="trunc")
+    for statement in (
+        "insert into t values (2)",
+        "update t set a = 'c'",
+        "delete from t",
+        "truncate t",
+    ):
+        with refused("PQ014", "public.t", statement.split()[0].upper()):
+            db.execute(statement.encode())
+    assert len(rows(db, "select * from t")) == 1
 
 
-def test_a_null_type_stays_null(db: Connection) -> None:
-    assert fire(db, "logutriga", "ev_type=null")[0].type is None
+def test_ignored_columns_are_not_shown_and_make_no_event(db: Connection, function: str) -> None:
+    attach(db, function, "ignore=a, b")
+    assert "one" not in (run(db, INSERT)[0].data or "")
+    db.execute("drop trigger trg on t")
+    attach(db, function, "ignore=b")
+    assert run(db, "update t set b = 'y'") == []
+    assert len(run(db, "update t set a = 'two', b = 'z'")) == 1
+    assert len(run(db, "update t set b = b")) == 1
+    db.execute("drop trigger trg on t")
+    attach(db, function)
+    assert len(run(db, "update t set a = a")) == 1
 
 
-def test_a_condition_that_is_no_boolean_is_refused(db: Connection) -> None:
-    attach(db, "logutriga", "when=a")
-    with refused("42804", "boolean"):
-        db.execute(INSERT.encode())
+@pytest.mark.parametrize("word", ["SKIP", "skip"])
+def test_skip_keeps_the_row_and_heeds_when(db: Connection, function: str, word: str) -> None:
+    db.execute(INSERT.encode())
+    attach(db, function, word, "when=true", when="before")
+    for statement in ("insert into t values (2)", "update t set a = 'c'", "delete from t"):
+        assert db.execute(statement.encode()).rowcount == 0
+    assert len(take_events(db)) == 3
+    db.execute("drop trigger trg on t")
+    attach(db, function, word, "when=false", when="before")
+    assert run(db, "insert into t values (2)") == []
+    assert rows(db, "select * from t") == [(1, "one", "x")]
+
+
+def test_before_triggers_see_changes_and_let_them_through(db: Connection, function: str) -> None:
+    db.execute(
+        "create function stamp() returns trigger language plpgsql as"
+        " $$ begin new.a := 'stamped'; return new; end $$"
+    )
+    db.execute("create trigger a before insert on t for each row execute function stamp()")
+    attach(db, function, when="before", name="b")
+    (event,) = run(db, INSERT)
+    assert "stamped" in (event.data or "")
+    assert value(db, "select a from t") == "stamped"
+    assert len(run(db, "update t set a = 'two'")) == 1
+    assert value(db, "select a from t") == "two"
+    assert len(run(db, "delete from t")) == 1
+    assert rows(db, "select * from t") == []

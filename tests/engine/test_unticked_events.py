@@ -1,43 +1,30 @@
 """Events that wait for a tick: counted for lag, with the time since which the first waits."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.metrics import age_ticks, health
-from tests.support.queues import Connection, make_queue, refused, rows, send, tick, value
+from tests.support.queues import Another, Connection, make_queue, refused, rows, send, tick, value
 
 FOUND = "select queue_name, events, waiting_since from pgque.unticked_events(%s)"
 
 
-def test_a_queue_whose_events_are_all_in_ticks_has_no_row(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    assert rows(db, FOUND, None) == []
+def test_events_that_no_tick_contains_are_counted_from_the_first(q: Connection) -> None:
+    make_queue(q, "idle")
+    send(q, "ticked")
+    tick(q)
+    with q.transaction(force_rollback=True):
+        send(q, "undone")
+    assert rows(q, FOUND, None) == []
+    tick(q)
+    send(q, "a", "b")
+    sent_at = value(q, "select min(ev_time) from pgque.event_1 where ev_data <> 'ticked'")
+    assert rows(q, FOUND, None) == rows(q, FOUND, "q") == [("q", 2, sent_at)]
+    assert rows(q, FOUND, "idle") == []
+    with refused("PQ001"):
+        rows(q, FOUND, "nosuch")
 
 
-def test_events_that_no_tick_contains_are_counted_from_the_first(db: Connection) -> None:
-    make_queue(db)
-    make_queue(db, "idle")
-    tick(db)
-    send(db, "a", "b")
-    sent_at = value(db, "select min(ev_time) from pgque.event_1")
-    assert rows(db, FOUND, None) == [("q", 2, sent_at)]
-    assert rows(db, FOUND, "q") == [("q", 2, sent_at)]
-    assert rows(db, FOUND, "idle") == []
-
-
-def test_ids_of_a_transaction_that_was_rolled_back_do_not_count_as_events(db: Connection) -> None:
-    make_queue(db)
-    with db.transaction(force_rollback=True):
-        send(db, "undone")
-    assert rows(db, FOUND, None) == []
-
-
-def test_an_event_that_began_before_the_tick_waits_since_the_tick(
-    db: Connection, another: Callable[[], Connection]
-) -> None:
+def test_an_event_from_before_the_tick_waits_since_it(db: Connection, another: Another) -> None:
     make_queue(db)
     with (writer := another()).transaction():
         send(writer, "slow")
@@ -48,9 +35,7 @@ def test_an_event_that_began_before_the_tick_waits_since_the_tick(
 
 
 @pytest.mark.parametrize(("age", "status"), [("1 minute", "ok"), ("3 hours", "critical")])
-def test_health_counts_what_waits_on_a_paused_queue_as_lag(
-    db: Connection, age: str, status: str
-) -> None:
+def test_health_counts_a_paused_queues_events_as_lag(db: Connection, age: str, status: str) -> None:
     make_queue(db)
     value(db, "select pgque.pause_queue('q')")
     send(db, "a")
@@ -61,8 +46,3 @@ def test_health_counts_what_waits_on_a_paused_queue_as_lag(
     if status != "ok":
         assert "1 events wait for a tick, the first for 03:00:0" in detail
         assert "see ticker_running" in detail
-
-
-def test_a_queue_that_does_not_exist_is_refused(db: Connection) -> None:
-    with refused("PQ001"):
-        rows(db, FOUND, "nosuch")

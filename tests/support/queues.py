@@ -1,7 +1,8 @@
 """Builders and questions that tests of the queue share. Each takes an open connection."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +10,8 @@ import psycopg
 import pytest
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+Another = Callable[[], Connection]
+Blocked = Callable[..., Future[Any]]
 
 PATIENCE_SECONDS = 60
 
@@ -95,11 +98,28 @@ def drain(db: Connection, queue: str = "q", consumer: str = "c") -> list[str]:
     return consumed
 
 
+def received(db: Connection, queue: str = "q", consumer: str = "c") -> list[str]:
+    """Ticks, and consumes all."""
+    tick(db, queue)
+    return drain(db, queue, consumer)
+
+
+def event_ids(db: Connection, batch: int) -> list[int]:
+    return [row[0] for row in events(db, batch)]
+
+
 def open_batch(db: Connection, *texts: str, queue: str = "q", consumer: str = "c") -> Any:
     """Sends, ticks and opens the batch of that tick."""
     send(db, *texts, queue=queue)
     tick(db, queue)
     return next_batch(db, queue, consumer)
+
+
+def hold_snapshot(db: Connection) -> Connection:
+    """Begins a transaction that goes on seeing the database as it is now."""
+    db.execute("begin isolation level repeatable read")
+    value(db, "select pg_current_snapshot()::text")
+    return db
 
 
 def rotate(db: Connection, queue: str = "q") -> int:
