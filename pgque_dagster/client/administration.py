@@ -89,7 +89,7 @@ class Administration:
     def _maint_steps(self, *, is_first: bool) -> Steps[int]:
         if is_first:
             # Maintenance is refused in a stricter isolation, which may be the role's default.
-            yield Hook(lambda connection: connection.execute(_READ_COMMITTED))
+            yield Hook(_set_read_committed)
         done: int = yield calls.maintenance.maint()
         return done
 

@@ -1,5 +1,7 @@
 """A fresh database with the queue and an add-on: the one that the test's folder is named after."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,7 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.conftest import INSTALL_SQL, Server, execute
+from pgque_dagster.embedded import EmbeddedPostgres
+from tests.conftest import INSTALL_SQL, Server, execute, server_version
+from tests.support.debian import DebianPostgres
 from tests.support.queues import Connection, connect, value, wait_until_blocked
 
 Another = Callable[[], Connection]
@@ -93,3 +97,12 @@ def begun(db: Connection, level: str = "read committed") -> Connection:
 
 def with_snapshot(db: Connection) -> Connection:
     return begun(db, "repeatable read")
+
+
+def crash(server: EmbeddedPostgres | DebianPostgres, stack: ExitStack) -> None:
+    """The server dies without a word, and comes back."""
+    if isinstance(server, DebianPostgres):
+        return server.crash()
+    os.kill(server.pid, signal.SIGKILL)
+    stack.enter_context(EmbeddedPostgres(server.data_dir, version=server_version()))
+    return None

@@ -125,7 +125,7 @@ ROLES: dict[str, Work] = {
     "own": consume_own,
     "maintainer": maintain,
 }
-CAST = ["publisher"] * 2 + ["shared"] * 2 + ["own"] * 2 + ["maintainer"]
+CAST = ["publisher"] * 2 + ["shared"] * 3 + ["own"] * 2 + ["maintainer"]
 
 
 def drain(db: Connection, sink: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.queues import PATIENCE_SECONDS
 
@@ -21,7 +21,7 @@ _numbers = count(1)
 def connect_string(url: str, *without: str) -> str:
     """The database as a libpq string, as these programs take it in their configuration."""
     parts = conninfo_to_dict(url)
-    return " ".join(f"{key}={text}" for key, text in parts.items() if key not in without)
+    return make_conninfo(**{key: text for key, text in parts.items() if key not in without})
 
 
 def wait_until(holds: Callable[[], object]) -> None:

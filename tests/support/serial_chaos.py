@@ -10,10 +10,12 @@ import time
 from random import Random
 
 from tests.support.addon_chaos import Work, work
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.queues import Connection, connect, rows, tick, value
+from tests.support.queues import drain as drain_log
 from tests.support.serial import add, consume, make_sp, make_sr, publish, remove
 
 ADDON = "qgres"
+LOG = "qgres.sp"
 PAUSE_SECONDS = 0.5
 BOOKS = """
 create table stop ();
@@ -28,6 +30,8 @@ def prepare(db: Connection) -> None:
     db.execute(BOOKS.encode())
     make_sp(db, consumers=("inside", "outside"))
     make_sr(db)
+    assert value(db, "select qgres.log_queue('sp')") == LOG
+    value(db, "select pgque.register_consumer(%s, 'c')", LOG)
     value(db, "select pgque.set_metadata_rotation_period('0')::text")
 
 
@@ -72,8 +76,9 @@ def remove_some(db: Connection, sink: str, random: Random) -> None:
 
 
 def maintain(db: Connection, sink: str, random: Random) -> None:
-    """Rotates all the time."""
+    """Rotates all the time, and ticks the log."""
     value(db, "select qgres.maint()")
+    tick(db, LOG)
     time.sleep(0.01)
 
 
@@ -103,12 +108,14 @@ def drain(db: Connection, sink: str) -> None:
 
 
 def check_books(db: Connection, outside: list[tuple[int, str]]) -> None:
-    """Numbers without gaps, and each committed entry once for each consumer."""
+    """Numbers without gaps, each committed entry once for each consumer, in order in the log."""
     ledger = "select number, payload from {} where queue = 'sp' order by number"
     published = rows(db, ledger.format("ledger"))
     assert [number for number, _ in published] == list(range(1, len(published) + 1))
     assert rows(db, ledger.format("sink")) == published
     assert outside == published
+    tick(db, LOG)
+    assert drain_log(db, LOG) == [text for _, text in published]
     added = "select payload from {} where queue = 'sr' order by payload"
     assert rows(db, added.format("sink")) == rows(db, added.format("ledger"))
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.addons.conftest import addon_sql
+from tests.addons.conftest import addon_sql, crash
 from tests.conftest import INSTALL_SQL, new_server
-from tests.support.addon_chaos import crash
 from tests.support.pgq_programs import SINK, Programs, pgqd, wait_until
 from tests.support.queues import Connection, connect, rows, tick, value
 

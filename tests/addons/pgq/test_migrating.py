@@ -304,14 +304,17 @@ def test_batches_of_a_pgque_in_use_keep_their_ids(debian: DebianPostgres, old_ur
 
 
 @pytest.mark.parametrize("block", [REPLACE, CLOSE])
-def test_an_event_that_commits_during_the_check_is_seen(
-    old_url: str, background: ThreadPoolExecutor, block: str
-) -> None:
-    with connect(old_url) as db, connect(old_url) as producer, connect(old_url) as third:
+def test_an_event_that_commits_during_the_check_is_seen(old_url: str, block: str) -> None:
+    with (
+        connect(old_url) as db,
+        connect(old_url) as producer,
+        connect(old_url) as third,
+        ThreadPoolExecutor() as pool,
+    ):
         db.execute("set default_transaction_isolation = 'repeatable read'")
         producer.execute("begin")
         value(producer, "select pgq.insert_event('q', 't', 'late')")
-        waiting = background.submit(refuses, db, block)
+        waiting = pool.submit(refuses, db, block)
         wait_until_blocked(third, db)
         producer.execute("commit")
         waiting.result()

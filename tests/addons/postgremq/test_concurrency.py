@@ -1,9 +1,5 @@
 """Many sessions at once: no message is lost, none is held by two consumers, and nobody waits."""
 
-import threading
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-
 import psycopg
 import pytest
 
@@ -18,7 +14,6 @@ from tests.support.messages import (
     publish,
     publish_many,
     put_back,
-    release,
     rotate,
     set_limit,
     states,
@@ -131,53 +126,6 @@ def test_repeatable_read_consumers_get_each_message_once(db: Connection, another
         two.execute("rollback")
         got = []
     assert first.id not in got
-
-
-def test_sixteen_consumers_share_messages_without_double_or_loss(
-    db: Connection, database_url: str
-) -> None:
-    make_queue(db)
-    expected = 600
-    done = threading.Event()
-
-    def produce(start: int) -> None:
-        with connect(database_url) as own:
-            for number in range(start, start + expected // 4):
-                publish(own, number)
-
-    def work(number: int) -> list[int]:
-        got: list[int] = []
-        turn = 0
-        with connect(database_url) as own:
-            while not done.is_set():
-                claims = consume(own, limit=1 + number % 4)
-                for claim in claims:
-                    turn += 1
-                    if turn % 7 == 0:
-                        nack(own, claim)
-                    elif turn % 7 == 1:
-                        release(own, claim)
-                    else:
-                        ack(own, claim)
-                        got.append(claim.payload)
-                if not claims and statistics(own) == (0, 0, expected, expected):
-                    done.set()
-        return got
-
-    def maintain() -> None:
-        with connect(database_url) as own:
-            while not done.wait(0.3):
-                rotate(own)
-
-    with ThreadPoolExecutor(24) as pool:
-        maintenance = pool.submit(maintain)
-        producers = [pool.submit(produce, expected // 4 * n) for n in range(4)]
-        consumers = [pool.submit(work, number) for number in range(16)]
-        for future in producers:
-            future.result(timeout=120)
-        got = Counter(payload for future in consumers for payload in future.result(timeout=120))
-        maintenance.result(timeout=120)
-    assert got == Counter(range(expected))
 
 
 def test_no_dead_rows_after_hundreds_of_changes(db: Connection) -> None:

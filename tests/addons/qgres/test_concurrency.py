@@ -1,13 +1,11 @@
 """Sessions of one queue at the same time, those that roll back and die among them."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.addons.conftest import Another, Blocked, begun, with_snapshot
-from tests.support.publishers import Publishers
 from tests.support.queues import Connection, connect, refused, rows, value, wait_until_blocked
 from tests.support.serial import (
     add,
@@ -173,64 +171,6 @@ def test_own_entries_of_a_transaction_are_removed_once(db: Connection, another: 
     assert len(rest) == 3
     assert sorted(rest) == sorted(set(rest))
     assert remove(db) == []
-
-
-def test_many_publishers_leave_no_gap_and_consumers_see_the_order(
-    db: Connection, database_url: str
-) -> None:
-    make_sp(db, consumers=("fast", "slow"))
-    fast: list[tuple[int, str]] = []
-    slow: list[tuple[int, str]] = []
-    with Publishers(database_url, 4, 60) as publishers:
-        while publishers.are_running:
-            fast += consume(db, "fast")
-            with db.transaction(force_rollback=len(fast) % 2 == 0):
-                batch = consume(db, "slow", 7)
-            slow += batch if len(fast) % 2 else []
-            rotate(db)
-    fast += consume(db, "fast")
-    slow += consume(db, "slow")
-    assert [number for number, _ in fast] == list(range(1, len(fast) + 1))
-    assert slow == fast
-    for thread, texts in publishers.committed.items():
-        assert [text for _, text in fast if text.startswith(f"{thread}:")] == texts
-
-
-def test_many_sessions_add_and_remove_each_entry_once(db: Connection, database_url: str) -> None:
-    make_sr(db)
-    removed: list[str] = []
-    lock = threading.Lock()
-    adding = threading.Event()
-
-    def add_all(thread: int) -> None:
-        with connect(database_url) as own:
-            for nr in range(80):
-                with own.transaction(force_rollback=nr % 5 == 4):
-                    add(own, f"{thread}:{nr}", f"{thread}:{nr}b")
-
-    def remove_all() -> None:
-        with connect(database_url) as own:
-            for nr in range(10_000):
-                is_last = not adding.is_set()
-                with own.transaction(force_rollback=nr % 3 == 2 and not is_last):
-                    found = remove(own, None if is_last else nr % 9 + 1)
-                if nr % 3 != 2 or is_last:
-                    with lock:
-                        removed.extend(found)
-                if is_last:
-                    return
-
-    adding.set()
-    with ThreadPoolExecutor() as pool:
-        removers = [pool.submit(remove_all) for _ in range(2)]
-        adders = [pool.submit(add_all, nr) for nr in range(3)]
-        while not all(adder.done() for adder in adders):
-            rotate(db)
-        adding.clear()
-        for future in [*adders, *removers]:
-            future.result()
-    committed = [f"{thread}:{nr}" for thread in range(3) for nr in range(80) if nr % 5 != 4]
-    assert sorted(removed) == sorted([*committed, *(f"{text}b" for text in committed)])
 
 
 @pytest.mark.parametrize("is_warm", [False, True])

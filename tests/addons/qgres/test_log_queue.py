@@ -3,7 +3,6 @@
 import pytest
 
 from tests.addons.conftest import Another, Blocked, begun
-from tests.support.publishers import Publishers
 from tests.support.queues import Connection, refused, rows, tick, value
 from tests.support.serial import make_sp, publish
 
@@ -89,14 +88,3 @@ def test_unlogging_waits_for_a_publisher_whose_entry_is_logged(
     unlogging.result()
     publish(logged, "b", queue="Orders")
     assert read(logged, "ev_data") == [("a",)]
-
-
-def test_batches_are_ranges_of_numbers_in_order(logged: Connection, database_url: str) -> None:
-    found: list[int] = []
-    with Publishers(database_url, 3, 40, queue="Orders") as publishers:
-        while publishers.are_running:
-            found += [int(str(number)) for (number,) in read(logged, "ev_extra1")]
-    while batch := read(logged, "ev_extra1"):
-        found += [int(str(number)) for (number,) in batch]
-    assert found == list(range(1, len(found) + 1))
-    assert len(found) == sum(len(texts) for texts in publishers.committed.values())

@@ -101,7 +101,7 @@ def settings(environment: dict[str, str], folder: Path) -> dict[str, str]:
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": str(folder / "event-log"),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={folder}/log4j2.properties"',
         "spark.logConf": "true",
         "spark.executor.extraJavaOptions": f"-Dmark={MARK}",
         "spark.jars": str(JDBC_JAR) if JDBC_JAR.is_file() else "",
