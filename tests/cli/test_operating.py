@@ -70,7 +70,12 @@ class TestQueues:
             assert queue["ticker"] == ticker
 
     def test_unknown_names_are_told_in_one_line(self, refused: Refused, client: Client) -> None:
-        for command in ("drop-queue {}", "register {} billing", "send {} 1", "dlq replay {}"):
+        commands = (
+            *("drop-queue {}", "register {} billing", "unregister {} billing", "consumers {}"),
+            *("assign {} billing laptop", "seek {} billing earliest", "send {} 1"),
+            *("dlq list {}", "dlq replay {}", "dlq purge {}"),
+        )
+        for command in commands:
             line = refused(*command.format("nope").split())
             assert '"nope"' in line and "pgque create-queue" in line
         assert "1 to 57 bytes" in refused("create-queue", "q" * 58)

@@ -121,14 +121,14 @@ def test_an_unknown_queue_suggests_near_names(use: Use, client: Client, database
     ("url", "word"),
     [
         (f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/db", "127.0.0.1"),
-        ("host=/nonexistent dbname=x", "/nonexistent"),
-        ("postgresql://nowhere.invalid/db", "nowhere.invalid"),
+        (f"host=/nonexistent dbname=x password={PASSWORD}", "/nonexistent"),
+        (f"postgresql://u:{PASSWORD}@nowhere.invalid/db", "nowhere.invalid"),
         ("not a url", "not valid"),
-        ("postgresql://u@/x?nosuch=1", "not valid"),
+        (f"postgresql://u:{PASSWORD}@/x?nosuch=1", "not valid"),
         (f"postgres//u:{PASSWORD}@host/x", "not valid"),
         ("postgresql://u:p@ss@host/x", "more than one @"),
         (f"postgresql://u:{PASSWORD}@@host/x", "more than one @"),
-        ("postgresql://u@host:port/x", "port"),
+        (f"postgresql://u:{PASSWORD}@host:port/x", "port"),
     ],
 )
 def test_a_wrong_url_is_one_line_that_names_it(

@@ -236,7 +236,8 @@ class TestBatches:
         consumer = q.consumer()
         handled = collect(consumer)
         with running(consumer):
-            wait_until(lambda: "killed process" in caplog.text)
+            wait_until(lambda: consumer.health().state == "idle")
+            assert "killed process" in caplog.text
             assert handled == []
             # No NOTIFY tells of this: the consumer polls, as it does behind a pooler that drops
             # notifications.
