@@ -171,9 +171,7 @@ def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -
     assert (again[2], sorted([again, *others], key=str)) == (1, sorted(before, key=str))
 
 
-def test_before_adoption_nothing_runs_that_compares_transactions(
-    db: Connection, restore: Restore
-) -> None:
+def test_before_adoption_nothing_compares_transactions(db: Connection, restore: Restore) -> None:
     """What was stored after the dump is found by where consumers stand."""
     make_queue(db, consumers=("c", "other"), rotation_period="1 microsecond")
     send(db, "old")
@@ -211,23 +209,33 @@ def test_before_adoption_nothing_runs_that_compares_transactions(
 
 
 def test_the_queue_runs_on_after_adoption(db: Connection, restore: Restore) -> None:
+    """Beside an original that goes on too, whose batch ids it gives out never again."""
     make_queue(db)
+    make_queue(db, "alone", consumers=())
+    send(db, "ticked", queue="alone")
+    tick(db, "alone")
+    send(db, "not ticked", queue="alone")
     send(db, "a")
     new = restore()
+    originals = set()
+    for number in range(5):
+        originals.add(open_batch(db, str(number)))
+        finish(db, max(originals))
     adopt(new)
+    value(new, "select pgque.register_consumer('alone', 'c')")
+    assert received(new, "alone") == ["not ticked"]
     got = []
     for number in range(8):
         send(new, str(number))
         tick(new)
+        assert next_batch(new) > max(originals) + 999_000
         got += drain(new)
         assert rotate(new) == 1
         compact_ticks(new)
     assert (got, stored_payloads(new)) == (["a", *map(str, range(8))], {"6", "7"})
 
 
-def test_a_restored_database_can_be_restored_again(
-    server: Server, db: Connection, restore: Restore
-) -> None:
+def test_it_can_be_restored_again(server: Server, db: Connection, restore: Restore) -> None:
     make_queue(db)
     send(db, "a")
     for into in (server, server):
@@ -256,49 +264,27 @@ def test_subconsumers_get_their_open_batches_back(db: Connection, restore: Resto
     assert payloads(new, next_of(new, "two")) == ["held", "unread"]
 
 
-def test_the_epoch_of_a_slot_does_not_fall_by_adoption(db: Connection, restore: Restore) -> None:
-    slots.queue_with_slots(db, 1)
-    slots.release(db)
-    epoch = slots.claim(db)
-    new = restore()
-    adopt(new)
-    assert slots.claim(new) == epoch + 1
-
-
-def test_other_slots_get_only_what_their_keys_have_not_finished(
-    db: Connection, restore: Restore
-) -> None:
+def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Restore) -> None:
     """An adopted slot owns copies of the other slots' events, which it never reads."""
     slots.queue_with_slots(db, 2)
     keys = [f"key {number}" for number in range(12)]
     for number in range(2):
         slots.publish_keyed(db, *((key, f"{key}: {number}") for key in keys))
     slots.drain_slot(db, 1)
-    expected = {
-        f"{key}: {number}" for key in keys if slots.slot_of(db, key, 2) == 0 for number in range(2)
-    }
+    slots.release(db)
+    epoch = slots.claim(db)
+    lacking = [key for key in keys if slots.slot_of(db, key, 2) == 0]
     new = restore()
     adopt(new)
+    assert slots.claim(new) == epoch + 1
     carried = value(new, "select pgque.repartition('q', 'c', 3)")
     tick(new)
     found = []
     for slot in range(3):
         slots.claim(new, slot)
         found += slots.drain_slot(new, slot, 3)
-    assert sorted(found) == sorted(expected)
-    assert carried == len(expected)
-
-
-def test_a_queue_alone_keeps_what_is_not_ticked(db: Connection, restore: Restore) -> None:
-    make_queue(db, consumers=())
-    send(db, "ticked")
-    tick(db)
-    send(db, "not ticked")
-    new = restore()
-    adopt(new)
-    value(new, "select pgque.register_consumer('q', 'c')")
-    tick(new)
-    assert drain(new) == ["not ticked"]
+    assert sorted(found) == sorted(f"{key}: {number}" for key in lacking for number in range(2))
+    assert carried == len(found)
 
 
 def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:
@@ -315,21 +301,6 @@ def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -
     db.execute("set role pgque_reader")
     with refused("42501"):
         adopt(db)
-
-
-def test_an_old_dump_gives_out_no_batch_id_of_the_original(
-    db: Connection, restore: Restore
-) -> None:
-    make_queue(db)
-    new = restore()
-    originals = set()
-    for number in range(5):
-        originals.add(open_batch(db, str(number)))
-        finish(db, max(originals))
-
-    adopt(new)
-
-    assert open_batch(new, "a") > max(originals) + 999_000
 
 
 def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore: Restore) -> None:

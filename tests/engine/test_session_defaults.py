@@ -75,9 +75,7 @@ def test_the_client_maintains_in_any_isolation(due: Connection, database_url: st
 
 
 @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
-def test_a_slot_ends_before_the_statement_timeout(
-    due: Connection, another: Another, loop: str
-) -> None:
+def test_a_slot_ends_before_the_timeout(due: Connection, another: Another, loop: str) -> None:
     due.execute("set statement_timeout = '1200 ms'")
     with refused("PQ005", "statement_timeout of postgres, 1200ms", "alter role postgres set"):
         due.execute(f"call pgque.{loop}('20 s')".encode())

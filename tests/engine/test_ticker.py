@@ -140,9 +140,7 @@ def test_events_of_who_ticks_arrive_once(due: Connection, another: Another, call
     assert sorted(received(due)) == ["A", "B", "between", "meanwhile", "other"]
 
 
-def test_who_ticks_leaves_the_events_of_an_older_one_for_later(
-    due: Connection, another: Another
-) -> None:
+def test_who_ticks_leaves_events_of_older_ones_later(due: Connection, another: Another) -> None:
     older, other = another(), another()
     with older.transaction():
         send(older, "older")
@@ -154,9 +152,7 @@ def test_who_ticks_leaves_the_events_of_an_older_one_for_later(
     assert sorted(received(due)) == ["older", "own"]
 
 
-def test_one_with_savepoints_that_ticks_and_consumes_loses_none(
-    due: Connection, another: Another
-) -> None:
+def test_savepoints_around_ticks_lose_nothing(due: Connection, another: Another) -> None:
     other = another()
     with due.transaction():
         with due.transaction():
