@@ -1,4 +1,4 @@
-"""A database that pg_restore brought into another cluster goes on where every consumer stood."""
+"""A database that pg_restore or pg_upgrade brought elsewhere goes on where every consumer stood."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -34,6 +34,7 @@ from tests.support.queues import (
     tick,
     value,
 )
+from tests.support.replicas import Replicas, replicas
 from tests.support.workers import next_of, register
 
 Server = EmbeddedPostgres | DebianPostgres
@@ -312,3 +313,40 @@ def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore
     adopt(new)
     new.execute("refresh materialized view pgque.origin")
     assert received(new) == ["before", "since"]
+
+
+@pytest.fixture
+def servers(server: Server) -> Iterator[Replicas]:
+    with replicas(server) as made:
+        yield made
+
+
+@pytest.mark.server(18)
+@pytest.mark.parametrize("is_promoted", [False, True])
+def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> None:
+    old_binary = EmbeddedPostgres(servers.new().folder, version=16).binary
+    old = servers.primary(binary=old_binary)
+    if is_promoted:
+        old = servers.standby(old)
+        old.promote()
+    with connect(old.url()) as db:
+        make_queue(db)
+        batch = open_batch(db, "open")
+        send(db, "unread")
+        lineage = value(db, "select pgque.lineage()")
+    old.stop()
+
+    new = servers.new()
+    new.initialize("--no-data-checksums")
+    new.run(
+        "pg_upgrade",
+        *(f"--old-bindir={old_binary('postgres').parent}", f"--old-datadir={old.data}"),
+        *("--new-datadir=data", "--username=postgres", f"--socketdir={new.folder}"),
+    )
+    new.start()
+    with connect(new.url()) as db:
+        assert (next_batch(db), payloads(db, batch)) == (batch, ["open"])
+        finish(db, batch)
+        tick(db)
+        assert payloads(db, next_batch(db)) == ["unread"]
+        assert (value(db, "select pgque.lineage()") != lineage) == is_promoted
