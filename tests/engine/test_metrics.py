@@ -75,9 +75,7 @@ def test_an_empty_database_has_only_the_tickers_metric(db: Connection) -> None:
     ]
 
 
-def test_the_queries_in_the_documentation_give_what_their_collectors_ask_for(
-    worked: Connection,
-) -> None:
+def test_the_documented_queries_give_what_their_collectors_ask_for(worked: Connection) -> None:
     text = (SQL.parent / "docs/observability.md").read_text()
     otel, prometheus = (
         yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.S)
@@ -274,9 +272,7 @@ class TestCompaction:
         assert value(worked, "select pgque.maint_rotate_metadata()") == 1
         assert value(worked, "select count(*) from pgque.counter_log") < 10
 
-    def test_an_older_transaction_sees_no_wrong_numbers(
-        self, worked: Connection, another: Another
-    ) -> None:
+    def test_an_older_one_sees_no_wrong_numbers(self, worked: Connection, another: Another) -> None:
         old = hold_snapshot(another())
         compact_counters(worked)
         assert value(worked, "select pg_relation_size('pgque.counter_log')") == 8192

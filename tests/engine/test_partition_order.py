@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.queues import Connection, rows, send, tick, value
+from tests.support.queues import Connection, refused, rows, send, tick, value
 from tests.support.slots import (
     ack,
     claim,
@@ -246,6 +246,20 @@ class TestPause:
         fail(one, "a", HOUR)
         publish_keyed(one, (None, "c"))
         assert (page_of(one), held(one)) == (["c"], [])
+
+    def test_an_event_of_a_page_of_held_ones_fails_by_its_id(self, one: Connection) -> None:
+        publish_keyed(one, ("k", "k1"), ("l", "l1"))
+        for payload in ("k1", "l1"):
+            (message,) = [each[0] for each in receive(one, 0, 1) if each[3] == payload]
+            nack(one, message, 0, 1, after=HOUR)
+        ack(one, 0, 1)
+        make_due(one)
+        assert page_of(one) == ["k1", "l1"]
+        with refused("PQ009"):
+            nack(one, 999, 0, 1)
+        assert nack(one, message, 0, 1, after=HOUR) == 1
+        ack(one, 0, 1)
+        assert held(one) == [("l1", 2)]
 
     def test_who_takes_over_after_a_nack_does_not_get_ahead(self, one: Connection) -> None:
         first, *_ = publish_keyed(one, ("k", "k1"), ("l", "l1"), ("k", "k2"))

@@ -185,9 +185,7 @@ class TestFailures:
         value(queue, "select pgque.set_partition_policy('q', 'c', %s)", policy)
         return play(url, FEW, *[self.worker(policy)] * SLOTS)
 
-    def test_with_pause_a_key_waits_for_its_event(
-        self, queue: Connection, database_url: str
-    ) -> None:
+    def test_with_pause_a_key_waits_in_order(self, queue: Connection, database_url: str) -> None:
         for key, outcomes in self.play(queue, database_url, "pause").items():
             settled = 0
             for number, outcome in outcomes:

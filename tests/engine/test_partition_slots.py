@@ -136,6 +136,8 @@ class TestSubscribing:
             unsubscribe(db, slot)
         assert slot_batches.subscribe(db, 4, "earliest") == 1
         assert slot_batches.subscribe(db, 4, "latest") == 0
+        with refused("PQ005", "soon"):
+            slot_batches.subscribe(db, 4, "soon")
         assert in_order(slot_batches.drain(db, 4)) == {key: [0, 1] for key in KEYS}
 
     @pytest.mark.parametrize("n", [0, 257, None])

@@ -183,9 +183,7 @@ class TestOwners:
             value(db, "select pgque.uninstall(true)::text")
         home.execute("drop owned by keeper; drop role keeper")
 
-    def test_an_owner_is_told_which_rights_it_lacks(
-        self, owned: Connection, home: Connection
-    ) -> None:
+    def test_an_owner_is_told_what_it_lacks(self, owned: Connection, home: Connection) -> None:
         hint = hint_of(owned, "select pgque.start()")
         assert hint.endswith("grant usage on schema cron to keeper;")
         home.execute("grant usage on schema cron to keeper")
@@ -196,9 +194,7 @@ class TestOwners:
         stop(owned)
         assert rows(home, JOBS) == []
 
-    def test_an_owner_elsewhere_is_told_so(
-        self, home: Connection, cron_server: DebianPostgres
-    ) -> None:
+    def test_elsewhere_it_is_told_so(self, home: Connection, cron_server: DebianPostgres) -> None:
         home.execute("create role keeper login")
         home.execute("create database shop owner keeper")
         try:

@@ -98,9 +98,7 @@ class TestDropping:
         with refused("PQ001", '"q"'):
             value(db, DROP)
 
-    def test_tells_the_slower_of_two_that_it_is_gone(
-        self, db: Connection, blocked: Blocked
-    ) -> None:
+    def test_tells_the_slower_of_two_so(self, db: Connection, blocked: Blocked) -> None:
         make_queue(db, consumers=())
         with db.transaction():
             value(db, DROP)

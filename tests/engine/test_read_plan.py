@@ -94,7 +94,7 @@ def truncate_all(db: Connection) -> None:
 class TestSmallAndLargeBatches:
     """They are read in different ways."""
 
-    def test_transactions_in_progress_are_told_apart(
+    def test_those_in_progress_are_told_apart(
         self, q: Connection, another: Another, skip: Skip
     ) -> None:
         early, through, late, undone = (another() for _ in range(4))
@@ -223,9 +223,7 @@ class TestPlans:
         assert found == [(1202, min(times), max(times))]
         assert min(times) < max(times)
 
-    def test_a_reader_runs_slices_by_itself(
-        self, q: Connection, another: Another, batch: int
-    ) -> None:
+    def test_a_reader_runs_slices_alone(self, q: Connection, another: Another, batch: int) -> None:
         expected = events(q, batch)
         reader = another()
         reader.execute("set role pgque_reader")
@@ -321,7 +319,7 @@ class TestRanges:
             with refused("PQ005", message):
                 read_range(q, first, last)
 
-    def test_an_older_transaction_gets_no_plan_that_lacks_events(
+    def test_an_old_snapshot_gets_no_plan_that_lacks_events(
         self, q: Connection, another: Another
     ) -> None:
         send(q, "truncated")
@@ -399,9 +397,7 @@ def test_adjoining_windows_have_each_event_of_their_queue_once(q: Connection, st
     assert events_of(q, start, three) == ["a", "b", "c", "d", "e"]
 
 
-def test_an_event_is_in_the_window_of_its_next_tick(
-    q: Connection, start: str, another: Another
-) -> None:
+def test_events_are_in_their_next_ticks_window(q: Connection, start: str, another: Another) -> None:
     slow = another()
     with slow.transaction():
         send(slow, "slow")

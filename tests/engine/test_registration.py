@@ -113,9 +113,7 @@ def test_the_first_tick_whose_events_are_kept_gives_them_all(bare: Connection) -
     assert (first < rotated_on, received(bare)) == (True, ["b"])
 
 
-def test_rotation_and_compaction_wait_for_an_open_registration(
-    bare: Connection, another: Another
-) -> None:
+def test_rotation_and_compaction_await_a_registration(bare: Connection, another: Another) -> None:
     value(bare, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     step1 = "select pgque.maint_rotate_tables_step1('q')"
     start = last_tick(bare)
@@ -131,9 +129,7 @@ def test_rotation_and_compaction_wait_for_an_open_registration(
     assert value(bare, step1) == 1
 
 
-def test_a_registration_whose_queue_is_dropped_must_start_again(
-    bare: Connection, blocked: Blocked
-) -> None:
+def test_one_whose_queue_is_dropped_must_start_again(bare: Connection, blocked: Blocked) -> None:
     with bare.transaction():
         value(bare, "select pgque.drop_queue('q')")
         answer = blocked(register_at, 1)

@@ -102,7 +102,7 @@ class TestWhatFailed:
 
     @pytest.mark.parametrize("policy", ["skip", "pause"])
     @pytest.mark.parametrize("moved", [False, True], ids=["waiting", "already moved"])
-    def test_is_retried(
+    def test_comes_back(
         self, db: Connection, slots_of_another: None, policy: str, moved: bool
     ) -> None:
         queue_with_slots(db, 2, policy=policy)
@@ -230,9 +230,7 @@ class TestBatches:
         return keys
 
     @pytest.mark.parametrize("most", [None, 2])
-    def test_carried_events_come_first(
-        self, parted: Connection, behind: list[str], most: int | None
-    ) -> None:
+    def test_they_come_first(self, parted: Connection, behind: list[str], most: int | None) -> None:
         states = "select is_due from pgque.consumer_states('{q}', '{c}', i_min_count => 1000)"
         assert (True,) in rows(parted, f"{states} where sub_role = 'slot'")
         publish_round(parted, 2)

@@ -1,4 +1,4 @@
-"""A database that pg_restore brought into another cluster goes on where every consumer stood."""
+"""A database that pg_restore or pg_upgrade brought elsewhere goes on where every consumer stood."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -34,6 +34,7 @@ from tests.support.queues import (
     tick,
     value,
 )
+from tests.support.replicas import Replicas, replicas
 from tests.support.workers import next_of, register
 
 Server = EmbeddedPostgres | DebianPostgres
@@ -171,9 +172,7 @@ def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -
     assert (again[2], sorted([again, *others], key=str)) == (1, sorted(before, key=str))
 
 
-def test_before_adoption_nothing_runs_that_compares_transactions(
-    db: Connection, restore: Restore
-) -> None:
+def test_before_adoption_nothing_compares_transactions(db: Connection, restore: Restore) -> None:
     """What was stored after the dump is found by where consumers stand."""
     make_queue(db, consumers=("c", "other"), rotation_period="1 microsecond")
     send(db, "old")
@@ -211,23 +210,33 @@ def test_before_adoption_nothing_runs_that_compares_transactions(
 
 
 def test_the_queue_runs_on_after_adoption(db: Connection, restore: Restore) -> None:
+    """Beside an original that goes on too, whose batch ids it gives out never again."""
     make_queue(db)
+    make_queue(db, "alone", consumers=())
+    send(db, "ticked", queue="alone")
+    tick(db, "alone")
+    send(db, "not ticked", queue="alone")
     send(db, "a")
     new = restore()
+    originals = set()
+    for number in range(5):
+        originals.add(open_batch(db, str(number)))
+        finish(db, max(originals))
     adopt(new)
+    value(new, "select pgque.register_consumer('alone', 'c')")
+    assert received(new, "alone") == ["not ticked"]
     got = []
     for number in range(8):
         send(new, str(number))
         tick(new)
+        assert next_batch(new) > max(originals) + 999_000
         got += drain(new)
         assert rotate(new) == 1
         compact_ticks(new)
     assert (got, stored_payloads(new)) == (["a", *map(str, range(8))], {"6", "7"})
 
 
-def test_a_restored_database_can_be_restored_again(
-    server: Server, db: Connection, restore: Restore
-) -> None:
+def test_it_can_be_restored_again(server: Server, db: Connection, restore: Restore) -> None:
     make_queue(db)
     send(db, "a")
     for into in (server, server):
@@ -256,49 +265,27 @@ def test_subconsumers_get_their_open_batches_back(db: Connection, restore: Resto
     assert payloads(new, next_of(new, "two")) == ["held", "unread"]
 
 
-def test_the_epoch_of_a_slot_does_not_fall_by_adoption(db: Connection, restore: Restore) -> None:
-    slots.queue_with_slots(db, 1)
-    slots.release(db)
-    epoch = slots.claim(db)
-    new = restore()
-    adopt(new)
-    assert slots.claim(new) == epoch + 1
-
-
-def test_other_slots_get_only_what_their_keys_have_not_finished(
-    db: Connection, restore: Restore
-) -> None:
+def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Restore) -> None:
     """An adopted slot owns copies of the other slots' events, which it never reads."""
     slots.queue_with_slots(db, 2)
     keys = [f"key {number}" for number in range(12)]
     for number in range(2):
         slots.publish_keyed(db, *((key, f"{key}: {number}") for key in keys))
     slots.drain_slot(db, 1)
-    expected = {
-        f"{key}: {number}" for key in keys if slots.slot_of(db, key, 2) == 0 for number in range(2)
-    }
+    slots.release(db)
+    epoch = slots.claim(db)
+    lacking = [key for key in keys if slots.slot_of(db, key, 2) == 0]
     new = restore()
     adopt(new)
+    assert slots.claim(new) == epoch + 1
     carried = value(new, "select pgque.repartition('q', 'c', 3)")
     tick(new)
     found = []
     for slot in range(3):
         slots.claim(new, slot)
         found += slots.drain_slot(new, slot, 3)
-    assert sorted(found) == sorted(expected)
-    assert carried == len(expected)
-
-
-def test_a_queue_alone_keeps_what_is_not_ticked(db: Connection, restore: Restore) -> None:
-    make_queue(db, consumers=())
-    send(db, "ticked")
-    tick(db)
-    send(db, "not ticked")
-    new = restore()
-    adopt(new)
-    value(new, "select pgque.register_consumer('q', 'c')")
-    tick(new)
-    assert drain(new) == ["not ticked"]
+    assert sorted(found) == sorted(f"{key}: {number}" for key in lacking for number in range(2))
+    assert carried == len(found)
 
 
 def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:
@@ -317,21 +304,6 @@ def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -
         adopt(db)
 
 
-def test_an_old_dump_gives_out_no_batch_id_of_the_original(
-    db: Connection, restore: Restore
-) -> None:
-    make_queue(db)
-    new = restore()
-    originals = set()
-    for number in range(5):
-        originals.add(open_batch(db, str(number)))
-        finish(db, max(originals))
-
-    adopt(new)
-
-    assert open_batch(new, "a") > max(originals) + 999_000
-
-
 def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore: Restore) -> None:
     make_queue(db)
     send(db, "before")
@@ -341,3 +313,40 @@ def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore
     adopt(new)
     new.execute("refresh materialized view pgque.origin")
     assert received(new) == ["before", "since"]
+
+
+@pytest.fixture
+def servers(server: Server) -> Iterator[Replicas]:
+    with replicas(server) as made:
+        yield made
+
+
+@pytest.mark.server(18)
+@pytest.mark.parametrize("is_promoted", [False, True])
+def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> None:
+    old_binary = EmbeddedPostgres(servers.new().folder, version=16).binary
+    old = servers.primary(binary=old_binary)
+    if is_promoted:
+        old = servers.standby(old)
+        old.promote()
+    with connect(old.url()) as db:
+        make_queue(db)
+        batch = open_batch(db, "open")
+        send(db, "unread")
+        lineage = value(db, "select pgque.lineage()")
+    old.stop()
+
+    new = servers.new()
+    new.initialize("--no-data-checksums")
+    new.run(
+        "pg_upgrade",
+        *(f"--old-bindir={old_binary('postgres').parent}", f"--old-datadir={old.data}"),
+        *("--new-datadir=data", "--username=postgres", f"--socketdir={new.folder}"),
+    )
+    new.start()
+    with connect(new.url()) as db:
+        assert (next_batch(db), payloads(db, batch)) == (batch, ["open"])
+        finish(db, batch)
+        tick(db)
+        assert payloads(db, next_batch(db)) == ["unread"]
+        assert (value(db, "select pgque.lineage()") != lineage) == is_promoted

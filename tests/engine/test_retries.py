@@ -85,7 +85,7 @@ def test_a_retry_waits_for_its_time(q: Connection) -> None:
 
 
 @pytest.mark.parametrize(("maximum", "deliveries"), [("0", 1), ("2", 3), (None, 6)])
-def test_an_event_dies_after_its_retries(
+def test_events_die_after_their_retries(
     q: Connection, maximum: str | None, deliveries: int
 ) -> None:
     value(q, "select pgque.set_queue_config('q', 'max_retries', %s)", maximum)

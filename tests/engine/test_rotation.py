@@ -258,9 +258,7 @@ class TestASnapshotOlderThanWhatConsumersDid:
         drain(fast)
         self.check_that_it_keeps_its_events_until_it_ends(fast, old)
 
-    def test_is_waited_for_after_a_consumer_went_back(
-        self, fast: Connection, another: Another
-    ) -> None:
+    def test_is_waited_for_after_a_way_back(self, fast: Connection, another: Another) -> None:
         send(fast, "a")
         received(fast)
         old = hold_snapshot(another())

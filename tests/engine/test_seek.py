@@ -203,9 +203,7 @@ class TestTime:
 
 
 class TestSeek:
-    def test_it_tells_what_comes_again_and_what_it_passes_over(
-        self, db: Connection, three: list[int]
-    ) -> None:
+    def test_it_tells_what_it_repeats_or_skips(self, db: Connection, three: list[int]) -> None:
         counted = consumer_counters(db)
         assert seek(db, str(three[0])) == (three[0], 0, 2)
         assert drain(db) == ["b", "c"]
@@ -234,9 +232,7 @@ class TestSeek:
         finish(q, batch)
         assert seek(q, "earliest")[2] == 1
 
-    def test_a_subconsumers_batch_is_refused_too_as_are_members_and_slots(
-        self, db: Connection
-    ) -> None:
+    def test_a_workers_batch_is_refused_too_as_are_workers_and_slots(self, db: Connection) -> None:
         make_queue(db, consumers=())
         value(db, "select pgque.register_subconsumer('q', 'c', 'w')")
         value(db, "select pgque.subscribe_slot('q', 'parted', 0, 1)")
@@ -265,9 +261,7 @@ class TestSeek:
         assert received(q) == ["again"]
         assert value(q, "select count(*) from pgque.dead_letter") == 1
 
-    def test_a_batch_that_ends_meanwhile_is_not_repeated(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_a_batch_that_ends_now_is_not_repeated(self, q: Connection, another: Another) -> None:
         batch = open_batch(q, "a")
         worker = another()
         with worker.transaction():
@@ -277,9 +271,7 @@ class TestSeek:
         # The batch is finished now, so nothing is passed over.
         assert seek(q, "latest")[1:] == (0, 0)
 
-    def test_rotation_and_compaction_wait_for_a_seek(
-        self, fast: Connection, another: Another
-    ) -> None:
+    def test_rotation_and_compaction_await_it(self, fast: Connection, another: Another) -> None:
         bloat_ticks(fast, 2100)
         catch_up(fast, "c")
         seeker = another()
@@ -290,7 +282,7 @@ class TestSeek:
         assert compact_ticks(fast) == 1
         assert payloads(fast, next_batch(fast)) == ["a"]
 
-    def test_a_seek_waits_for_rotation_and_sees_the_rest(
+    def test_it_waits_for_rotation_and_sees_the_rest(
         self, fast: Connection, blocked: Blocked
     ) -> None:
         drain(fast)

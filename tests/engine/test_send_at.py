@@ -166,9 +166,7 @@ class TestOtherQueues:
     @pytest.mark.parametrize(
         ("setting", "delivered"), [("disable_insert", 1), ("ticker_paused", 2)]
     )
-    def test_one_that_is_shut_holds_up_no_other(
-        self, q: Connection, setting: str, delivered: int
-    ) -> None:
+    def test_one_shut_holds_up_no_other(self, q: Connection, setting: str, delivered: int) -> None:
         make_queue(q, "shut")
         schedule(q, "kept", queue="shut")
         schedule(q, "x")
@@ -209,9 +207,7 @@ class TestOtherQueues:
         assert drop.result() == 1
         assert rows(db, "select * from pgque.delayed_events") == []
 
-    def test_scheduling_at_length_holds_up_no_rotation(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_scheduling_holds_up_no_rotation(self, db: Connection, another: Another) -> None:
         make_queue(db, rotation_period="1 microsecond")
         value(db, "select pgque.set_snapshot_patience('0')::text")
         with db.transaction():

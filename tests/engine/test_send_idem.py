@@ -85,9 +85,7 @@ class TestEvents:
         ("payload", "stored"),
         [("'{\"a\":1}'", '{"a":1}'), ("'{\"a\":1}'::jsonb", '{"a": 1}')],
     )
-    def test_all_fields_are_where_send_puts_them(
-        self, q: Connection, payload: str, stored: str
-    ) -> None:
+    def test_fields_are_where_send_has_them(self, q: Connection, payload: str, stored: str) -> None:
         call = f"select deduped from pgque.send_idem('q', 'kind', {payload}, 'k')"
         assert [value(q, call), value(q, call)] == [False, True]
         keyed = f"'q', 'kind', {payload}, 'k 2', i_partition_key => 'customer 7'"
@@ -121,9 +119,7 @@ class TestConcurrency:
         assert waiting.result() == (event_id, True)
         assert received(q) == ["old", "first"][not is_renewed :]
 
-    def test_a_second_one_sends_if_the_first_rolls_back(
-        self, q: Connection, blocked: Blocked
-    ) -> None:
+    def test_a_second_sends_if_the_first_fails(self, q: Connection, blocked: Blocked) -> None:
         with q.transaction(force_rollback=True):
             send_idem(q, "first")
             waiting = blocked(send_idem, "second")
@@ -138,9 +134,7 @@ class TestConcurrency:
             assert value(another(), "select pgque.maint_idem()") == 0
         assert send_idem(q)[1]
 
-    def test_a_key_that_a_stricter_one_cannot_see_is_refused(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_a_key_that_is_out_of_sight_is_refused(self, q: Connection, another: Another) -> None:
         strict = hold_snapshot(another())
         send_idem(q, "first")
         with refused("40001"):

@@ -87,9 +87,7 @@ def test_publishing_again_returns_the_same_and_sends_nothing(q: Connection) -> N
     assert received(q) == ["a"]
 
 
-def test_publishing_twice_at_once_sends_once(
-    q: Connection, another: Another, blocked: Blocked
-) -> None:
+def test_publishing_twice_sends_once(q: Connection, another: Another, blocked: Blocked) -> None:
     staging = open_staging(q)
     txid = write(q, staging, "a")
     writer = another()
@@ -129,9 +127,7 @@ def test_an_aborted_staging_is_gone(q: Connection) -> None:
 
 
 @pytest.mark.parametrize("end", ["publish", "abort"])
-def test_an_attempt_that_still_writes_holds_nobody_up(
-    q: Connection, another: Another, end: str
-) -> None:
+def test_an_attempt_that_writes_holds_nobody_up(q: Connection, another: Another, end: str) -> None:
     """Spark aborts a write while some of its tasks still start."""
     staging = open_staging(q)
     txid = write(q, staging, "a")
@@ -244,7 +240,7 @@ class TestWriters:
         publish(owner, staging, [txid], 1)
         assert received(q) == ["a"]
 
-    def test_publish_under_another_role(
+    def test_publish_by_a_common_role(
         self, q: Connection, owner: Connection, rival: Connection
     ) -> None:
         q.execute("grant t_staging_owner to t_staging_rival")

@@ -1,14 +1,16 @@
-"""When a queue ticks, and tickers in transactions of all kinds: nothing is lost or held up."""
+"""When a queue ticks, tickers in transactions of all kinds, and schedulers with strict defaults."""
 
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
+from pgque_dagster.client import Client
 from tests.support.logins import as_login
 from tests.support.queues import (
     Another,
     Connection,
+    compact_positions,
     connect,
     drain,
     hold_snapshot,
@@ -140,9 +142,7 @@ def test_events_of_who_ticks_arrive_once(due: Connection, another: Another, call
     assert sorted(received(due)) == ["A", "B", "between", "meanwhile", "other"]
 
 
-def test_who_ticks_leaves_the_events_of_an_older_one_for_later(
-    due: Connection, another: Another
-) -> None:
+def test_who_ticks_leaves_events_of_older_ones_later(due: Connection, another: Another) -> None:
     older, other = another(), another()
     with older.transaction():
         send(older, "older")
@@ -154,9 +154,7 @@ def test_who_ticks_leaves_the_events_of_an_older_one_for_later(
     assert sorted(received(due)) == ["older", "own"]
 
 
-def test_one_with_savepoints_that_ticks_and_consumes_loses_none(
-    due: Connection, another: Another
-) -> None:
+def test_savepoints_around_ticks_lose_nothing(due: Connection, another: Another) -> None:
     other = another()
     with due.transaction():
         with due.transaction():
@@ -263,3 +261,76 @@ class TestLocks:
         for statement in ("select from pgque.tick_state for update", "lock table pgque.tick_state"):
             with refused("42501"), due.transaction():
                 due.execute(statement.encode())
+
+
+STRICT = pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+
+
+@pytest.fixture
+def loaded(db: Connection) -> Connection:
+    """A queue with an event, which rotates whenever it is asked."""
+    make_queue(db, rotation_period="1 microsecond", ticker_idle_period="0")
+    send(db, "a")
+    return db
+
+
+def be_strict(db: Connection, level: str) -> None:
+    db.execute(f"set default_transaction_isolation = '{level}'".encode())
+
+
+def rotations(db: Connection) -> int:
+    number: int = value(db, "select queue_cur_table from pgque.queue")
+    return number
+
+
+@STRICT
+def test_loops_work_whatever_the_sessions_isolation(loaded: Connection, level: str) -> None:
+    be_strict(loaded, level)
+    loaded.execute("update pgque.config set tick_period_ms = 1")
+    loaded.execute("call pgque.ticker_loop('100 ms')")
+    assert drain(loaded) == ["a"]
+    loaded.execute("call pgque.maint_loop('0')")
+    assert rotations(loaded) == 1
+
+
+def test_maint_loop_does_so_in_each_round(q: Connection, another: Another) -> None:
+    """While a snapshot keeps a log on its second half, there is a round each second."""
+    reader = hold_snapshot(another())
+    assert compact_positions(q) > 0
+    be_strict(q, "serializable")
+    q.execute("call pgque.maint_loop('1200 ms')")
+    reader.rollback()
+
+
+@STRICT
+def test_the_hint_of_maint_can_be_followed(loaded: Connection, level: str) -> None:
+    be_strict(loaded, level)
+    with refused("PQ013", "begin isolation level read committed;", "alter role postgres set"):
+        value(loaded, "select pgque.maint()")
+    loaded.execute("begin isolation level read committed")
+    value(loaded, "select pgque.maint()")
+    loaded.execute("commit")
+    assert rotations(loaded) == 1
+
+
+def test_the_client_maintains_in_any_isolation(loaded: Connection, database_url: str) -> None:
+    name = value(loaded, "select current_database()")
+    loaded.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
+    with Client(database_url) as client:
+        client.maint()
+    assert rotations(loaded) == 1
+
+
+@pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
+def test_a_slot_ends_before_the_timeout(loaded: Connection, another: Another, loop: str) -> None:
+    loaded.execute("set statement_timeout = '1200 ms'")
+    with refused("PQ005", "statement_timeout of postgres, 1200ms", "alter role postgres set"):
+        loaded.execute(f"call pgque.{loop}('20 s')".encode())
+    assert last_tick(another()) > 1 if loop == "ticker_loop" else rotations(another()) == 1
+
+
+def test_a_slot_shorter_than_the_statement_timeout_ends_in_silence(loaded: Connection) -> None:
+    loaded.execute("set statement_timeout = '1 min'")
+    loaded.execute("call pgque.ticker_loop('100 ms')")
+    loaded.execute("call pgque.maint_loop('0')")
+    assert last_tick(loaded) > 1

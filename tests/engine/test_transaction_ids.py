@@ -39,7 +39,7 @@ def prepared(q: Connection, another: Another) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize(("end", "arrives"), [("commit", ["prepared"]), ("rollback", [])])
-def test_a_prepared_event_arrives_after_its_commit(
+def test_a_prepared_event_waits_for_its_end(
     prepared: Connection, end: str, arrives: list[str]
 ) -> None:
     for number in range(4):

@@ -120,7 +120,7 @@ JSON_VALUES = [
 
 
 @pytest.mark.parametrize(("type_name", "literal", "expected"), JSON_VALUES)
-def test_jsontriga_writes_as_pgq_does(
+def test_jsontriga_is_like_pgqs(
     db: Connection, type_name: str, literal: str, expected: str
 ) -> None:
     data = published(db, "jsontriga", type_name, literal)
@@ -154,7 +154,7 @@ URL_VALUES = [
 
 
 @pytest.mark.parametrize(("type_name", "literal", "expected"), URL_VALUES)
-def test_logutriga_writes_as_pgq_does(
+def test_logutriga_is_like_pgqs(
     db: Connection, type_name: str, literal: str, expected: str
 ) -> None:
     assert published(db, "logutriga", type_name, literal) == f"nr=1&{expected}"
@@ -173,9 +173,7 @@ SQL_VALUES = [
 
 
 @pytest.mark.parametrize(("type_name", "literal", "expected"), SQL_VALUES)
-def test_sqltriga_writes_as_pgq_does(
-    db: Connection, type_name: str, literal: str, expected: str
-) -> None:
+def test_sqltriga_is_like_pgqs(db: Connection, type_name: str, literal: str, expected: str) -> None:
     data = published(db, "sqltriga", type_name, literal)
     assert data == f"(nr,val,arr) values ('1',{expected})"
 
@@ -246,9 +244,7 @@ def test_display_settings_of_the_session_change_nothing(db: Connection, function
 
 
 @pytest.mark.parametrize("function", TRIGGERS)
-def test_backslashes_of_old_sessions_change_none(
-    db: Connection, database_url: str, function: str
-) -> None:
+def test_old_sessions_change_no_backslash(db: Connection, database_url: str, function: str) -> None:
     """A session parses the functions by its own standard_conforming_strings."""
     db.execute("create table t (id int primary key, a text, kind text, status text)")
     attach(db, function, "ignore=kind, status")
@@ -270,9 +266,7 @@ def test_backslashes_of_old_sessions_change_none(
     ],
 )
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_truncate_is_an_event(
-    bank: Connection, function: str, kind: str, data: str, when: str
-) -> None:
+def test_truncate_is_sent(bank: Connection, function: str, kind: str, data: str, when: str) -> None:
     attach(bank, function, ops="truncate", each="statement", when=when)
     bank.execute("truncate t")
     assert take_events(bank) == [Event(kind, data, "public.t")]
