@@ -1,10 +1,12 @@
 """The part of the client that manages queues, runs them and reports on them."""
 
 from abc import abstractmethod
+from typing import Any
 from uuid import UUID
 
 from . import calls
 from .calls.call import Call, Hook, Steps
+from .errors import translated
 from .models import ConsumerInfo, HealthCheck, Metric, QueueInfo, QueueStats, Status
 from .operation import operation
 
@@ -143,3 +145,9 @@ class Administration:
     def metrics(self) -> Call[list[Metric]]:
         """Returns all metrics for an exporter. docs/observability.md lists them."""
         return calls.statistics.metrics()
+
+
+def _set_read_committed(connection: Any) -> object:
+    """Begins the transaction; a ticker whose session was ended just before reconnects."""
+    with translated():
+        return connection.execute(_READ_COMMITTED)
