@@ -279,18 +279,6 @@ def run_replay(orders: Orders, asset: dg.AssetsDefinition, table: Table) -> Resu
 
 
 @shapes(
-    Shape("a value and a check", lambda v: (v, passes()), BLOCKING),
-    Shape("the type that is declared", lambda v: v, {"dagster_type": dg.List[str]}),
-)
-def test_a_replay_stores_all_of_its_range(orders: Orders, shape: Shape) -> None:
-    table = YieldingTable()
-
-    assert run_replay(orders, shape.replay(shape.make), table).success
-    assert table.stored("kept") == SENT
-    assert orders.consumers() == ["revenue"]
-
-
-@shapes(
     Shape("None", lambda v: None),
     Shape("a MaterializeResult without a value", lambda v: dg.MaterializeResult()),
     Shape("a failed check", lambda v: yields(v, fails()), BLOCKING),

@@ -19,19 +19,6 @@ from tests.support.events import claim
 payloads = consuming(name="payloads")(texts)
 
 
-def test_the_batch_is_acked_after_the_output_is_stored(orders: Orders) -> None:
-    orders.publish(["a", "b"])
-    held = []
-    store = StoringIOManager(
-        lambda value: held.append(orders.client.lease_info("orders", "revenue"))
-    )
-
-    assert orders.run(payloads, manager=store).success
-    assert store.stored == [["a", "b"]]
-    assert held[0] is not None and held[0].is_live
-    assert orders.is_consumed()
-
-
 @pytest.mark.parametrize("where", ["the body", "storing"])
 def test_a_batch_that_failed_is_free_for_the_next_attempt_and_has_no_dead_letters(
     orders: Orders, where: str
