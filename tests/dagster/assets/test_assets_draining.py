@@ -87,7 +87,7 @@ def test_checks_of_later_batches_are_recorded_and_a_blocking_one_stops_the_run(
     assert not result.success
     checks = [each.passed for each in result.get_asset_check_evaluations()]
     assert checks == [True, True, False]
-    assert len(materialized(result)) == 3
+    assert ["mine" in values(each) for each in materialized(result)] == [True] * 3
     assert orders.is_free()
 
 
