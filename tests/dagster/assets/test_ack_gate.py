@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset, pgque_replay_asset
-from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, texts
+from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, texts, values
 from tests.support.events import claim
 
 pytestmark = pytest.mark.usefixtures("one_event_a_batch")
@@ -98,6 +98,12 @@ def two(name: str, make: Made, options: dict[str, Any] | None = None) -> Shape:
 
 def shapes(*found: Shape) -> Any:
     return pytest.mark.parametrize("shape", found, ids=lambda shape: shape.name)
+
+
+def batches_of(result: Result, asset: str) -> list[tuple[str, int]]:
+    """The queue and the number of events that each materialization tells."""
+    made = map(values, materialized(result, asset))
+    return [(each["pgque/queue"], each["pgque/events"]) for each in made]
 
 
 def yields(*results: Any) -> Iterator[Any]:
@@ -193,8 +199,12 @@ def test_what_is_stored_and_checked_is_acked(orders: Orders, shape: Shape) -> No
     orders.publish(*BATCHES)
     table = YieldingTable()
 
-    assert orders.run(shape.asset(shape.make), manager=table).success
-    assert [table.stored(name) for name in shape.assets] == [SENT for _ in shape.assets]
+    result = orders.run(shape.asset(shape.make), manager=table)
+
+    assert result.success
+    for name in shape.assets:
+        assert table.stored(name) == SENT
+        assert batches_of(result, name) == [("orders", 1)] * len(SENT)
     assert orders.left() == []
 
 
@@ -279,18 +289,6 @@ def run_replay(orders: Orders, asset: dg.AssetsDefinition, table: Table) -> Resu
 
 
 @shapes(
-    Shape("a value and a check", lambda v: (v, passes()), BLOCKING),
-    Shape("the type that is declared", lambda v: v, {"dagster_type": dg.List[str]}),
-)
-def test_a_replay_stores_all_of_its_range(orders: Orders, shape: Shape) -> None:
-    table = YieldingTable()
-
-    assert run_replay(orders, shape.replay(shape.make), table).success
-    assert table.stored("kept") == SENT
-    assert orders.consumers() == ["revenue"]
-
-
-@shapes(
     Shape("None", lambda v: None),
     Shape("a MaterializeResult without a value", lambda v: dg.MaterializeResult()),
     Shape("a failed check", lambda v: yields(v, fails()), BLOCKING),
@@ -327,7 +325,7 @@ def test_a_function_that_says_so_returns_nothing(orders: Orders, shape: str) -> 
     result = orders.run(kept(**options, **(BLOCKING if results else {}))(body))
 
     assert result.success
-    assert len(materialized(result, "kept")) == len(SENT)
+    assert batches_of(result, "kept") == [("orders", 1)] * len(SENT)
     assert table.stored("kept") == SENT
     assert orders.left() == []
 

@@ -12,24 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from pgque_dagster import SparkBatch
-from tests.dagster.orders import Orders, consuming, error_of, materialized, texts, values
+from tests.dagster.orders import Orders, consuming, error_of, materialized, texts
 from tests.dagster.support import StoringIOManager
 from tests.support.events import claim
 
 payloads = consuming(name="payloads")(texts)
-
-
-def test_the_batch_is_acked_after_the_output_is_stored(orders: Orders) -> None:
-    orders.publish(["a", "b"])
-    held = []
-    store = StoringIOManager(
-        lambda value: held.append(orders.client.lease_info("orders", "revenue"))
-    )
-
-    assert orders.run(payloads, manager=store).success
-    assert store.stored == [["a", "b"]]
-    assert held[0] is not None and held[0].is_live
-    assert orders.is_consumed()
 
 
 @pytest.mark.parametrize("where", ["the body", "storing"])
@@ -187,26 +174,3 @@ def test_a_body_gets_what_it_names_beside_the_batch(orders: Orders) -> None:
     (spec,) = named.specs
     assert (spec.group_name, spec.tags["team"]) == ("sales", "x")
     assert spec.description == "Returns its arguments."
-
-
-@pytest.mark.parametrize("kind", ["none", "value", "output", "result", "generator"])
-def test_every_form_of_result_carries_the_batch_in_its_metadata(orders: Orders, kind: str) -> None:
-    @consuming(returns_nothing=kind == "none")
-    def shaped(batch: SparkBatch) -> object:
-        def generator() -> Iterator[object]:
-            yield dg.Output(1, metadata={"mine": 1})
-
-        return {
-            "none": None,
-            "value": 1,
-            "output": dg.Output(1, metadata={"mine": 1}),
-            "result": dg.MaterializeResult(metadata={"mine": 1}),
-            "generator": generator(),
-        }[kind]
-
-    orders.publish(["a", "b"])
-    (made,) = map(values, materialized(orders.run(shaped)))
-
-    assert (made["pgque/events"], made["pgque/queue"]) == (2, "orders")
-    assert ("mine" in made) == (kind in {"output", "result", "generator"})
-    assert orders.is_consumed()

@@ -1,6 +1,7 @@
 """The metadata that an asset records for a batch: numbers, which the UI plots."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.dagster.support import StoringIOManager
 from tests.support.events import claim
 
 read = partial(consuming, name="read")
+FRESH = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=2))
 
 
 def recorded(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -73,23 +75,6 @@ def test_a_step_plans_its_batch_once_and_has_its_sizes_and_times_from_the_plan(
         assert connection.execute(calls).fetchall() == [(1,)]
 
 
-def test_a_nacked_event_whose_retries_are_used_up_counts_as_dead_letter_once_acked(
-    orders: Orders,
-) -> None:
-    orders.client.configure_queue("orders", max_retries="0")
-    ids = orders.publish(["a"])
-
-    @read()
-    def body(batch: SparkBatch) -> None:
-        batch.nack(ids)
-
-    made, acked = recorded(orders.run(body))
-
-    assert (made["pgque/nacked"], made["pgque/dead_lettered"]) == (1, 0)
-    assert orders.dead_letters() == 1
-    assert acked["pgque/retries_scheduled"] + acked["pgque/dead_letters_written"] == 1
-
-
 def test_a_dataframe_is_recorded_with_its_columns(orders: Orders) -> None:
     @read()
     def body(batch: SparkBatch) -> DataFrame:
@@ -119,6 +104,7 @@ def test_options_of_dagsters_own_decorator_work_here_as_there(orders: Orders) ->
         retry_policy=dg.RetryPolicy(max_retries=1),
         owners=["team:sales"],
         code_version="7",
+        freshness_policy=FRESH,
         max_batches=2,
         op_tags={"cpu": "1"},
     )
@@ -132,3 +118,4 @@ def test_options_of_dagsters_own_decorator_work_here_as_there(orders: Orders) ->
     (spec,) = body.specs
     assert spec.key == dg.AssetKey(["sales", "read"])
     assert (spec.owners, spec.code_version) == (["team:sales"], "7")
+    assert spec.freshness_policy == FRESH

@@ -1,7 +1,5 @@
 """Declarative automation downstream of batches and windows, on an instance with its records."""
 
-from datetime import timedelta
-
 import dagster as dg
 
 from pgque_dagster import PgqueResource, SparkBatch, pgque_asset, pgque_window_asset
@@ -10,10 +8,9 @@ from tests.support.windows import send_at_hours
 
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-01-03:00")
 EAGER = dg.AutomationCondition.eager()
-FRESH = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=2))
 
 
-@pgque_asset(queue="orders", freshness_policy=FRESH)
+@pgque_asset(queue="orders")
 def revenue(batch: SparkBatch) -> int:
     return batch.event_count
 
@@ -72,7 +69,3 @@ def test_a_window_requests_the_same_partition_of_an_eager_downstream_asset(
 
     assert first.total_requested == 0
     assert found.get_requested_partitions(hourly_report.key) == {"2026-01-01-01:00"}
-
-
-def test_an_asset_has_the_freshness_policy_that_it_was_given() -> None:
-    assert [spec.freshness_policy for spec in revenue.specs] == [FRESH]

@@ -10,7 +10,6 @@ import pytest
 from pgque_dagster import build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Batch, Limits
 from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
-from pgque_dagster.consumers import consumers_of
 from tests.dagster.location import execute
 from tests.dagster.orders import Orders, consuming, error_of, texts
 from tests.dagster.support import StoringIOManager
@@ -113,16 +112,6 @@ def test_a_run_whose_consumer_was_removed_fails_and_registers_no_other(
     # A run by hand registers it, in a new queue at its first tick.
     assert by_hand(orders) == [["a"]]
     assert orders.consumers() == ["revenue"]
-
-
-def test_assets_that_share_a_consumer_are_named() -> None:
-    rival = consuming(name="rival")(texts)
-
-    with pytest.raises(
-        dg.DagsterInvalidDefinitionError,
-        match="revenue and rival share the consumer orders/revenue",
-    ):
-        consumers_of([revenue, rival])
 
 
 SHOP = """

@@ -42,10 +42,3 @@ def test_executors_without_what_the_resource_says_fail_the_run_by_its_name(order
     result, _ = consume(orders, executors_url_env="NO_SUCH_SECRET_URL")
 
     assert "NO_SUCH_SECRET_URL is not set" in error_of(result)
-
-
-def test_a_resource_that_does_not_say_tells_them_the_url(orders: Orders) -> None:
-    result, seen = consume(orders)
-
-    assert result.output_for_node("count") == 2
-    assert seen == [DatabaseAddress(orders.client.url)]

@@ -45,8 +45,12 @@ def test_an_input_is_all_batches_or_those_of_the_upstream_run_or_those_from_one_
         result = orders.run(numbers, reader(every), of_last_run, manager=manager, instance=instance)
         for made in map(values, materialized(result, "numbers")):
             assert made["pgque/rows"] == 1
-            assert "path" in made or made["pgque/table_version"]
             ids.append(made["pgque/batch_id"])
+            if isinstance(manager, ParquetBatchIOManager):
+                folder = f"{manager.base_dir}/numbers/batch_id={ids[-1]}/publication-1"
+                assert made["path"].startswith(f"{folder}/epoch-{made['pgque/epoch']}.")
+            else:
+                assert made["pgque/table_version"]
     selection = [of_last_run, reader(since, "since", **{"pgque/since": ids[2]})]
     alone = orders.run(
         *selection,

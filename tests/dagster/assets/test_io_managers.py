@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 
 from pgque_dagster import (
     DeltaBatchIOManager,
-    ParquetBatchIOManager,
     PgqueResource,
     PostgresBatchIOManager,
     SparkBatch,
@@ -114,25 +113,6 @@ def test_a_table_has_the_name_that_the_asset_gives_and_is_read_downstream(orders
     assert made["pgque/rows"] == 3
     assert "dagster/row_count" not in made
     assert made["dagster/table_name"] == "public.balance"
-
-
-@pytest.mark.parametrize("payloads", [["a", "b"], []])
-def test_parquet_tells_its_rows_and_where_they_are(
-    orders: Orders, tmp_path: Path, payloads: list[str]
-) -> None:
-    @consuming(name="events")
-    def events(batch: SparkBatch) -> DataFrame:
-        found = batch.events(["ev_data"])
-        return found if payloads else found.where("false")
-
-    orders.publish(payloads or ["left out"])
-    result = orders.run(events, manager=ParquetBatchIOManager(base_dir=str(tmp_path)))
-    (made,) = map(values, materialized(result, "events"))
-
-    assert made["pgque/rows"] == len(payloads)
-    assert "dagster/row_count" not in made
-    batch_folder = tmp_path / "events" / f"batch_id={made['pgque/batch_id']}"
-    assert str(made["path"]).startswith(f"{batch_folder}/publication-1/epoch-1.")
 
 
 def test_what_is_no_dataframe_of_a_batch_is_refused_and_the_batch_stays(

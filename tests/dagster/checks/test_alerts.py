@@ -215,11 +215,7 @@ def test_a_cursor_reads_what_it_wrote_and_another_knows_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("queues", "options"),
-    [
-        ([], {}),
-        (["orders"], {"interval": timedelta(0)}),
-        (["orders"], {"max_lag": timedelta(0)}),
-    ],
+    [([], {}), (["orders"], {"interval": timedelta(0)}), (["orders"], {"max_lag": timedelta(0)})],
 )
 def test_alerts_that_could_never_ring_are_refused(
     queues: list[str], options: dict[str, Any]

@@ -16,7 +16,6 @@ from pgque_dagster import (
 )
 from pgque_dagster.checks.health import CHECKS
 from pgque_dagster.client import Client
-from pgque_dagster.client.calls.states import hold
 from tests.support.checks import ERROR, WARN, make_older, revenue, rows, run
 from tests.support.events import claim, make_queue, publish, tick
 from tests.support.versions import is_older
@@ -96,20 +95,6 @@ def test_of_equally_bad_rows_the_consumer_farthest_behind_is_the_headline(
     assert str(result.description).startswith("01:00:0")
 
 
-def test_a_held_batch_is_an_error_with_its_consumer_and_the_reason(client: Client) -> None:
-    publish(client, ["a"])
-    client.register_consumer("orders", "audit")
-    batch = claim(client)
-    batch.release()
-    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
-
-    result = health(client)["held_batch"]
-
-    assert (result.passed, result.severity) == (False, ERROR)
-    assert f'batch {batch.batch_id} of "revenue" is held since' in str(result.description)
-    assert "after 3 attempts; correct the cause" in str(result.metadata["what_to_do"].value)
-
-
 def test_the_health_of_a_queue_that_does_not_exist_is_an_error(client: Client) -> None:
     results = health(client, "nosuch")
 
@@ -118,8 +103,7 @@ def test_the_health_of_a_queue_that_does_not_exist_is_an_error(client: Client) -
 
 
 @pytest.mark.skipif(
-    is_older("dagster", (1, 13)),
-    reason="Dagster 1.12 has no checks on names with a dot",
+    is_older("dagster", (1, 13)), reason="Dagster 1.12 has no checks on names with a dot"
 )
 def test_health_checks_of_queues_with_like_names_load_together() -> None:
     queues = ("a.b", "a-b", "a_b")

@@ -159,6 +159,7 @@ def test_options_reach_the_assets_the_sensor_and_the_check() -> None:
     assert (sensor.name, sensor.minimum_interval_seconds) == ("kept_sensor", 7)
     assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
     assert replay.key == dg.AssetKey(["shop", "kept_replay"])
+    assert replay.get_io_manager_key_for_asset_key(replay.key) == "kept_io_manager"
     assert replay.get_asset_spec().group_name == "replays"
     assert replay.get_asset_spec().metadata["dagster/table_name"] == "sales.kept_replay"
 
@@ -174,20 +175,6 @@ def test_a_schedule_takes_the_place_of_the_sensor_and_either_may_be_left_out() -
     bare = consumer(sensor=None, sink=None, io_manager_key="mine")
     assert not bare.sensors and not bare.schedules and not bare.resources
     assert [asset.key for asset in assets_of(bare)] == [dg.AssetKey("keep")]
-
-
-def test_a_replay_is_stored_beside_the_output_of_its_consumer(
-    orders: Orders, tmp_path: Path
-) -> None:
-    definitions = consumer("frame", name="revenue", sink={"base_dir": str(tmp_path)}, replay={})
-    _, replay = assets_of(definitions)
-    first, last = orders.consume(["a", "b"])
-    config = {"from_tick": first, "to_tick": last}
-
-    assert orders.run(replay, config=config, resources=definitions.resources).success
-    table = orders.spark.read.parquet(str(tmp_path / "revenue_replay"))
-    assert sorted(row.ev_data for row in table.collect()) == ["a", "b"]
-    assert not (tmp_path / "revenue").exists()
 
 
 def test_a_window_is_stored_by_the_sink_as_its_partition(orders: Orders, tmp_path: Path) -> None:

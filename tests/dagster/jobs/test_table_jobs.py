@@ -11,11 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from pgque_dagster import (
-    PgqueResource,
-    build_delta_maintenance_job,
-    build_iceberg_maintenance_job,
-)
+from pgque_dagster import PgqueResource, build_delta_maintenance_job, build_iceberg_maintenance_job
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark import IcebergSink
 from tests.support.attempts import next_batch
