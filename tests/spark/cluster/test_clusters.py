@@ -184,6 +184,7 @@ def test_rows_count_once_in_every_sink_whatever_happens_to_executors(
         else:
             report = run_driver(LOCAL_CLUSTER, "fill_sinks", client.url, tmp_path)
 
+        assert client.next_batch("orders", "revenue") is None
         disturbed = sorted(path.name.partition("-")[2] for path in tmp_path.glob("disturbed-*"))
         assert disturbed == [
             *("delta", "elsewhere", "files", "here", "iceberg", "objects", "queue")
@@ -196,4 +197,3 @@ def test_rows_count_once_in_every_sink_whatever_happens_to_executors(
         iceberg = iceberg_catalog(client.url).load_table("a.table").scan().to_arrow()
         for table in (DeltaTable(tmp_path / "delta").to_pyarrow_table(), iceberg):
             assert sorted(table["ev_id"].to_pylist()) == ids
-    assert client.next_batch("orders", "revenue") is None
