@@ -89,7 +89,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
         assert stored(folder, spark) == ["kept", "lost 1", "lost 2", "survivor"]
         assert "After a failover or a restore" in str(refused.value)
         assert "docs/restore.md" in str(refused.value)
-        last_tick = {each.consumer: each.last_tick_id for each in client.consumers("orders")}
+        last_tick = {each.name: each.last_tick_id for each in client.consumers("orders")}
         for batch, tick_id in written:
             if tick_id > (last_tick["revenue"] or 0):
                 shutil.rmtree(folder / f"batch_id={batch}")

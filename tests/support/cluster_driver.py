@@ -74,7 +74,7 @@ def lose_executors(spark: SparkSession, url: str, folder: Path) -> dict[str, Any
 
 
 def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Keeps a batch in each sink, and each time an executor is killed in the middle.
+    """Keeps a batch in each sink and in a queue, and each time an executor is killed midway.
 
     Where Spark speculates, a task hangs instead, which Spark starts once more on another host.
     """
@@ -98,25 +98,8 @@ def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
         PostgresSink("taken", url=places["elsewhere"]).write(batch, disturbed("elsewhere"))
         for name, table in tables.items():
             table.write(batch, disturbed(name))
+        _publish(disturbed("queue").selectExpr("string(ev_id) as data"), url)
     return {"files": _ids(directory.read(spark)), "objects": _ids(objects.read(spark))}
-
-
-def speculate(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Reads and writes, and each time a task hangs, so that Spark starts it on another host."""
-    with _claimed(spark, url) as batch:
-        events = batch.events(["ev_id"])
-        read = _ids(_disturbed(events, folder / "reading", _hang))
-        rows = _disturbed(events, folder / "writing", _hang)
-        _publish(rows.selectExpr("string(ev_id) as data"), url)
-    return {"ids": read}
-
-
-def hang(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
-    """Hangs in the middle of a write, to be killed."""
-    with _claimed(spark, url) as batch:
-        rows = _disturbed(batch.events(["ev_id"]), folder / "hangs", _hang)
-        _publish(rows.selectExpr("string(ev_id) as data"), url)
-    return {}
 
 
 def count(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:

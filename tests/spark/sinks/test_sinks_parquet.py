@@ -377,7 +377,7 @@ def test_batches_of_an_unknown_database_are_refused(client: Client, directory: P
     directory.attempt(client, 2)
 
     # A location says to people whose it is.
-    other = directory.at("../sales")
+    other = Place(directory.spark, Path(directory.location).with_name("sales"))
     other.store(client, 2)
     (mark,) = Path(other.location, "_pgque", "lineages").iterdir()
     note = json.loads((mark / "lineage.json").read_text())
