@@ -93,10 +93,8 @@ def run(folder: Path, cuts: int, dumps: int) -> None:
         assert codes == [0] * len(codes)
 
 
-def test_each_committed_event_is_processed_once(tmp_path: Path) -> None:
-    run(tmp_path, cuts=20, dumps=1)
-
-
-@pytest.mark.slow
-def test_each_committed_event_is_processed_once_for_minutes(tmp_path: Path) -> None:
-    run(tmp_path, cuts=1000, dumps=20)
+@pytest.mark.parametrize(
+    ("cuts", "dumps"), [(10, 1), pytest.param(1000, 20, marks=pytest.mark.slow)]
+)
+def test_each_committed_event_is_processed_once(tmp_path: Path, cuts: int, dumps: int) -> None:
+    run(tmp_path, cuts, dumps)

@@ -77,12 +77,9 @@ def run(server: Any, meanings: Path, failovers: int, cuts: int) -> None:
     assert codes == [0] * len(codes)
 
 
-def test_each_event_that_survives_is_processed_once(server: Any, meanings: Path) -> None:
-    run(server, meanings, failovers=1, cuts=6)
-
-
 @pytest.mark.slow
-def test_each_event_that_survives_is_processed_once_for_minutes(
-    server: Any, meanings: Path
+@pytest.mark.parametrize(("failovers", "cuts"), [(1, 6), (30, 20)])
+def test_each_event_that_survives_is_processed_once(
+    server: Any, meanings: Path, failovers: int, cuts: int
 ) -> None:
-    run(server, meanings, failovers=30, cuts=20)
+    run(server, meanings, failovers, cuts)
