@@ -1,7 +1,7 @@
 """Installing, installing again, uninstalling."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -109,33 +109,6 @@ def test_installing_again_repairs_a_queues_functions_and_what_public_was_given(
     db.execute(INSTALL)
     use(db)
     assert value(db, "select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
-
-
-def test_installing_again_under_a_running_producer_loses_nothing(
-    db: Connection, another: Callable[[], Connection]
-) -> None:
-    make_queue(db)
-    producer = another()
-    done = [False]
-
-    def produce() -> list[str]:
-        sent = []
-        while not done[0]:
-            sent.append(str(len(sent)))
-            send(producer, sent[-1])
-        return sent
-
-    with ThreadPoolExecutor() as pool:
-        producing = pool.submit(produce)
-        try:
-            for _ in range(5):
-                db.execute(INSTALL)
-                tick(db)
-        finally:
-            done[0] = True
-        sent = producing.result()
-    tick(db)
-    assert drain(db) == sent
 
 
 def test_a_failed_installation_leaves_nothing(empty_database_url: str) -> None:
