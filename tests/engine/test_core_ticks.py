@@ -1,9 +1,7 @@
 """Ticks from elsewhere, ticks on request, the search for a tick, and the sequences behind them."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
-import psycopg
 import pytest
 
 from tests.support.queues import (
@@ -119,31 +117,6 @@ class TestExternalTicksAtOnce:
         _, answer = race(another, lambda db: external(db, 20), lambda db: value(db, own))
         answer.result()
         assert tick(replica) == 21
-
-    def test_snapshots_grow_with_ids_whoever_ticks(
-        self, replica: Connection, another: Another
-    ) -> None:
-        sessions = [another() for _ in range(4)]
-        start = Barrier(len(sessions))
-
-        def tick_by_hand(worker: int) -> None:
-            start.wait()
-            for step in range(60):
-                send(sessions[worker], f"{worker}-{step}")
-                try:
-                    external(sessions[worker], 2 + step * 10 + worker, 1000 + step)
-                except psycopg.Error as error:
-                    assert error.sqlstate == "PQ005", error
-
-        with ThreadPoolExecutor(len(sessions)) as pool:
-            list(pool.map(tick_by_hand, range(len(sessions))))
-        external(replica, 10_000, 10_000)
-        consumed = drain(replica)
-        assert sorted(consumed) == sorted(f"{w}-{s}" for w in range(4) for s in range(60))
-        found = rows(
-            replica, "select pg_snapshot_xmax(tick_snapshot)::text from pgque.tick order by tick_id"
-        )
-        assert found == sorted(found, key=lambda row: int(row[0]))
 
 
 class TestOwnTicks:

@@ -1,7 +1,7 @@
 """Installing, installing again, uninstalling."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,8 @@ SQL = Path(__file__).parents[2] / "sql"
 INSTALL = (SQL / "pgque.sql").read_bytes()
 UNINSTALL = (SQL / "pgque_uninstall.sql").read_bytes()
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
-BY_AN_ADMINISTRATOR = """
-create role pgque_reader nologin;
-create role pgque_writer nologin;
-create role pgque_admin nologin;
-grant pgque_reader, pgque_writer to pgque_admin;
-"""
+NEW_ROLES = "; ".join(f"create role {role} nologin" for role in ROLES)
+MEMBERSHIPS = "grant pgque_reader, pgque_writer to pgque_admin"
 
 
 @pytest.fixture
@@ -48,22 +44,6 @@ def owner_url(server: Any) -> Iterator[str]:
     """A database whose owner is no superuser but may create roles; the URL is the owner's."""
     with owned_database(server) as database:
         yield database.owner_url
-
-
-@pytest.fixture(scope="module")
-def bare_server() -> Iterator[Any]:
-    """A cluster in which nothing was installed yet, so the roles are missing."""
-    with new_server() as server:
-        yield server
-
-
-@pytest.fixture
-def without_roles(bare_server: Any) -> Iterator[Any]:
-    """That cluster, and afterwards again without the roles."""
-    yield bare_server
-    with connect(bare_server.url) as db:
-        for role in ROLES:
-            db.execute(f"drop role if exists {role}".encode())
 
 
 def contents(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
@@ -129,33 +109,6 @@ def test_installing_again_repairs_a_queues_functions_and_what_public_was_given(
     db.execute(INSTALL)
     use(db)
     assert value(db, "select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
-
-
-def test_installing_again_under_a_running_producer_loses_nothing(
-    db: Connection, another: Callable[[], Connection]
-) -> None:
-    make_queue(db)
-    producer = another()
-    done = [False]
-
-    def produce() -> list[str]:
-        sent = []
-        while not done[0]:
-            sent.append(str(len(sent)))
-            send(producer, sent[-1])
-        return sent
-
-    with ThreadPoolExecutor() as pool:
-        producing = pool.submit(produce)
-        try:
-            for _ in range(5):
-                db.execute(INSTALL)
-                tick(db)
-        finally:
-            done[0] = True
-        sent = producing.result()
-    tick(db)
-    assert drain(db) == sent
 
 
 def test_a_failed_installation_leaves_nothing(empty_database_url: str) -> None:
@@ -267,11 +220,9 @@ def test_psql_installs_and_uninstalls(server: Any, empty_database_url: str) -> N
         assert value(db, "select to_regnamespace('pgque')") is None
 
 
-class TestRoles:
-    """Where the cluster has none of the three roles yet."""
-
-    def test_an_owner_with_createrole_makes_them(self, without_roles: Any) -> None:
-        with owned_database(without_roles) as database, connect(database.owner_url) as db:
+def test_a_cluster_without_the_roles_gets_them_from_who_may_create_roles() -> None:
+    with new_server() as server:
+        with owned_database(server) as database, connect(database.owner_url) as db:
             for _ in range(2):
                 db.execute(INSTALL)
             use(db)
@@ -281,45 +232,31 @@ class TestRoles:
             for role in ROLES:
                 db.execute(f"drop role {role}".encode())
 
-    def test_without_createrole_one_is_told_what_another_has_to_run(
-        self, without_roles: Any
-    ) -> None:
-        with owned_database(without_roles, "") as database, connect(database.owner_url) as db:
+        # Without createrole, one is told what another has to run, and then installs.
+        with (
+            owned_database(server, "") as database,
+            connect(database.owner_url) as db,
+            connect(server.url) as administrator,
+        ):
             with refused("42501", "pgque_reader", "create role pgque_admin nologin"):
                 db.execute(INSTALL)
             db.execute("rollback")
             assert value(db, "select to_regnamespace('pgque')") is None
-
-    def test_once_another_ran_that_it_installs(self, without_roles: Any) -> None:
-        with connect(without_roles.url) as administrator:
-            administrator.execute(BY_AN_ADMINISTRATOR)
-        with owned_database(without_roles, "") as database, connect(database.owner_url) as db:
+            administrator.execute(NEW_ROLES.encode())
+            with refused("42501", "pgque_admin", MEMBERSHIPS):
+                db.execute(INSTALL)
+            db.execute("rollback")
+            administrator.execute(MEMBERSHIPS.encode())
             for _ in range(2):
                 db.execute(INSTALL)
             use(db)
 
-    def test_roles_without_their_memberships_are_noticed(self, without_roles: Any) -> None:
-        with connect(without_roles.url) as administrator:
-            administrator.execute(BY_AN_ADMINISTRATOR.replace("grant", "-- grant"))
-        with (
-            owned_database(without_roles, "") as database,
-            connect(database.owner_url) as db,
-            refused("42501", "pgque_admin", "grant pgque_reader, pgque_writer to pgque_admin"),
-        ):
-            db.execute(INSTALL)
-
-    def test_who_may_only_create_a_schema_installs_too(self, without_roles: Any) -> None:
-        with connect(without_roles.url) as administrator:
-            administrator.execute(BY_AN_ADMINISTRATOR)
+        # Who may only create a schema installs, too.
+        with connect(server.url) as administrator, empty_database(server) as url:
+            name = url.rpartition("/")[2].partition("?")[0]
             administrator.execute("create role guest login")
-            try:
-                with empty_database(without_roles) as url:
-                    with connect(url) as owner:
-                        name = owner.info.dbname
-                        owner.execute(f"grant create on database {name} to guest".encode())
-                    with connect(as_user(url, "guest")) as db:
-                        db.execute(INSTALL)
-                        make_queue(db)
-                        value(db, "select pgque.uninstall()::text")
-            finally:
-                administrator.execute("drop role guest")
+            administrator.execute(f"grant create on database {name} to guest".encode())
+            with connect(as_user(url, "guest")) as db:
+                db.execute(INSTALL)
+                use(db)
+                value(db, "select pgque.uninstall()::text")

@@ -43,11 +43,11 @@ def run(another: Another, seed: int, steps: int) -> None:
 
 
 def test_each_committed_event_arrives_once(another: Another) -> None:
-    run(another, seed=1, steps=1000)
+    run(another, seed=1, steps=600)
 
 
 def test_each_committed_event_arrives_once_in_an_order_not_seen_before(another: Another) -> None:
-    run(another, seed=secrets.randbelow(2**32), steps=2000)
+    run(another, seed=secrets.randbelow(2**32), steps=300)
 
 
 @pytest.mark.slow

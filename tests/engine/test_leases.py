@@ -1,7 +1,7 @@
 """Leases: one owner at a time, fenced by the epoch, whatever two sessions do at once."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Semaphore
+from threading import Semaphore
 from typing import Any, NamedTuple
 
 import psycopg
@@ -250,23 +250,6 @@ def test_what_ends_or_reads_a_batch_with_thousands_of_renewals_reads_a_few(
 
 
 class TestAtOnce:
-    def test_of_many_claims_exactly_one_wins(self, queue: Connection, another: Another) -> None:
-        sessions = [another() for _ in range(8)]
-        start = Barrier(len(sessions))
-
-        def try_to_claim(number: int) -> bool:
-            start.wait()
-            try:
-                claim(sessions[number], f"worker {number}")
-            except psycopg.Error as error:
-                assert error.sqlstate == "PQ004"
-                return False
-            return True
-
-        with ThreadPoolExecutor(len(sessions)) as pool:
-            won = list(pool.map(try_to_claim, range(len(sessions))))
-        assert won.count(True) == 1
-
     @pytest.mark.parametrize(
         ("is_dead", "first", "second", "expected"),
         [
@@ -323,27 +306,6 @@ class TestAtOnce:
                 done[0] = True
         for renewal in renewals:
             renewal.result()
-
-    def test_plain_consumers_see_each_batch_finished_once(
-        self, queue: Connection, another: Another
-    ) -> None:
-        for _ in range(40):
-            tick(queue)
-
-        def consume(session: Connection) -> list[int]:
-            finished = []
-            while (batch := next_batch(session)) is not None:
-                try:
-                    finish(session, batch)
-                    finished.append(batch)
-                except psycopg.Error as error:
-                    assert error.sqlstate == "PQ003"
-            return finished
-
-        with ThreadPoolExecutor() as pool:
-            done = pool.map(consume, [another() for _ in range(3)])
-            finished = [batch for each in done for batch in each]
-        assert (len(finished), len(set(finished))) == (41, 41)
 
     def test_an_old_snapshot_cannot_move_a_consumer_that_moved_on(
         self, queue: Connection, another: Another

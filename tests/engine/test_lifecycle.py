@@ -114,6 +114,8 @@ class TestSlots:
         assert value(db, "select pgque.maint_pause()::text") == "00:00:10"
         db.execute("update pgque.log set half = 1")
         assert value(db, "select pgque.maint_pause()::text") == "00:00:01"
+        pause = "create or replace function pgque.maint_pause() returns interval language sql"
+        db.execute(f"{pause} return interval '100 ms'".encode())
         db.execute("update pgque.config set ticker_job_id = 1")
         call = background.submit(another().execute, f"call pgque.{loop}('1 minute')".encode())
         wait_for(db, "select count(*) = 1 from pg_stat_activity where wait_event = 'PgSleep'")

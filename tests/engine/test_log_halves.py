@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.support.queues import (
     drain,
     empty_halves,
     finish,
+    last_tick,
     make_queue,
     next_batch,
     open_batch,
@@ -29,6 +32,10 @@ from tests.support.queues import (
 from tests.support.races import Another, race
 
 Begin = Callable[..., Connection]
+TICKS_OF_A_DAY = 864_000
+MEMORY_BYTES = 200 * 1024 * 1024
+LONGEST_WAIT_SECONDS = 5
+HALVES = "select log_name, half from pgque.log order by 1"
 ACK = "select pgque.ack_batch(%s, 'me', %s)"
 
 
@@ -355,3 +362,48 @@ def test_closing_a_queue_counts_in_a_session_of_replication(
     send(db, "open")
     tick(db)
     assert drain(db) == ["open"]
+
+
+def anonymous_bytes(db: Connection) -> int:
+    """What a session has allocated for itself."""
+    status = Path(f"/proc/{db.info.backend_pid}/status").read_text()
+    (kilobytes,) = (line.split()[1] for line in status.splitlines() if line[:7] == "RssAnon")
+    return int(kilobytes) * 1024
+
+
+def watched(maintaining: Future[Any], worker: Connection, poll: Connection) -> tuple[float, int]:
+    """Polls until maintenance is over; the longest poll, and the most memory it took."""
+    longest, most = 0.0, 0
+    while not maintaining.done():
+        began = time.monotonic()
+        next_batch(poll, consumer="fast")
+        longest = max(longest, time.monotonic() - began)
+        most = max(most, anonymous_bytes(worker))
+    maintaining.result()
+    return longest, most
+
+
+@pytest.mark.slow
+def test_a_day_of_ticks_behind_a_lagging_consumer_is_compacted_beside_consumers(
+    db: Connection, another: Any, background: ThreadPoolExecutor, record_property: Any
+) -> None:
+    make_queue(db, consumers=("fast", "slow"))
+    bloat_ticks(db, TICKS_OF_A_DAY)
+    half_a_day = TICKS_OF_A_DAY // 2 + 1000
+    value(db, "select pgque.register_consumer_at('q', 'slow', %s)", half_a_day)
+    value(db, "select pgque.register_consumer_at('q', 'fast', %s)", last_tick(db))
+    worker, poll = another(), another()
+    value(worker, "select pgque.maint_copy_ticks() - pgque.maint_copy_ticks()")  # plans it
+    before = anonymous_bytes(worker)
+    longest, most = 0.0, 0
+    for _ in range(6):
+        maintaining = background.submit(value, worker, "select pgque.maint()")
+        one = watched(maintaining, worker, poll)
+        longest, most = max(longest, one[0]), max(most, one[1])
+    record_property("longest_poll_seconds", longest)
+    record_property("memory_bytes", most - before)
+    print(f"longest poll {longest * 1000:.0f} ms, {(most - before) // 1024} kB")
+    assert rows(db, HALVES) == [("position", 0), ("tick", 0)]
+    assert value(db, "select min(tick_id) from pgque.tick") == half_a_day
+    assert longest < LONGEST_WAIT_SECONDS
+    assert most - before < MEMORY_BYTES

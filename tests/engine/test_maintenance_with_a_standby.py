@@ -1,5 +1,6 @@
-"""Maintenance that holds locks does not wait for a standby: its commit takes part in no promise."""
+"""Maintenance and a standby: commits with locks wait for none, and none waits for reports on it."""
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,10 +15,17 @@ from tests.support.queues import (
     bloat_positions,
     bloat_ticks,
     connect,
+    finish,
+    last_tick,
     make_queue,
+    next_batch,
+    payloads,
+    rows,
     send,
+    tick,
     value,
 )
+from tests.support.replicas import Replica, replicas, wait_for
 
 Another = Callable[[], Connection]
 Maintain = Callable[[str], int]
@@ -80,3 +88,60 @@ def test_every_step_that_holds_locks_ends(db: Connection, maintain: Maintain) ->
     assert maintain("maint_rotate_tables_step1('q')") == 1
     value(db, "select pgque.drop_queue('q', true)")
     assert maintain("maint_event_tables()") == 1
+
+
+LONGEST_WAIT_SECONDS = 5
+
+STANDBY = """
+hot_standby_feedback = on
+wal_receiver_status_interval = 1s
+max_standby_streaming_delay = -1
+"""
+HALVES = "select log_name, half from pgque.log order by 1"
+
+
+class TestAReportOnAStandby:
+    """Commits on the primary wait until the standby has applied them, and it waits for reports."""
+
+    @pytest.fixture
+    def pair(self, server: Any) -> Iterator[tuple[Replica, Replica]]:
+        with replicas(server) as made:
+            primary = made.primary(settings=STANDBY)
+            standby = made.standby(primary)
+            with connect(primary.url()) as admin:
+                wait_for(admin, "select count(*) = 1 from pg_stat_replication")
+                admin.execute("alter system set synchronous_standby_names = '*'")
+                admin.execute("alter system set synchronous_commit = remote_apply")
+                value(admin, "select pg_reload_conf()")
+            yield primary, standby
+
+    def test_that_has_read_the_logs_makes_no_consumer_wait(
+        self, pair: tuple[Replica, Replica]
+    ) -> None:
+        primary, standby = pair
+        waits = []
+        read = "select sub_last_tick, (select count(*) from pgque.tick) from pgque.subscription"
+        with connect(primary.url()) as db, connect(standby.url()) as report:
+            make_queue(db)
+            value(db, "select pgque.set_metadata_rotation_period('0')::text")
+            wait_for(report, "select count(*) = 1 from pgque.subscription")
+            with report.transaction():
+                report.execute("set transaction isolation level repeatable read")
+                before = rows(report, read)
+                wait_for(db, "select backend_xmin is not null from pg_stat_replication")
+                for number in range(10):
+                    bloat_ticks(db, 2100)
+                    value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
+                    bloat_positions(db)
+                    value(db, "select pgque.maint()")
+                    send(db, str(number))
+                    tick(db)
+                    began = time.monotonic()
+                    batch = next_batch(db)
+                    waits.append(time.monotonic() - began)
+                    assert payloads(db, batch) == [str(number)]
+                    finish(db, batch)
+                assert rows(db, HALVES) == [("position", 1), ("tick", 1)]
+                assert rows(report, read) == before
+            wait_for(db, "select pgque.maint() >= 0 and bool_and(half = 0) from pgque.log")
+        assert max(waits) < LONGEST_WAIT_SECONDS
