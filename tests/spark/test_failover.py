@@ -101,9 +101,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
     assert not again & {batch for batch, _ in written}
 
 
-def test_the_tick_of_a_checkpoint_is_known_by_its_fingerprint_where_it_has_one(
-    client: Client,
-) -> None:
+def test_the_tick_of_a_checkpoint_is_known_by_its_fingerprint(client: Client) -> None:
     def reader() -> PgqueStreamReader:
         options = {"url": client.url, "queue": "orders", "consumer": "revenue"}
         return PgqueStreamReader(StreamOptions.parse(options))
@@ -117,13 +115,7 @@ def test_the_tick_of_a_checkpoint_is_known_by_its_fingerprint_where_it_has_one(
     for refused in (lambda: first.commit(lost), lambda: first.partitions(lost, end)):
         with pytest.raises(TicksUnavailable, match="that one was lost"):
             refused()
+    assert len(first.partitions(start, end)) == 1
+    first.commit(end)
+    assert first.initialOffset() == first.latestOffset()
     first.stop()
-    for offset in (start, end):
-        assert len(offset.pop("fingerprint")) == 16
-
-    again = reader()
-    assert len(again.partitions(start, end)) == 1
-    again.commit(end)
-    latest = again.latestOffset()
-    assert again.initialOffset() == latest == end | {"fingerprint": latest["fingerprint"]}
-    again.stop()

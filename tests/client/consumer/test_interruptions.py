@@ -1,13 +1,14 @@
 """Signals, kills, broken connections and restarts lose nothing."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -38,69 +39,84 @@ def handle(message):
 
 consumer.run()
 """
+# In a process of its own, which a signal may end. Its handler waits in the first event until "go".
+SIGNALLED = """
+import asyncio, signal, sys, time
+from pathlib import Path
+from pgque_dagster.client import Consumer
+
+# As in a terminal: a shell without job control has its background processes ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+url, folder, way = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+consumer = Consumer(url, "q", "c")
+
+@consumer.on()
+def handle(message):
+    (folder / f"began-{message.payload}").touch()
+    while message.payload == "long" and not (folder / "go").exists():
+        time.sleep(0.01)
+    (folder / f"ended-{message.payload}").touch()
+
+asyncio.run(consumer.run_async()) if way == "in a loop" else consumer.run()
+(folder / "returned").touch()
+"""
 END_ALL_SESSIONS = (
     "select pg_terminate_backend(pid) from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid()"
 )
 
 
-@pytest.fixture
-def interrupted_by_ctrl_c() -> None:
-    """SIGINT as in a terminal: a shell without job control has background processes ignore it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def run_in_a_loop(consumer: Consumer) -> None:
-    asyncio.run(consumer.run_async())
-
-
-@pytest.mark.usefixtures("interrupted_by_ctrl_c")
 class TestSignals:
+    @pytest.fixture
+    def start(
+        self, q: Queue, tmp_path: Path
+    ) -> Iterator[Callable[[str], "subprocess.Popen[bytes]"]]:
+        """Starts a process that handles a batch of two events and waits in the first."""
+        with ExitStack() as stack:
+
+            def started(way: str) -> "subprocess.Popen[bytes]":
+                command = [sys.executable, "-c", SIGNALLED, q.url, str(tmp_path), way]
+                process = stack.enter_context(subprocess.Popen(command))
+                stack.callback(process.kill)
+                wait_until((tmp_path / "began-long").exists)
+                return process
+
+            q.send("long", "short")
+            yield started
+
     @pytest.mark.parametrize(
-        ("run", "number"),
-        [
-            (Consumer.run, signal.SIGTERM),
-            (Consumer.run, signal.SIGINT),
-            (run_in_a_loop, signal.SIGTERM),
-        ],
+        ("way", "number"),
+        [("run", signal.SIGTERM), ("run", signal.SIGINT), ("in a loop", signal.SIGTERM)],
     )
     def test_a_signal_lets_the_current_batch_be_handled_and_acked(
-        self, q: Queue, run: Callable[[Consumer], None], number: signal.Signals
+        self,
+        q: Queue,
+        start: Callable[[str], "subprocess.Popen[bytes]"],
+        tmp_path: Path,
+        way: str,
+        number: signal.Signals,
     ) -> None:
-        before = signal.getsignal(number)
-        consumer = q.consumer()
-        handled: list[str | None] = []
-
-        @consumer.on()
-        def handle(message: Delivery) -> None:
-            if not handled:
-                os.kill(os.getpid(), number)
-                wait_until(lambda: signal.getsignal(number) == before)
-            handled.append(message.payload)
-
-        q.send("long", "short")
+        process = start(way)
         q.send("next batch")
-        run(consumer)
-        assert handled == ["long", "short"]
-        assert signal.getsignal(number) == before
+        process.send_signal(number)
+        (tmp_path / "go").touch()
+        assert process.wait(PATIENCE_SECONDS) == 0
+        names = {file.name for file in tmp_path.iterdir()}
+        assert names == {"go", "began-long", "ended-long", "began-short", "ended-short", "returned"}
         received = q.client.receive("q", "c")
         assert received is not None
         assert [message.payload for message in received.messages] == ["next batch"]
 
-    def test_a_second_signal_ends_it_at_once_and_releases_the_batch(self, q: Queue) -> None:
-        consumer = q.consumer()
-        handled: list[str | None] = []
-
-        @consumer.on()
-        def handle(message: Delivery) -> None:
-            for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
-                handled.append(message.payload)
-
-        q.send("long", "short")
-        with pytest.raises(KeyboardInterrupt):
-            consumer.run()
-        assert handled == ["long"]
+    def test_a_second_signal_ends_it_at_once_and_releases_the_batch(
+        self, q: Queue, start: Callable[[str], "subprocess.Popen[bytes]"], tmp_path: Path
+    ) -> None:
+        process = start("run")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        assert process.returncode != 0
+        assert not (tmp_path / "ended-long").exists()
         batch = q.client.claim("q", "c", owner="next")
         assert batch is not None and len(batch.events()) == 2
 

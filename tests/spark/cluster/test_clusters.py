@@ -79,7 +79,7 @@ def published(client: Client) -> list[int]:
     ("cluster", "executors"),
     [
         (None, 1),
-        (connect_server, 1),
+        pytest.param(connect_server, 1, marks=pytest.mark.slow),
         pytest.param(standalone, 2, marks=pytest.mark.slow),
     ],
     ids=["local", "connect", "standalone"],

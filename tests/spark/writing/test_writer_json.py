@@ -20,7 +20,7 @@ from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.payload.json_parser import PayloadParser
 from pgque_dagster.spark.writing.event_columns import EventColumns
 from pgque_dagster.spark.writing.json_writer import write_objects
-from tests.spark.writing.test_writer import sent, staging_tables, write
+from tests.spark.writing.test_writer import sent, write
 from tests.support.events import claim, tick
 
 TEXTS = [
@@ -221,4 +221,4 @@ def test_what_json_cannot_express_fails_the_whole_write(
         with pytest.raises(PySparkException, match=message):
             write(spark.range(3).selectExpr("id", expression), client, payload="json")
 
-    assert sent(client) == staging_tables(client) == []
+    assert sent(client) == []
