@@ -1,7 +1,4 @@
-"""One running `dagster dev` for all tests here; each leaves it running and the queue empty.
-
-Those marked `everywhere` run on more of them, too: see there.
-"""
+"""One running `dagster dev` for most tests here; each leaves it running and the queue empty."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import browser as chromium
-from tests.support.live import WARM, Live, running
+from tests.support.live import Live, running
 
 SECONDS = 1800  # the first test also waits for Dagster to start
 
@@ -35,36 +32,10 @@ def running_live() -> Iterator[Live]:
         yield live
 
 
-@pytest.fixture(scope="session")
-def running_warm_live() -> Iterator[Live]:
-    with (
-        tempfile.TemporaryDirectory(prefix="pgque-live-") as folder,
-        running(Path(folder), settings=WARM) as live,
-    ):
-        yield live
-
-
-@pytest.fixture(scope="session")
-def running_connect_live() -> Iterator[Live]:
-    with (
-        tempfile.TemporaryDirectory(prefix="pgque-live-") as folder,
-        running(Path(folder), settings=WARM, connect=True) as live,
-    ):
-        yield live
-
-
-_FIXTURES = {
-    "default": "running_live",
-    "warm": "running_warm_live",
-    "connect": "running_connect_live",
-}
-
-
 @pytest.fixture
-def live(request: pytest.FixtureRequest) -> Iterator[Live]:
-    live = request.getfixturevalue(_FIXTURES[getattr(request, "param", "default")])
-    yield live
-    live.points.clear()
+def live(running_live: Live) -> Iterator[Live]:
+    yield running_live
+    running_live.points.clear()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
-"""A page in Chromium, driven over its debugging pipe: what a person would see, click and keep."""
+"""A page in Chromium, driven over its debugging pipe: what a person would see."""
 
-import base64
 import json
 import os
 import select
@@ -10,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -55,16 +53,6 @@ class Browser:
             assert time.monotonic() < deadline, f"no {missing} in: {self.text()}"
             time.sleep(0.3)
 
-    def click(self, words: str) -> None:
-        """Clicks on what is labelled so and nothing more."""
-        label = json.dumps(words)
-        clicked = self.evaluate(
-            "(() => { const found = [...document.querySelectorAll('button, a, [role=tab]')]"
-            f".find(each => each.innerText.trim() === {label});"
-            " if (found) found.click(); return Boolean(found) })()"
-        )
-        assert clicked, f"nothing to click says {words}: {self.text()}"
-
     def colours_of(self, words: str) -> list[str]:
         """In which colours this is written, as rgb(…)."""
         written: list[str] = self.evaluate(
@@ -79,11 +67,6 @@ class Browser:
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
-
-    def take_picture(self, path: Path) -> None:
-        """Stores what is in the window, once it has stopped moving."""
-        time.sleep(2)
-        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
 
     def _call(self, method: str, **params: object) -> Any:
         self._number += 1

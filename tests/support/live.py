@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pytest
 
 from demo import processes
 from demo.dagster_dev import dagster_dev
@@ -24,16 +23,11 @@ from tests.support import live_project
 from tests.support.events import make_queue, tick
 from tests.support.live_graphql import LOCATION
 from tests.support.live_points import Points
-from tests.support.live_project import CONSUMERS, LINES, QUEUE, TABLE, TOTALS, remote_file
+from tests.support.live_project import CONSUMERS, KEYED, LINES, QUEUE, TABLE, TOTALS, remote_file
 from tests.support.queues import connect, rows
 from tests.support.spark_server import SparkServer, spark_server
 
 PATIENCE_SECONDS = 900.0
-
-# On Dagster's launcher, and in warm processes with a Spark of their own or on a Connect server.
-everywhere = pytest.mark.parametrize(
-    "live", ["default", "warm", pytest.param("connect", marks=pytest.mark.slow)], indirect=True
-)
 
 Counted = dict[str, Counter[str]]  # by consumer
 
@@ -44,27 +38,24 @@ load_from:
       working_directory: {project}
       location_name: {location}
 """
-_AT_ONCE = 100_000
 
-# Settings of an instance with Dagster's own launcher.
-DEFAULT = """\
-concurrency:
-  runs:
-    max_concurrent_runs: 2
-run_monitoring:
-  enabled: true
-  start_timeout_seconds: 120
-  poll_interval_seconds: 5
-"""
-
-# Settings of an instance whose runs are executed by warm processes.
-WARM = """\
+# Of two runs at a time, the warm process executes one and a process of its own the other. What
+# Dagster would retry by itself it leaves to the sensor.
+SETTINGS = """\
 run_launcher:
   module: pgque_dagster.launcher
   class: WarmRunLauncher
-concurrency:
-  runs:
+  config:
+    processes: 1
+run_coordinator:
+  module: dagster
+  class: QueuedRunCoordinator
+  config:
     max_concurrent_runs: 2
+    dequeue_interval_seconds: 1
+run_retries:
+  enabled: true
+  max_retries: 2
 run_monitoring:
   enabled: true
   start_timeout_seconds: 120
@@ -81,7 +72,6 @@ class Live:
         output: the folder of what is stored outside the database.
         dagster: changes when it is started again.
         points: where runs stop.
-        is_warm: whether warm processes execute the runs.
         spark: the Spark Connect server of the runs, if they have no Spark of their own.
     """
 
@@ -90,7 +80,6 @@ class Live:
     def __init__(self, place: Place, server: EmbeddedPostgres, settings: str, module: str) -> None:
         self._place = place
         self._settings = settings
-        self.is_warm = settings == WARM
         self.spark: SparkServer | None = None
         self._module = module
         self.dagster_home = place.dagster_home
@@ -101,13 +90,26 @@ class Live:
         self.points = Points(place.folder / "points")
         installer.install(self.url)
         with Client(self.url) as client:
+            client.create_queue(KEYED)
             for consumer in CONSUMERS:
                 make_queue(client, QUEUE, consumer)
         with connect(self.url) as db:
             db.execute(TABLE.encode())
 
     def start(self) -> None:
-        self.dagster = self._running.enter_context(self._dagster_dev(self._place))
+        workspace = self._place.folder / "workspace.yaml"
+        workspace.write_text(
+            _WORKSPACE.format(module=self._module, project=PROJECT, location=LOCATION)
+        )
+        self.dagster = self._running.enter_context(
+            dagster_dev(
+                self._place,
+                self.url,
+                Interrupts(),
+                workspace=workspace,
+                settings=self._settings,
+            )
+        )
 
     def stop(self) -> None:
         self._running.close()
@@ -118,26 +120,6 @@ class Live:
         with spark_server(self._place.folder, self.url) as self.spark:
             remote_file(self._place.folder).write_text(self.spark.url)
             yield
-
-    @contextmanager
-    def another_instance(self) -> Iterator[Dagster]:
-        """One more Dagster with runs of its own, on the same database and output."""
-        place = Place(self._place.folder.parent / "another")
-        with place.taken():
-            place.output = self._place.output
-            with self._dagster_dev(place) as dagster:
-                yield dagster
-
-    @contextmanager
-    def _dagster_dev(self, place: Place) -> Iterator[Dagster]:
-        workspace = place.folder / "workspace.yaml"
-        workspace.write_text(
-            _WORKSPACE.format(module=self._module, project=PROJECT, location=LOCATION)
-        )
-        with dagster_dev(
-            place, self.url, Interrupts(), workspace=workspace, settings=self._settings
-        ) as dagster:
-            yield dagster
 
     def kill(self) -> None:
         """Kills `dagster dev` with all that it started, runs included."""
@@ -175,13 +157,11 @@ class Live:
         self._server.start()
 
     def publish(self, name: str, count: int) -> Counted:
-        """Sends events of this name, a tick for each 100,000; returns what the sinks must hold."""
+        """Sends events of this name and ticks; returns what the sinks must hold."""
         with Client(self.url) as client:
-            for first in range(0, count, _AT_ONCE):
-                numbers = range(first, min(first + _AT_ONCE, count))
-                payloads = [f'{{"event": "{name}/{n}", "amount": 1}}' for n in numbers]
-                client.send_batch(QUEUE, payloads)
-                tick(client, QUEUE)
+            payloads = [f'{{"event": "{name}/{n}", "amount": 1}}' for n in range(count)]
+            client.send_batch(QUEUE, payloads)
+            tick(client, QUEUE)
         once = Counter(f"{name}/{n}" for n in range(count))
         return dict.fromkeys(CONSUMERS, once)
 
@@ -230,6 +210,13 @@ class Live:
         for consumer in consumers:
             self.points.arm(consumer, point, kill=False)
 
+    def kill_at(self, point: str, consumer: str) -> None:
+        """Waits until a run of the consumer is killed at a point."""
+        self.points.clear()
+        self.points.arm(consumer, point, kill=True)
+        self.wait(lambda: self.points.is_reached(consumer), f"a run killed {point}")
+        self.points.clear()
+
     def wait_until_held(self, *consumers: str) -> None:
         self.wait(lambda: all(map(self.points.is_reached, consumers)), "runs that are held")
 
@@ -257,7 +244,7 @@ class Live:
 def running(
     folder: Path,
     *,
-    settings: str = DEFAULT,
+    settings: str = SETTINGS,
     module: str = live_project.__name__,
     connect: bool = False,
 ) -> Iterator[Live]:

@@ -6,7 +6,6 @@ The mutations and their parameters are those that the page sends.
 from collections.abc import Mapping, Sequence
 
 from demo.graphql import Dagster
-from tests.support.live_graphql import LOCATION
 
 _BACKFILL = """
 mutation Backfill($params: LaunchBackfillParams!) {
@@ -26,16 +25,6 @@ query State($id: String!) { partitionBackfillOrError(backfillId: $id) {
 } }
 """
 
-_MATERIALIZE = """
-mutation Materialize($params: ExecutionParams!) {
-    launchPipelineExecution(executionParams: $params) {
-        __typename
-        ... on PythonError { message }
-        ... on LaunchRunSuccess { run { runId } }
-    }
-}
-"""
-
 _PARTITIONS = """
 query Partitions($asset: AssetKeyInput!) { assetNodeOrError(assetKey: $asset) {
     __typename
@@ -45,14 +34,11 @@ query Partitions($asset: AssetKeyInput!) { assetNodeOrError(assetKey: $asset) {
 } }
 """
 
-# Of all runs that the UI starts.
-_FROM_UI = {"dagster/from_ui": "true"}
-
 
 def backfill(dagster: Dagster, asset: str, partitions: Sequence[str]) -> str:
     """Launches a backfill of an asset; returns its id."""
     params = {
-        "tags": _tags(_FROM_UI),
+        "tags": [{"key": "dagster/from_ui", "value": "true"}],
         "assetSelection": [_key(asset)],
         "partitionNames": list(partitions),
         "fromFailure": False,
@@ -66,26 +52,6 @@ def backfill(dagster: Dagster, asset: str, partitions: Sequence[str]) -> str:
 def backfill_status(dagster: Dagster, backfill_id: str) -> str:
     status: str = dagster.ask(_STATE, id=backfill_id)["status"]
     return status
-
-
-def materialize(dagster: Dagster, asset: str, partition: str) -> str:
-    """Launches a run for one partition; returns the run's id."""
-    params = {
-        "mode": "default",
-        "executionMetadata": {"tags": _tags({"dagster/partition": partition, **_FROM_UI})},
-        "runConfigData": "{}",
-        "selector": {
-            "repositoryLocationName": LOCATION,
-            "repositoryName": "__repository__",
-            "pipelineName": "__ASSET_JOB",
-            "assetSelection": [_key(asset)],
-            "assetCheckSelection": [],
-        },
-    }
-    answer = dagster.ask(_MATERIALIZE, params=params)
-    assert answer["__typename"] == "LaunchRunSuccess", answer
-    run_id: str = answer["run"]["runId"]
-    return run_id
 
 
 def partition_statuses(dagster: Dagster, asset: str) -> list[tuple[str, str, str]]:
@@ -109,7 +75,3 @@ def step_failure(dagster: Dagster, run_id: str) -> str:
 
 def _key(asset: str) -> Mapping[str, Sequence[str]]:
     return {"path": [asset]}
-
-
-def _tags(tags: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-    return [{"key": key, "value": value} for key, value in tags.items()]

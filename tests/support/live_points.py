@@ -29,9 +29,6 @@ class Points:
         """The process of the run that has reached its point."""
         return int(self._reached(consumer).read_text())
 
-    def let_go(self, consumer: str) -> None:
-        self._reached(consumer).unlink()
-
     def clear(self) -> None:
         """Lets all runs go and disarms what none has reached."""
         for path in self.folder.glob("*"):

@@ -1,6 +1,7 @@
 """The code location of the tests of a live Dagster: two consumers of the queue `orders`.
 
 One stores each event in Parquet, the other adds it up in Postgres. Both stop where a test wants.
+There are also a consumer with slots, of another queue, and windows of a third one.
 """
 
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import psycopg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import DataFrame
 
@@ -22,6 +24,7 @@ from pgque_dagster import (
     build_pgque_sensor,
     build_queue_assets,
     pgque_asset,
+    pgque_window_asset,
 )
 from pgque_dagster.assets.current_batch import current_batch
 from tests.support.live_points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE, Points
@@ -31,13 +34,16 @@ LINES = "order_lines"
 TOTALS = "order_totals"
 CONSUMERS = (LINES, TOTALS)
 CHECK_JOB = "orders_checks"
-# Without a limit in the settings of the instance, a pool has no effect.
-POOL = "shop"
+KEYED, PARTED = "keyed", "parted"
+# A backfill has a run for each partition of the first asset, and one run for all of the second.
+HOURS, HOURLY, AT_ONCE = "hours", "hourly_lines", "hourly_lines_at_once"
 
 # Longer than a machine that does other work keeps a renewal waiting.
 LEASE = timedelta(seconds=10)
 PAYLOAD = "event string not null, amount bigint not null"
 TABLE = f"create table {TOTALS} (event text primary key, amount bigint not null)"
+# One row for each attempt at each event of the consumer with slots, in the order of the attempts.
+SEEN = "create table seen (at bigserial, key text, number integer)"
 
 
 def output() -> Path:
@@ -84,12 +90,7 @@ class StoppingPostgres(Stopping, PostgresBatchIOManager):
 
 
 @pgque_asset(
-    queue=QUEUE,
-    lease_ttl=LEASE,
-    max_batches=5,
-    io_manager_key="parquet",
-    group_name="shop",
-    pool=POOL,
+    queue=QUEUE, lease_ttl=LEASE, max_batches=5, io_manager_key="parquet", group_name="shop"
 )
 def order_lines(batch: SparkBatch) -> DataFrame:
     """Each event as a row of Parquet."""
@@ -97,16 +98,60 @@ def order_lines(batch: SparkBatch) -> DataFrame:
     return batch.payload(PAYLOAD)
 
 
-@pgque_asset(queue=QUEUE, lease_ttl=LEASE, io_manager_key="postgres", group_name="shop", pool=POOL)
+@pgque_asset(queue=QUEUE, lease_ttl=LEASE, io_manager_key="postgres", group_name="shop")
 def order_totals(batch: SparkBatch) -> DataFrame:
     """The amounts of each event, added up in Postgres: an event that counts twice shows."""
     reach(TOTALS, BEFORE_WRITE)
     return batch.payload(PAYLOAD)
 
 
+def partitions_file(folder: Path) -> Path:
+    """Returns the file with the number of slots, beside the folder of the output."""
+    return folder.parent / "partitions"
+
+
+def slots() -> int:
+    """Returns what the file says, or two."""
+    path = partitions_file(output())
+    return int(path.read_text()) if path.exists() else 2
+
+
+def parted(batch: SparkBatch) -> DataFrame:
+    """Each event as a row of Parquet. Notes the order in which they are computed."""
+    reach(PARTED, BEFORE_WRITE)
+    frame = batch.payload("number int not null", keep=["ev_id", "ev_extra1"])
+    with psycopg.connect(os.environ["PGQUE_URL"]) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            "insert into seen (key, number) values (%s, %s)",
+            [(row.ev_extra1, row.number) for row in frame.orderBy("ev_id").collect()],
+        )
+    return frame
+
+
+def window(name: str, policy: dg.BackfillPolicy | None) -> dg.AssetsDefinition:
+    """Each event of the hour as a row of Parquet."""
+    hours = dg.HourlyPartitionsDefinition("2026-01-01-00:00", "2026-01-02-00:00")
+    return pgque_window_asset(
+        queue=HOURS,
+        partitions_def=hours,
+        name=name,
+        backfill_policy=policy,
+        io_manager_key="windows",
+    )(lambda batch: batch.payload("event string not null"))
+
+
 def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
-    """Both consumers, executed by this executor."""
+    """All assets, executed by this executor."""
     assets = [order_lines, order_totals]
+    with_slots = pgque_asset(
+        queue=KEYED,
+        lease_ttl=LEASE,
+        start_at="earliest",
+        partitions=slots(),
+        max_batches=2,
+        io_manager_key="parted",
+    )(parted)
+    windows = [window(HOURLY, None), window(AT_ONCE, dg.BackfillPolicy.single_run())]
     checks = build_dead_letter_checks([QUEUE])
     spark = spark_config()
     pgque = PgqueResource(
@@ -114,12 +159,17 @@ def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
         executors_url_env="PGQUE_SECRET_URL" if "spark.remote" in spark else None,
     )
     return dg.Definitions(
-        assets=[*build_queue_assets(QUEUE, producers=["shop"], consumers=assets), *assets],
+        assets=[
+            *build_queue_assets(QUEUE, producers=["shop"], consumers=assets),
+            *assets,
+            with_slots,
+            *windows,
+        ],
         asset_checks=checks,
         jobs=[dg.define_asset_job(CHECK_JOB, dg.AssetSelection.checks(*checks))],
         sensors=[
             build_pgque_sensor(
-                assets,
+                [*assets, with_slots],
                 max_events=250_000,
                 backoff=timedelta(seconds=1),
                 default_status=dg.DefaultSensorStatus.RUNNING,
@@ -128,6 +178,8 @@ def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
         resources={
             "pgque": pgque,
             "pyspark": LazyPySparkResource(spark_config=spark),
+            "parted": StoppingParquet(consumer=PARTED, base_dir=str(output())),
+            "windows": ParquetBatchIOManager(base_dir=str(output())),
             "parquet": StoppingParquet(consumer=LINES, base_dir=str(output())),
             "postgres": StoppingPostgres(consumer=TOTALS, pgque=pgque, mode="add", key=["event"]),
         },

@@ -1,8 +1,9 @@
 """`pgque worker` runs batches as soon as they are due, in one process, each as a Dagster run."""
 
+import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -20,10 +21,10 @@ from pgque_dagster.sensors.attempts import AttemptPolicy
 from pgque_dagster.sensors.run_requests import BatchPolicy
 from pgque_dagster.worker.worker import Worker
 from tests.dagster.support import SessionHolder, StoringIOManager
-from tests.dagster.worker.states import PATIENCE, eventually, is_consumed, statuses
 from tests.support.events import publish
 from tests.support.sensing import evaluate
 
+PATIENCE = 240.0
 POLICY = BatchPolicy(Limits(min_count=1), AttemptPolicy(2, timedelta(0)))
 FOR_EVER = timedelta(hours=1)
 
@@ -39,9 +40,40 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def all_consumed(client: Client) -> bool:
-    """Whether all events of a cooperative consumer are consumed."""
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], bool]:
+    """Tells whether the worker has logged some words."""
+    caplog.set_level(logging.INFO, "pgque")
+    return lambda words: words in caplog.text
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.05)
+
+
+def is_consumed(client: Client) -> bool:
     return not any(info.batch_id or info.pending_events for info in client.consumers("orders"))
+
+
+def is_claimed(client: Client, holder: str = "revenue") -> bool:
+    info = client.lease_info("orders", holder)
+    return info is not None and info.is_live
+
+
+def is_listening(client: Client) -> bool:
+    with psycopg.connect(client.url) as db:
+        row = db.execute(
+            "select count(*) from pg_stat_activity where datname = current_database() "
+            "and query ilike 'listen%' and state = 'idle'"
+        ).fetchone()
+    return row is not None and row[0] == 1
+
+
+def statuses(instance: dg.DagsterInstance) -> list[str]:
+    return sorted(run.status.value for run in instance.get_runs())
 
 
 @contextmanager
@@ -103,27 +135,28 @@ def test_a_batch_becomes_a_recorded_run_with_its_materialization_and_is_acked(
     assert stored.stored == [2]
 
 
-def test_a_tick_wakes_the_worker(
+def test_a_tick_wakes_the_worker_also_after_its_connections_broke(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
     with working(revenue, client.url, spark, instance, poll=FOR_EVER):
         eventually(lambda: is_listening(client), "the worker listens")
         publish(client, ["a"])
-
         eventually(lambda: statuses(instance) == ["SUCCESS"], "a run")
-
-
-def is_listening(client: Client) -> bool:
-    with psycopg.connect(client.url) as db:
-        row = db.execute(
-            "select count(*) from pg_stat_activity where datname = current_database() "
-            "and query ilike 'listen%' and state = 'idle'"
-        ).fetchone()
-    return row is not None and row[0] == 1
+        with psycopg.connect(client.url, autocommit=True) as other:
+            other.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and pid <> pg_backend_pid()"
+            )
+        with Client(client.url) as client_again:
+            publish(client_again, ["a"])
+            eventually(lambda: is_consumed(client_again), "the batch is acked")
 
 
 def test_a_failed_batch_is_tried_again_and_then_held(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+    client: Client,
+    spark: SparkSession,
+    instance: dg.DagsterInstance,
+    said: Callable[[str], bool],
 ) -> None:
     @pgque_asset(queue="orders", consumer="revenue")
     def failing(batch: SparkBatch) -> int:
@@ -131,53 +164,30 @@ def test_a_failed_batch_is_tried_again_and_then_held(
 
     publish(client, ["a"])
     with working(failing, client.url, spark, instance):
-        eventually(lambda: statuses(instance) == ["FAILURE", "FAILURE"], "two attempts")
-        time.sleep(1)
+        eventually(lambda: said("held after 2 attempts"), "the batch is held")
 
     assert statuses(instance) == ["FAILURE", "FAILURE"]
     assert not is_consumed(client)
 
 
 def test_a_batch_that_another_run_has_claimed_is_left_alone(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+    client: Client,
+    spark: SparkSession,
+    instance: dg.DagsterInstance,
+    said: Callable[[str], bool],
 ) -> None:
     publish(client, ["a"])
     batch = client.claim("orders", "revenue", owner="a run of another instance")
     assert batch is not None
     with working(revenue, client.url, spark, instance):
-        time.sleep(1)
+        eventually(lambda: said('is leased by "a run of another instance"'), "it says so")
         assert statuses(instance) == []
         batch.release()
 
         eventually(lambda: is_consumed(client), "the batch is taken once it is free")
 
 
-def test_the_sensor_leaves_a_batch_to_the_worker_that_runs_it(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
-) -> None:
-    may_end = threading.Event()
-
-    @pgque_asset(queue="orders", consumer="revenue")
-    def slow(batch: SparkBatch) -> int:
-        assert may_end.wait(PATIENCE)
-        return batch.event_count
-
-    publish(client, ["a"])
-    with working(slow, client.url, spark, instance):
-        eventually(lambda: is_claimed(client), "the worker works")
-
-        reason = evaluate(build_pgque_sensor([slow]), client.url, instance)
-
-        may_end.set()
-    assert "is working on it" in reason
-
-
-def is_claimed(client: Client, holder: str = "revenue") -> bool:
-    info = client.lease_info("orders", holder)
-    return info is not None and info.is_live
-
-
-def test_a_worker_that_is_stopped_finishes_its_batch(
+def test_the_sensor_leaves_its_batch_to_a_worker_which_finishes_it_when_it_is_stopped(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
     may_end = threading.Event()
@@ -190,6 +200,7 @@ def test_a_worker_that_is_stopped_finishes_its_batch(
     publish(client, ["a"])
     with working(slow, client.url, spark, instance) as worker:
         eventually(lambda: is_claimed(client), "the worker works")
+        assert "is working on it" in evaluate(build_pgque_sensor([slow]), client.url, instance)
         worker.stop()
         publish(client, ["b"])
         may_end.set()
@@ -227,19 +238,6 @@ def test_a_batch_that_is_given_back_is_free_at_once_and_its_run_cannot_ack_it(
     assert info is not None and not info.is_live
 
 
-def test_a_shared_consumer_is_worked_off_through_one_of_its_parts(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
-) -> None:
-    client.run(register_subconsumer("orders", "revenue", "1"))
-    for text in ("a", "b"):
-        publish(client, [text])
-
-    with working(revenue, client.url, spark, instance):
-        eventually(lambda: statuses(instance) == ["SUCCESS", "SUCCESS"], "a run for each batch")
-
-    assert {run.tags["pgque/subconsumer"] for run in instance.get_runs()} == {"1"}
-
-
 def test_workers_that_are_told_so_work_on_batches_of_one_consumer_at_a_time(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
@@ -257,25 +255,11 @@ def test_workers_that_are_told_so_work_on_batches_of_one_consumer_at_a_time(
         working(slow, client.url, spark, instance, policy=two),
         working(slow, client.url, spark, instance, policy=two),
     ):
-        eventually(lambda: all_consumed(client), "both batches are acked")
+        eventually(lambda: is_consumed(client), "both batches are acked")
 
     # A run that started at the same moment with the same batch was skipped.
     assert set(statuses(instance)) == {"SUCCESS"}
-
-
-def test_a_worker_outlives_its_connections(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
-) -> None:
-    with working(revenue, client.url, spark, instance, poll=FOR_EVER):
-        eventually(lambda: is_listening(client), "the worker listens")
-        with psycopg.connect(client.url, autocommit=True) as other:
-            other.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity "
-                "where datname = current_database() and pid <> pg_backend_pid()"
-            )
-        with Client(client.url) as client_again:
-            publish(client_again, ["a"])
-            eventually(lambda: is_consumed(client_again), "the batch is acked")
+    assert {run.tags["pgque/subconsumer"] for run in instance.get_runs()} == {"1", "2"}
 
 
 def test_a_failure_sensor_sees_the_runs_if_it_monitors_all_code_locations(

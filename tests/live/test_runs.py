@@ -1,0 +1,96 @@
+"""Runs that are killed, cancelled or paused at any point: every event counts once in both sinks.
+
+Of two runs at a time, the warm process executes one, and the other has a process of its own.
+"""
+
+import os
+import signal
+from collections import Counter
+
+import pytest
+
+from tests.support.live import Live
+from tests.support.live_graphql import cancel, reload
+from tests.support.live_points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
+from tests.support.live_project import CONSUMERS, LINES, TOTALS
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(BEFORE_WRITE, marks=pytest.mark.slow),
+        AFTER_WRITE,
+        pytest.param(BEFORE_ACK, marks=pytest.mark.slow),
+        pytest.param(AFTER_ACK, marks=pytest.mark.slow),
+    ],
+)
+def test_every_event_counts_once_when_the_runs_are_killed(live: Live, point: str) -> None:
+    """Dagster's run retries are on, but only the sensor starts another run for the batch."""
+    earlier = live.runs()
+    for consumer in CONSUMERS:
+        live.points.arm(consumer, point, kill=True)
+
+    expected = live.publish(f"killed {point}", 20)
+    live.wait_until_consumed()
+
+    runs = live.runs_since(earlier)
+    assert all(map(live.points.is_reached, CONSUMERS))
+    attempts = 1 if point == AFTER_ACK else 2
+    assert Counter(run.consumer for run in runs) == dict.fromkeys(CONSUMERS, attempts)
+    assert len({run.tags.get("pgque/warm_process") for run in runs}) > 1
+    assert live.counted(f"killed {point}") == expected
+    assert live.leftovers() == []
+
+
+def test_a_cancelled_run_gives_its_batch_back_and_reloading_the_code_disturbs_no_run(
+    live: Live,
+) -> None:
+    earlier = live.runs()
+    live.hold(BEFORE_WRITE, LINES)
+    live.hold(AFTER_WRITE, TOTALS)
+    expected = live.publish("cancelled", 20)
+    live.wait_until_held(*CONSUMERS)
+    held = next(run for run in live.runs() if run.consumer == LINES)
+
+    reload(live.dagster)
+    cancel(live.dagster, held.id)
+    live.wait(lambda: live.run(held.id).is_finished, "the run's end")
+    holder = live.holder(LINES)
+    live.points.clear()
+    live.wait_until_consumed()
+
+    runs = live.runs_since(earlier)
+    assert holder is None or held.id not in holder
+    assert sorted((run.consumer, run.attempt, run.status) for run in runs) == [
+        (LINES, 1, "CANCELED"),
+        (LINES, 2, "SUCCESS"),
+        (TOTALS, 1, "SUCCESS"),
+    ]
+    assert live.counted("cancelled") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [BEFORE_WRITE, AFTER_WRITE])
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_every_event_counts_once_when_a_run_is_paused_for_longer_than_its_lease(
+    live: Live, consumer: str, point: str
+) -> None:
+    name = f"{consumer} paused {point}"
+    earlier = live.runs()
+    live.hold(point, consumer)
+    expected = live.publish(name, 20)
+    live.wait_until_held(consumer)
+    paused = live.points.process(consumer)
+
+    os.kill(paused, signal.SIGSTOP)
+    try:
+        live.points.clear()
+        live.wait(live.is_consumed, "the batch acked by another run")
+    finally:
+        os.kill(paused, signal.SIGCONT)
+    live.wait_until_consumed()
+
+    attempts = [run for run in live.runs_since(earlier) if run.consumer == consumer]
+    assert {run.attempt: run.status for run in attempts} == {1: "FAILURE", 2: "SUCCESS"}
+    assert live.counted(name) == expected
+    assert live.leftovers() == []
