@@ -1,5 +1,10 @@
-"""An attempt is a run that claimed its batch. A run that fails before its claim does not count."""
+"""An attempt is a run that claimed its batch. After the last one, the batch is held or given up.
 
+Dagster says whether a run lives, the lease says who works. Clocks of hosts do not count.
+"""
+
+import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import dagster as dg
@@ -12,8 +17,12 @@ from pgque_dagster.client import Client
 from pgque_dagster.sensors.attempts import AttemptPolicy
 from tests.conftest import Server, administer
 from tests.dagster.support import materialize
-from tests.support.events import claim, make_queue, publish
+from tests.support.events import claim, publish
 from tests.support.sensing import evaluate, record_run, the_request
+
+FAILURE = dg.DagsterRunStatus.FAILURE
+STARTED = dg.DagsterRunStatus.STARTED
+NOW = timedelta(0)
 
 
 @dg.resource
@@ -27,19 +36,13 @@ def revenue(batch: SparkBatch) -> int:
 
 
 @pgque_asset(queue="orders", consumer="revenue", required_resource_keys={"warehouse"})
-def loading(batch: SparkBatch) -> int:
-    return batch.event_count
-
-
-@pgque_asset(queue="orders", consumer="revenue", required_resource_keys={"warehouse"})
 def failing(batch: SparkBatch) -> int:
     raise ValueError("boom")
 
 
-def held(client: Client) -> tuple[str, str]:
-    """Returns status and detail of the health check of the held batch."""
-    (check,) = [each for each in client.health() if each.check == "held_batch:revenue"]
-    return check.status, check.detail
+SENSOR = build_pgque_sensor([revenue], backoff=NOW)
+ONCE = build_pgque_sensor([revenue], max_attempts=1)
+GIVING_UP = build_pgque_sensor([revenue], max_attempts=1, backoff=NOW, on_exhausted="dead_letter")
 
 
 def run(
@@ -60,48 +63,94 @@ def run(
     )
 
 
-def test_a_batch_that_no_run_claimed_is_not_given_up_and_a_healthy_run_consumes_it(
+def requested(
+    client: Client,
+    instance: dg.DagsterInstance,
+    status: dg.DagsterRunStatus,
+    sensor: dg.SensorDefinition = SENSOR,
+) -> dg.DagsterRun:
+    request = the_request(evaluate(sensor, client.url, instance))
+    return record_run(instance, revenue, client.url, request.tags, status)
+
+
+def lose_lease(client: Client, run: dg.DagsterRun) -> None:
+    owner, ttl = f"dagster run {run.run_id}", timedelta(microseconds=1)
+    assert client.claim("orders", "revenue", owner=owner, ttl=ttl)
+
+
+def fail_after_claim(client: Client, instance: dg.DagsterInstance) -> dg.DagsterRun:
+    run = requested(client, instance, FAILURE)
+    batch = client.claim("orders", "revenue", owner=f"dagster run {run.run_id}")
+    assert batch is not None
+    batch.release()
+    return run
+
+
+def attempt(found: list[dg.RunRequest] | str) -> str:
+    return the_request(found).tags["pgque/attempt"]
+
+
+def log_by_another_clock(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, kind: dg.DagsterEventType, ahead: timedelta
+) -> None:
+    """Records an event of a run whose host's clock is ahead by this time."""
+    instance.handle_new_event(
+        dg.EventLogEntry(
+            error_info=None,
+            level="info",
+            user_message="",
+            run_id=run.run_id,
+            timestamp=time.time() + ahead.total_seconds(),
+            job_name=run.job_name,
+            dagster_event=dg.DagsterEvent(kind.value, run.job_name),
+        )
+    )
+
+
+def test_a_failed_batch_is_tried_again_under_a_new_key_then_held_and_mended_by_hand(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
-    publish(client, ["a", "b"])
-    sensor = build_pgque_sensor(
-        [loading], max_attempts=1, backoff=timedelta(0), on_exhausted="dead_letter"
-    )
-    for _ in range(3):
+    publish(client, ["a"])
+    sensor = build_pgque_sensor([failing], max_attempts=2, backoff=NOW)
+    keys = []
+    for _ in range(2):
         request = the_request(evaluate(sensor, client.url, instance))
-        assert not run(loading, request, client, spark, instance, warehouse=broken).success
+        keys.append(str(request.run_key)[-2:])
+        run(failing, request, client, spark, instance)
 
-    request = the_request(evaluate(sensor, client.url, instance))
-    assert client.dead_letter_counts("orders") == []
-    assert run(loading, request, client, spark, instance).success
-    assert client.lease_info("orders", "revenue") is None
+    held = evaluate(sensor, client.url, instance)
+    assert keys == [":1", ":2"]
+    assert "held after 2 attempts" in held
+    assert "materialize failing by hand" in held
+    assert client.lease_info("orders", "revenue") is not None
+    materialize(revenue, client.url, spark, instance=instance)
+    assert "no batch yet, " in evaluate(sensor, client.url, instance)
 
 
 def test_only_runs_that_claimed_the_batch_use_attempts_up(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
+    """Those that the launcher lost and somebody canceled, or whose resource failed, do not."""
     publish(client, ["a"])
-    sensor = build_pgque_sensor(
-        [failing], max_attempts=2, backoff=timedelta(0), on_exhausted="dead_letter"
-    )
+    sensor = build_pgque_sensor([failing], max_attempts=2, backoff=NOW, on_exhausted="dead_letter")
+    for _ in range(3):
+        tags = the_request(evaluate(sensor, client.url, instance)).tags
+        record_run(instance, failing, client.url, tags, dg.DagsterRunStatus.CANCELED)
     for warehouse in (broken, "there", broken, "there"):
         request = the_request(evaluate(sensor, client.url, instance))
         run(failing, request, client, spark, instance, warehouse=warehouse)
 
-    reason = evaluate(sensor, client.url, instance)
-
-    assert "given up after 2 attempts" in reason
+    assert "given up after 2 attempts" in evaluate(sensor, client.url, instance)
     (letters,) = client.dead_letter_counts("orders")
     assert letters.count == 1
 
 
 def test_runs_that_ended_before_they_claimed_the_batch_delay_the_next_one_and_are_told(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+    client: Client, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
-    sensor = build_pgque_sensor([loading], backoff=timedelta(hours=1))
-    request = the_request(evaluate(sensor, client.url, instance))
-    run(loading, request, client, spark, instance, warehouse=broken)
+    sensor = build_pgque_sensor([revenue], backoff=timedelta(hours=1))
+    requested(client, instance, FAILURE, sensor)
 
     reason = evaluate(sensor, client.url, instance)
 
@@ -113,86 +162,154 @@ def test_the_run_key_is_new_even_where_an_old_run_was_deleted(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue], backoff=timedelta(0))
-    recorded = []
-    for _ in range(2):
-        request = the_request(evaluate(sensor, client.url, instance))
-        failed = dg.DagsterRunStatus.FAILURE
-        recorded.append(record_run(instance, revenue, client.url, request.tags, failed))
-    instance.delete_run(recorded[0].run_id)
+    first, _ = [requested(client, instance, FAILURE) for _ in range(2)]
+    instance.delete_run(first.run_id)
 
-    request = the_request(evaluate(sensor, client.url, instance))
-
-    assert str(request.run_key).endswith(":3")
+    assert str(the_request(evaluate(SENSOR, client.url, instance)).run_key).endswith(":3")
 
 
-def test_a_held_batch_is_held_once_more_after_a_run_by_hand_that_failed(
+def test_a_held_batch_is_recorded_once_and_again_after_a_run_by_hand_that_failed(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
+    def held() -> tuple[str, str]:
+        (check,) = [each for each in client.health() if each.check == "held_batch:revenue"]
+        return check.status, check.detail
+
     publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue], max_attempts=1)
-    request = the_request(evaluate(sensor, client.url, instance))
-    record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
-    claim(client).release()
-
-    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
-    assert held(client)[0] == "critical"
-    by_hand = claim(client)
-    assert held(client)[0] == "ok"
-    by_hand.release()
-    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
-    assert "materialize revenue by hand: use Materialize on its page" in held(client)[1]
-
-
-def test_a_held_batch_is_recorded_once_and_not_at_each_evaluation(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue], max_attempts=1)
-    request = the_request(evaluate(sensor, client.url, instance))
-    record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
-    claim(client).release()
+    fail_after_claim(client, instance)
 
     reasons, written = [], []
     with psycopg.connect(client.url, autocommit=True) as db:
         for _ in range(2):
-            reasons.append(evaluate(sensor, client.url, instance))
+            reasons.append(evaluate(ONCE, client.url, instance))
             written += db.execute("select xmin::text from pgque.held_batch").fetchall()
 
+    assert "held after 1 attempt," in reasons[0]
     assert reasons[0] == reasons[1]
-    assert len(written) == 2
-    assert written[0] == written[1]
+    assert len(written) == 2 and written[0] == written[1]
+    assert held()[0] == "critical"
+    by_hand = claim(client)
+    assert held()[0] == "ok"
+    by_hand.release()
+    assert "held after 1 attempt," in evaluate(ONCE, client.url, instance)
+    assert "materialize revenue by hand: use Materialize on its page" in held()[1]
 
 
-def test_runs_recorded_without_an_epoch_count_as_attempts(
+def test_an_exhausted_batch_becomes_dead_letters_where_the_policy_says_so_and_the_next_follows(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
-    publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue], max_attempts=1)
-    request = the_request(evaluate(sensor, client.url, instance))
-    older = {name: value for name, value in request.tags.items() if name != "pgque/epoch"}
-    record_run(instance, revenue, client.url, older, dg.DagsterRunStatus.FAILURE)
+    publish(client, ["a", "b"])
+    run = fail_after_claim(client, instance)
 
-    assert "held after 1 attempt" in evaluate(sensor, client.url, instance)
+    reason = evaluate(GIVING_UP, client.url, instance)
+
+    assert reason.endswith("its 2 events are dead letters")
+    (letters,) = client.dead_letter_counts("orders")
+    assert letters.count == 2
+    assert f"after 1 attempt, the last in run {run.run_id[:8]}" in str(letters.reason)
+    assert client.lease_info("orders", "revenue") is None
+    publish(client, ["c"])
+    assert attempt(evaluate(GIVING_UP, client.url, instance)) == "1"
 
 
-def test_nothing_is_given_up_while_a_run_that_claimed_it_has_not_ended(
-    client: Client, instance: dg.DagsterInstance
+@pytest.mark.parametrize(("epoch", "counts"), [(None, True), ("7", False)])
+def test_runs_without_an_epoch_count_as_attempts_and_those_of_an_earlier_database_do_not(
+    client: Client, instance: dg.DagsterInstance, epoch: str | None, counts: bool
 ) -> None:
     publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue], max_attempts=1, on_exhausted="dead_letter")
-    request = the_request(evaluate(sensor, client.url, instance))
-    status = dg.DagsterRunStatus.STARTED
-    paused = record_run(instance, revenue, client.url, request.tags, status)
-    owner = f"dagster run {paused.run_id}"
-    client.claim("orders", "revenue", owner=owner, ttl=timedelta(microseconds=1))
+    tags = dict(the_request(evaluate(GIVING_UP, client.url, instance)).tags)
+    del tags["pgque/epoch"]
+    record_run(
+        instance, revenue, client.url, tags | ({"pgque/epoch": epoch} if epoch else {}), FAILURE
+    )
+
+    found = evaluate(GIVING_UP, client.url, instance)
+
+    assert ("given up after 1 attempt" in found) is counts
+    assert isinstance(found, str) is counts
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_nothing_is_given_up_while_a_run_that_claimed_it_is_recorded_as_started(
+    client: Client, instance: dg.DagsterInstance, is_taken_over: bool
+) -> None:
+    publish(client, ["a"])
+    attempts = 2 if is_taken_over else 1
+    sensor = build_pgque_sensor(
+        [revenue], max_attempts=attempts, on_exhausted="dead_letter", backoff=NOW
+    )
+    lost = requested(client, instance, STARTED)
+    lose_lease(client, lost)
+    if is_taken_over:
+        fail_after_claim(client, instance)
 
     reason = evaluate(sensor, client.url, instance)
 
-    assert f"run {paused.run_id[:8]} is still recorded as started" in reason
+    assert f"run {lost.run_id[:8]} is still recorded as started" in reason
     assert client.dead_letter_counts("orders") == []
-    instance.report_run_canceled(paused)
-    assert "given up after 1 attempt" in evaluate(sensor, client.url, instance)
+    instance.report_run_canceled(lost)
+    assert f"given up after {attempts} attempt" in evaluate(sensor, client.url, instance)
+
+
+def test_a_run_that_died_with_its_lease_is_followed_by_the_next_attempt(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    lose_lease(client, requested(client, instance, STARTED))
+
+    assert attempt(evaluate(SENSOR, client.url, instance)) == "2"
+    fail_after_claim(client, instance)
+    # The dead run, whose batch was taken over, does not delay it either.
+    again = the_request(evaluate(SENSOR, client.url, instance))
+    assert (again.tags["pgque/attempt"], str(again.run_key)[-2:]) == ("3", ":3")
+
+
+def test_a_run_whose_host_is_behind_gets_no_rival_and_is_not_given_up(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    run = requested(client, instance, dg.DagsterRunStatus.STARTING)
+    log_by_another_clock(instance, run, dg.DagsterEventType.RUN_START, -timedelta(hours=9))
+
+    assert "is started" in evaluate(GIVING_UP, client.url, instance)
+    assert client.dead_letter_counts("orders") == []
+    instance.report_run_failed(run)
+    assert attempt(evaluate(GIVING_UP, client.url, instance)) == "2"
+
+
+def test_a_run_whose_host_is_ahead_does_not_delay_the_next_attempt(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    run = requested(client, instance, STARTED)
+    log_by_another_clock(instance, run, dg.DagsterEventType.RUN_FAILURE, timedelta(hours=2))
+
+    assert attempt(evaluate(SENSOR, client.url, instance)) == "2"
+
+
+def test_a_database_whose_clock_was_set_back_does_not_delay_the_next_attempt(
+    client: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
+) -> None:
+    publish(client, ["a"])
+    fail_after_claim(client, instance)
+    sql("update pgque.position_log set sub_active = sub_active + interval '2 hours'")
+
+    assert attempt(evaluate(SENSOR, client.url, instance)) == "2"
+
+
+def test_the_wait_after_a_failure_is_measured_by_the_databases_clock(
+    client: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
+) -> None:
+    publish(client, ["a"])
+    hourly = build_pgque_sensor([revenue], backoff=timedelta(hours=1))
+    run = fail_after_claim(client, instance)
+    early = evaluate(hourly, client.url, instance)
+    sql("update pgque.position_log set sub_active = sub_active - interval '2 hours'")
+    earlier = {**run.tags, "pgque/requested_at": "2020-01-01T00:00:00+00:00"}
+    instance.add_run_tags(run.run_id, earlier)
+
+    assert "failed, attempt 2 of 3 at" in early
+    assert attempt(evaluate(hourly, client.url, instance)) == "2"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +319,7 @@ def test_nothing_is_given_up_while_a_run_that_claimed_it_has_not_ended(
         (timedelta(seconds=10), 3, timedelta(seconds=40)),
         (timedelta(seconds=10), 100_000, timedelta(minutes=10)),
         (timedelta(hours=1), 5, timedelta(hours=1)),
-        (timedelta(0), 5, timedelta(0)),
+        (NOW, 5, NOW),
     ],
 )
 def test_the_wait_doubles_with_each_run_up_to_ten_minutes_or_the_backoff(
@@ -211,61 +328,61 @@ def test_the_wait_doubles_with_each_run_up_to_ten_minutes_or_the_backoff(
     assert AttemptPolicy(3, backoff).wait_after(runs) == wait
 
 
-def test_runs_of_an_earlier_database_do_not_use_attempts_up(
+def test_a_run_that_somebody_executes_again_is_waited_for_until_it_claims(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
-    sensor = build_pgque_sensor(
-        [revenue], max_attempts=1, backoff=timedelta(0), on_exhausted="dead_letter"
+    failed = fail_after_claim(client, instance)
+    again = instance.create_run_for_job(
+        dg.Definitions(
+            assets=[revenue], resources={"pgque": None, "pyspark": None}
+        ).resolve_implicit_global_asset_job_def(),
+        tags=dict(failed.tags),
+        status=STARTED,
+        parent_run_id=failed.run_id,
+        root_run_id=failed.run_id,
     )
-    request = the_request(evaluate(sensor, client.url, instance))
-    earlier = {**request.tags, "pgque/epoch": "7"}
-    record_run(instance, revenue, client.url, earlier, dg.DagsterRunStatus.FAILURE)
 
-    assert len(evaluate(sensor, client.url, instance)) == 1
+    assert f"run {again.run_id[:8]} is started" in evaluate(SENSOR, client.url, instance)
+    lose_lease(client, again)
+    assert attempt(evaluate(SENSOR, client.url, instance)) == "2"
+
+
+def test_a_run_for_another_life_of_the_database_leaves_the_batch_alone(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    request = the_request(evaluate(SENSOR, client.url, instance))
+    other = {**request.tags, "pgque/lineage": "5e0b40d3-0000-4000-8000-000000000000"}
+
+    result = materialize(revenue, client.url, spark, tags=other, instance=instance)
+
+    assert result.success
+    assert result.get_asset_materialization_events() == []
+    lease = client.lease_info("orders", "revenue")
+    assert lease is not None and lease.owner is None
 
 
 def test_runs_for_another_database_count_for_nothing(
-    server: Server,
-    template_database: str,
-    client: Client,
-    spark: SparkSession,
-    instance: dg.DagsterInstance,
+    server: Server, template_database: str, client: Client, instance: dg.DagsterInstance
 ) -> None:
     """In a new database batch ids start again, but Dagster's instance still has the old runs."""
-    sensor = build_pgque_sensor(
-        [failing], max_attempts=1, backoff=timedelta(0), on_exhausted="dead_letter"
-    )
     publish(client, ["tried and failed"])
-    first = the_request(evaluate(sensor, client.url, instance))
-    run(failing, first, client, spark, instance)
+    first = fail_after_claim(client, instance)
     administer(server, f"create database reborn template {template_database}")
     try:
         with Client(server.database_url("reborn")) as reborn:
-            make_queue(reborn)
+            reborn.create_queue("orders", ticker_max_lag="0")
+            assert "registered at the first" in evaluate(GIVING_UP, reborn.url, instance)
             publish(reborn, ["never tried"])
-            again = the_request(evaluate(sensor, reborn.url, instance))
+            again = the_request(evaluate(GIVING_UP, reborn.url, instance))
 
             assert again.tags["pgque/batch_id"] == first.tags["pgque/batch_id"]
             assert again.tags["pgque/attempt"] == "1"
-            assert again.run_key != first.run_key
+            assert (
+                again.run_key
+                != f"{client.lineage()}:orders:revenue:{again.tags['pgque/batch_id']}:1"
+            )
             assert reborn.dead_letter_counts("orders") == []
-    finally:
-        administer(server, "drop database reborn with (force)")
-
-
-def test_a_new_database_registers_a_consumer_that_had_runs_for_another(
-    server: Server, template_database: str, client: Client, instance: dg.DagsterInstance
-) -> None:
-    sensor = build_pgque_sensor([revenue])
-    publish(client, ["a"])
-    request = the_request(evaluate(sensor, client.url, instance))
-    record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.SUCCESS)
-    administer(server, f"create database reborn template {template_database}")
-    try:
-        with Client(server.database_url("reborn")) as reborn:
-            reborn.create_queue("orders")
-
-            assert "registered at the first tick" in str(evaluate(sensor, reborn.url, instance))
     finally:
         administer(server, "drop database reborn with (force)")

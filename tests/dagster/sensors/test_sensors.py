@@ -1,16 +1,20 @@
-"""`build_pgque_sensor`: one run per batch, one at a time, up to `max_attempts` attempts."""
+"""`build_pgque_sensor`: one run per batch, one at a time, or in plain words why there is none."""
 
+import re
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
+import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
-from tests.dagster.support import materialize
-from tests.support.events import make_queue, publish, tick
-from tests.support.sensing import evaluate, record_run
+from tests.support.events import claim, make_queue, publish, tick
+from tests.support.sensing import evaluate, record_run, the_request
+
+IDLE = "orders/revenue: no batch yet, no event waits"
 
 
 @pgque_asset(queue="orders")
@@ -18,39 +22,30 @@ def revenue(batch: SparkBatch) -> int:
     return batch.event_count
 
 
-@pgque_asset(queue="orders", consumer="revenue")
-def failing(batch: SparkBatch) -> int:
-    raise ValueError("boom")
+SENSOR = build_pgque_sensor([revenue])
 
 
-def run(
-    asset: dg.AssetsDefinition,
-    request: dg.RunRequest,
-    url: str,
-    spark: SparkSession,
-    instance: dg.DagsterInstance,
-) -> None:
-    materialize(asset, url, spark, tags=dict(request.tags), instance=instance)
+def requested(
+    client: Client, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
+) -> dg.DagsterRun:
+    request = the_request(evaluate(SENSOR, client.url, instance))
+    return record_run(instance, revenue, client.url, request.tags, status)
 
 
-def test_a_finished_batch_gets_one_run_for_its_asset(
+def test_a_backlog_of_ticks_is_one_batch_which_gets_one_run_for_its_asset(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
-    publish(client, ["a"])
-    batch_id = client.next_batch("orders", "revenue")
+    assert evaluate(SENSOR, client.url, instance) == IDLE
+    for _ in range(5):
+        publish(client, ["a"])
 
-    (request,) = evaluate(build_pgque_sensor([revenue]), client.url, instance)
+    request = the_request(evaluate(SENSOR, client.url, instance))
 
-    assert isinstance(request, dg.RunRequest)
-    assert request.run_key == f"{client.lineage()}:orders:revenue:{batch_id}:1"
+    batch = claim(client)
+    assert len(batch.events()) == 5
+    assert request.run_key == f"{client.lineage()}:orders:revenue:{batch.batch_id}:1"
     assert request.asset_selection == [revenue.key]
     assert request.tags["dagster/max_retries"] == "0"
-
-
-def test_without_events_there_is_no_run(client: Client, instance: dg.DagsterInstance) -> None:
-    reason = evaluate(build_pgque_sensor([revenue]), client.url, instance)
-
-    assert reason == "orders/revenue: no batch yet, no event waits"
 
 
 def test_ticks_without_events_are_finished_without_a_run(
@@ -58,9 +53,8 @@ def test_ticks_without_events_are_finished_without_a_run(
 ) -> None:
     for _ in range(3):
         tick(client)
-    sensor = build_pgque_sensor([revenue], min_events=0)
 
-    reason = evaluate(sensor, client.url, instance)
+    reason = evaluate(build_pgque_sensor([revenue], min_events=0), client.url, instance)
 
     assert reason == "orders/revenue: no batch yet, its ticks had no event"
     (info,) = client.consumers("orders")
@@ -84,127 +78,125 @@ def test_an_idle_queue_gets_no_run_while_another_one_is_busy(
         assert "orders/revenue: no batch yet, " in str(evaluate(sensor, client.url, instance))
 
 
-def test_a_backlog_of_ticks_comes_as_one_run(client: Client, instance: dg.DagsterInstance) -> None:
-    for _ in range(5):
-        publish(client, ["a"])
-
-    (request,) = evaluate(build_pgque_sensor([revenue]), client.url, instance)
-
-    assert isinstance(request, dg.RunRequest)
-    batch = client.claim("orders", "revenue", owner="a test")
-    assert batch is not None and len(batch.events()) == 5
-
-
-def test_few_events_wait_for_more(client: Client, instance: dg.DagsterInstance) -> None:
+def test_events_wait_for_more_or_for_a_tick(client: Client, instance: dg.DagsterInstance) -> None:
     sensor = build_pgque_sensor([revenue], min_events=3, max_age=timedelta(hours=1))
-    publish(client, ["a", "b"])
+    client.send("orders", "a")
+    at_once = build_pgque_sensor([revenue], max_age=timedelta(0))
+    unticked = evaluate(at_once, client.url, instance)
+    publish(client, ["b"])
     early = evaluate(sensor, client.url, instance)
     publish(client, ["c"])
-    late = evaluate(sensor, client.url, instance)
 
+    assert "orders/revenue: no batch yet, up to 1 events wait for a tick, the first for" in unticked
     assert early == (
         "orders/revenue: no batch yet, up to 2 events wait: it is opened at min_events=3, or when "
         "the oldest has waited max_age=1:00:00"
     )
-    assert len(late) == 1
+    assert the_request(evaluate(sensor, client.url, instance))
 
 
-def test_a_batch_whose_run_is_in_progress_gets_no_other(
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (dg.DagsterRunStatus.NOT_STARTED, "is not started ("),
+        (dg.DagsterRunStatus.QUEUED, "is queued ("),
+        (dg.DagsterRunStatus.STARTING, "is starting ("),
+        (dg.DagsterRunStatus.STARTED, "is started ("),
+        (dg.DagsterRunStatus.CANCELING, "is canceling ("),
+    ],
+)
+def test_a_run_that_has_not_claimed_its_batch_yet_gets_no_rival(
+    client: Client, instance: dg.DagsterInstance, status: dg.DagsterRunStatus, told: str
+) -> None:
+    """It waits for the launcher, for its pool or for its session, however long that takes."""
+    publish(client, ["a"])
+    run = requested(client, instance, status)
+
+    assert f"run {run.run_id[:8]} {told}" in evaluate(SENSOR, client.url, instance)
+
+
+def test_a_run_that_works_on_the_batch_is_named_with_its_age_and_the_end_of_its_lease(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue])
-    (request,) = evaluate(sensor, client.url, instance)
-    assert isinstance(request, dg.RunRequest)
-    record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.STARTED)
+    run = requested(client, instance, dg.DagsterRunStatus.STARTED)
+    batch = client.claim("orders", "revenue", owner=f"dagster run {run.run_id}")
+    assert batch is not None
 
-    reason = evaluate(sensor, client.url, instance)
+    working = evaluate(SENSOR, client.url, instance)
+    instance.report_run_failed(run)
+    failed = evaluate(SENSOR, client.url, instance)
 
-    assert "is started (0 s)" in reason
-
-
-def test_a_batch_that_somebody_leased_gets_no_run(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    client.claim("orders", "revenue", owner="a run of another instance")
-
-    reason = evaluate(build_pgque_sensor([revenue]), client.url, instance)
-
-    assert 'is leased by "a run of another instance" until' in reason
-
-
-def test_a_run_that_died_with_its_lease_is_followed_by_the_next_attempt(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue])
-    (request,) = evaluate(sensor, client.url, instance)
-    assert isinstance(request, dg.RunRequest)
-    dead = record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.STARTED)
-    client.claim(
-        "orders", "revenue", owner=f"dagster run {dead.run_id}", ttl=timedelta(microseconds=1)
+    assert re.fullmatch(
+        rf"batch {batch.batch_id} of orders/revenue: run {run.run_id[:8]} is working on it "
+        r"\(\d+ s, lease until \d\d:\d\d:\d\d UTC\)",
+        str(working),
     )
-
-    (again,) = evaluate(sensor, client.url, instance)
-
-    assert isinstance(again, dg.RunRequest)
-    assert again.run_key == request.run_key[:-1] + "2"  # type: ignore[index]
+    assert f'is leased by "dagster run {run.run_id}" until' in failed
 
 
-def test_a_failed_batch_is_tried_again_under_a_new_key_and_then_held(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+def test_a_new_consumer_is_registered_at_the_first_tick_of_a_new_queue(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    client.unregister_consumer("orders", "revenue")
+    publish(client, ["early"])
+
+    assert "registered at the first tick" in evaluate(SENSOR, client.url, instance)
+    assert [event.payload for event in claim(client).events()] == ["early"]
+
+
+def test_a_new_consumer_of_an_old_queue_begins_at_its_last_tick(
+    client: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
+) -> None:
+    client.unregister_consumer("orders", "revenue")
+    publish(client, ["before it was there"])
+    sql("update pgque.queue set queue_switch_time = now() - interval '2 hours'")
+
+    assert "registered at the last tick" in evaluate(SENSOR, client.url, instance)
+    assert client.claim("orders", "revenue", owner="a test") is None
+
+
+def test_a_consumer_that_was_removed_is_not_registered_again_behind_ones_back(
+    client: Client, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
-    sensor = build_pgque_sensor([failing], max_attempts=2, backoff=timedelta(0))
-    keys = []
-    for _ in range(2):
-        (request,) = evaluate(sensor, client.url, instance)
-        assert isinstance(request, dg.RunRequest)
-        keys.append(str(request.run_key)[-2:])
-        run(failing, request, client.url, spark, instance)
+    requested(client, instance, dg.DagsterRunStatus.FAILURE)
+    client.unregister_consumer("orders", "revenue")
 
-    held = evaluate(sensor, client.url, instance)
+    reason = evaluate(SENSOR, client.url, instance)
 
-    assert keys == [":1", ":2"]
-    assert "held after 2 attempts" in held
-    assert "materialize failing by hand" in held
+    assert "orders/revenue: the consumer was removed from its queue" in reason
+    assert "pgque register orders revenue" in reason
+    assert client.consumers("orders") == []
 
 
-def test_a_held_batch_is_consumed_by_a_run_by_hand(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+def test_a_database_or_a_lock_that_is_away_skips_the_evaluation_with_the_reason(
+    client: Client, instance: dg.DagsterInstance
 ) -> None:
+    away = evaluate(SENSOR, "postgresql://nobody@127.0.0.1:1/none", instance)
     publish(client, ["a"])
-    sensor = build_pgque_sensor([failing], max_attempts=1)
-    (request,) = evaluate(sensor, client.url, instance)
-    assert isinstance(request, dg.RunRequest)
-    run(failing, request, client.url, spark, instance)
+    impatient = client.url + ("&" if "?" in client.url else "?") + "options=-clock_timeout%3D100ms"
+    with psycopg.connect(client.url) as holder:
+        holder.execute("lock table pgque.position_log in access exclusive mode")
+        locked = evaluate(SENSOR, impatient, instance)
 
-    materialize(revenue, client.url, spark, instance=instance)
+    assert "Check that the server runs" in away
+    assert "lock timeout" in locked
 
-    assert "orders/revenue: no batch yet, " in str(evaluate(sensor, client.url, instance))
 
-
-def test_after_a_failure_the_sensor_waits(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+def test_a_connection_that_broke_between_evaluations_is_made_anew(
+    client: Client, instance: dg.DagsterInstance
 ) -> None:
-    publish(client, ["a"])
-    sensor = build_pgque_sensor([failing], backoff=timedelta(hours=1))
-    (request,) = evaluate(sensor, client.url, instance)
-    assert isinstance(request, dg.RunRequest)
-    run(failing, request, client.url, spark, instance)
+    evaluate(SENSOR, client.url, instance)
+    with psycopg.connect(client.url, autocommit=True) as other:
+        other.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid()"
+        )
+    with Client(client.url) as client_again:
+        publish(client_again, ["a"])
 
-    assert "attempt 2 of 3 at" in evaluate(sensor, client.url, instance)
-
-
-def test_a_database_that_is_away_skips_the_evaluation_with_the_reason(
-    instance: dg.DagsterInstance,
-) -> None:
-    reason = evaluate(
-        build_pgque_sensor([revenue]), "postgresql://nobody@127.0.0.1:1/none", instance
-    )
-
-    assert "Check that the server runs" in reason
+    assert len(evaluate(SENSOR, client.url, instance)) == 1
 
 
 def test_a_consumer_in_trouble_does_not_hold_up_the_others(
@@ -218,9 +210,10 @@ def test_a_consumer_in_trouble_does_not_hold_up_the_others(
     sensor = build_pgque_sensor([misspelt, revenue])
 
     assert len(evaluate(sensor, client.url, instance)) == 1
-    client.claim("orders", "revenue", owner="somebody")
+    client.claim("orders", "revenue", owner="a run of another instance")
     reason = evaluate(sensor, client.url, instance)
     assert 'odrers/misspelt: queue "odrers" does not exist' in reason
+    assert 'is leased by "a run of another instance" until' in reason
 
 
 def test_a_sensor_says_whose_batches_how_large_and_how_often_tried() -> None:
@@ -251,15 +244,30 @@ def test_a_sensor_says_whose_batches_how_large_and_how_often_tried() -> None:
         assert words in str(said)
 
 
-def test_two_assets_of_one_consumer_are_refused_when_the_sensor_is_defined() -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
-        build_pgque_sensor([revenue, failing])
+@dg.asset
+def plain() -> None:
+    return None
 
 
-def test_an_asset_without_a_queue_is_refused_when_the_sensor_is_defined() -> None:
-    @dg.asset
-    def plain() -> None:
-        return None
-
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="plain consumes no queue"):
-        build_pgque_sensor([plain])
+@pytest.mark.parametrize(
+    ("assets", "options", "words"),
+    [
+        ([revenue, revenue], {}, "orders/revenue"),
+        ([plain], {}, "plain consumes no queue"),
+        ([revenue], {"max_attempts": 0}, "a sensor's "),
+        ([revenue], {"max_runs": 0}, "a sensor's "),
+        ([revenue], {"max_events": 0}, "a sensor's "),
+        ([revenue], {"min_events": -1}, "a sensor's "),
+        ([revenue], {"min_events": 11, "max_events": 10}, "a sensor's "),
+        ([revenue], {"max_age": timedelta(seconds=-1)}, "a sensor's "),
+        ([revenue], {"backoff": timedelta(seconds=-1)}, "a sensor's "),
+        ([revenue], {"on_exhausted": "drop"}, "a sensor's "),
+        ([revenue], {"tick_wait": timedelta(seconds=-1)}, "tick_wait is "),
+        ([revenue], {"tick_wait": timedelta(seconds=31)}, "tick_wait is "),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_the_sensor_is_defined(
+    assets: list[dg.AssetsDefinition], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
+        build_pgque_sensor(assets, **options)
