@@ -21,6 +21,7 @@ import dagster as dg
 import pytest
 
 from tests.support import warm_project
+from tests.support.sensing import remote_origin
 
 PATIENCE_SECONDS = 180.0
 MAX_RUNS = 3
@@ -52,7 +53,7 @@ class Warm:
         run = self.instance.create_run_for_job(
             job,
             tags={f"pgque/{name}": value for name, value in ({"warm": "true"} | tags).items()},
-            remote_job_origin=_remote_origin(job.name),
+            remote_job_origin=remote_origin(job.name),
             job_code_origin=_code_origin(job.name, self.project),
         )
         workspace: Any = SimpleNamespace(get_code_location=lambda name: self.location)
@@ -111,20 +112,6 @@ class Warm:
         while not holds():
             assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
             time.sleep(0.1)
-
-
-def _remote_origin(job: str) -> Any:
-    """Where the webserver finds a job."""
-    location = {
-        "__class__": "GrpcServerRepositoryLocationOrigin",
-        **{"host": "localhost", "port": 1, "socket": None, "location_name": "shop"},
-    }
-    repository = {
-        "__class__": "ExternalRepositoryOrigin",
-        **{"repository_location_origin": location, "repository_name": "__repository__"},
-    }
-    origin = {"__class__": "ExternalPipelineOrigin", "external_repository_origin": repository}
-    return dg.deserialize_value(json.dumps({**origin, "pipeline_name": job}))
 
 
 def _code_origin(job: str, path: Path) -> Any:

@@ -90,8 +90,11 @@ def attempt(found: list[dg.RunRequest] | str) -> str:
     return the_request(found).tags["pgque/attempt"]
 
 
-def log_by_another_clock(
-    instance: dg.DagsterInstance, run: dg.DagsterRun, kind: dg.DagsterEventType, ahead: timedelta
+def log_event(
+    instance: dg.DagsterInstance,
+    run: dg.DagsterRun,
+    kind: dg.DagsterEventType,
+    ahead: timedelta = timedelta(0),
 ) -> None:
     """Records an event of a run whose host's clock is ahead by this time."""
     instance.handle_new_event(
@@ -135,7 +138,7 @@ def test_only_runs_that_claimed_the_batch_use_attempts_up(
     sensor = build_pgque_sensor([failing], max_attempts=2, backoff=NOW, on_exhausted="dead_letter")
     for _ in range(3):
         tags = the_request(evaluate(sensor, client.url, instance)).tags
-        record_run(instance, failing, client.url, tags, dg.DagsterRunStatus.CANCELED)
+        record_run(instance, revenue, client.url, tags, dg.DagsterRunStatus.CANCELED)
     for warehouse in (broken, "there", broken, "there"):
         request = the_request(evaluate(sensor, client.url, instance))
         run(failing, request, client, spark, instance, warehouse=warehouse)
@@ -269,7 +272,7 @@ def test_a_run_whose_host_is_behind_gets_no_rival_and_is_not_given_up(
 ) -> None:
     publish(client, ["a"])
     run = requested(client, instance, dg.DagsterRunStatus.STARTING)
-    log_by_another_clock(instance, run, dg.DagsterEventType.RUN_START, -timedelta(hours=9))
+    log_event(instance, run, dg.DagsterEventType.RUN_START, -timedelta(hours=9))
 
     assert "is started" in evaluate(GIVING_UP, client.url, instance)
     assert client.dead_letter_counts("orders") == []
@@ -282,7 +285,7 @@ def test_a_run_whose_host_is_ahead_does_not_delay_the_next_attempt(
 ) -> None:
     publish(client, ["a"])
     run = requested(client, instance, STARTED)
-    log_by_another_clock(instance, run, dg.DagsterEventType.RUN_FAILURE, timedelta(hours=2))
+    log_event(instance, run, dg.DagsterEventType.RUN_FAILURE, timedelta(hours=2))
 
     assert attempt(evaluate(SENSOR, client.url, instance)) == "2"
 
