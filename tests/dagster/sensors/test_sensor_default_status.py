@@ -52,3 +52,7 @@ def test_no_sensor_runs_before_somebody_switches_it_on() -> None:
     assert {
         each.default_status for each in schedules if isinstance(each, dg.ScheduleDefinition)
     } == {dg.DefaultScheduleStatus.STOPPED}
+    switched_on = build_pgque_schedule(
+        [revenue], cron_schedule="0 * * * *", default_status=dg.DefaultScheduleStatus.RUNNING
+    )
+    assert switched_on.default_status == dg.DefaultScheduleStatus.RUNNING

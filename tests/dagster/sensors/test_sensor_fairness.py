@@ -1,5 +1,6 @@
 """One sensor serves many consumers: evaluations are fast, and every consumer gets its turn."""
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -107,7 +108,7 @@ def test_an_evaluation_that_takes_too_long_goes_on_where_it_stopped(
     assert findings.cursor == SensorCursor("orders/b")
 
 
-def test_two_hundred_consumers_take_a_few_queries_when_nothing_is_due(
+def test_two_hundred_consumers_take_a_few_queries_when_nothing_is_due_and_get_their_runs_at_once(
     client: Client, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumers = consumers_of(register(client, [f"c{n:03}" for n in range(200)]))
@@ -124,15 +125,47 @@ def test_two_hundred_consumers_take_a_few_queries_when_nothing_is_due(
 
     assert len(findings.reasons) == 200
     assert len(statements) == 2  # their states, and what waits for them
-
-
-def test_two_hundred_consumers_with_a_batch_each_get_their_runs_in_one_evaluation(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    sensor = build_pgque_sensor(register(client, [f"c{n:03}" for n in range(200)]))
     publish(client, ["x"])
+    findings = find_batches(instance, client, consumers, policy, cursor=SensorCursor())
+    assert len({key_of(request) for request in findings.requests}) == 200
 
-    found = evaluate(sensor, client.url, instance)
 
-    assert not isinstance(found, str)
-    assert len({key_of(request) for request in found}) == 200
+def test_a_cursor_is_read_as_it_was_written_with_its_version() -> None:
+    cursor = SensorCursor('orders/"revenue"')
+
+    assert SensorCursor.read(cursor.write()) == cursor
+    assert json.loads(cursor.write()) == {"version": 1, "first": 'orders/"revenue"'}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "1717171717.5",
+        "no JSON {",
+        "[]",
+        '"orders/revenue"',
+        '{"first": "orders/revenue"}',
+        '{"version": 99, "first": {"queue": "orders"}}',
+        '{"version": 1, "first": 7}',
+        '{"version": 1}',
+    ],
+)
+def test_what_another_version_left_is_a_cursor_that_knows_nothing(text: str | None) -> None:
+    assert SensorCursor.read(text) == SensorCursor()
+
+
+@pytest.mark.parametrize(
+    ("first", "names", "rotated"),
+    [
+        ("c", "abcd", "cdab"),
+        (None, "ab", "ab"),
+        ("removed", "ab", "ab"),
+        ("a", "", ""),
+    ],
+)
+def test_the_consumer_whose_turn_it_is_comes_first_and_those_before_it_last(
+    first: str | None, names: str, rotated: str
+) -> None:
+    assert SensorCursor(first).rotate(list(names)) == list(rotated)

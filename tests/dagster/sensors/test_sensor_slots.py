@@ -1,6 +1,8 @@
 """Assets with `partitions`: one run in each slot, so that the events of a key stay in order."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -8,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.checks import build_consumer_lag_checks
-from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.client.calls.states import ConsumerState, consumer_states
 from pgque_dagster.client.models import Limits
 from pgque_dagster.client.partitions import (
@@ -31,16 +33,16 @@ KEYS = ("a", "b", "c", "d", "e", "f")
 NOW = timedelta(0)
 
 
-@pgque_asset(queue="orders", consumer="parted", partitions=2)
-def totals(batch: SparkBatch) -> Stored:
+def keys_and_texts(batch: SparkBatch) -> Stored:
     rows = batch.events(["ev_id", "ev_extra1", "ev_data"]).collect()
     return [(row.ev_extra1, row.ev_data) for row in sorted(rows, key=lambda row: row.ev_id)]
 
 
-@pgque_asset(queue="orders", consumer="parted", partitions=3, name="totals")
-def in_three(batch: SparkBatch) -> Stored:
-    rows = batch.events(["ev_id", "ev_extra1", "ev_data"]).collect()
-    return [(row.ev_extra1, row.ev_data) for row in sorted(rows, key=lambda row: row.ev_id)]
+def asset(**options: Any) -> dg.AssetsDefinition:
+    return pgque_asset(queue="orders", consumer="parted", name="totals", **options)(keys_and_texts)
+
+
+totals, in_three = asset(partitions=2), asset(partitions=3)
 
 
 TWO = build_pgque_sensor([totals], backoff=NOW)
@@ -61,6 +63,12 @@ def parted(client: Client, instance: dg.DagsterInstance) -> Client:
     return client
 
 
+def claim(client: Client, slot: str, ttl: timedelta = timedelta(minutes=1)) -> Batch:
+    claimed = claim_slot(client, "orders", "parted", slot, owner="it", ttl=ttl, limits=Limits())
+    assert claimed is not None
+    return claimed
+
+
 def requests(found: list[dg.RunRequest] | str) -> dict[str, dg.RunRequest]:
     """The requested runs, by slot."""
     assert not isinstance(found, str), found
@@ -74,17 +82,11 @@ def run(
     spark: SparkSession,
     request: dg.RunRequest,
     instance: dg.DagsterInstance,
-    asset: dg.AssetsDefinition = totals,
+    of: dg.AssetsDefinition = totals,
 ) -> tuple[list[Stored], dg.ExecuteInProcessResult]:
     store = StoringIOManager()
-    done = materialize(
-        asset,
-        client.url,
-        spark,
-        io_manager=store,
-        tags=dict(request.tags),
-        instance=instance,
-    )
+    tags = dict(request.tags)
+    done = materialize(of, client.url, spark, io_manager=store, tags=tags, instance=instance)
     return store.stored, done
 
 
@@ -92,39 +94,26 @@ def states(client: Client) -> list[ConsumerState]:
     return client.run(consumer_states([("orders", "parted")], Limits()))[1:]
 
 
-def test_each_slot_gets_a_run_with_its_tag_and_key(
-    parted: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(parted, "x")
-
-    found = requests(evaluate(TWO, parted.url, instance))
-
-    assert found.keys() == {"0/2", "1/2"}
-    for slot, request in found.items():
-        assert f":orders:parted#{slot}:{request.tags['pgque/batch_id']}:1" in str(request.run_key)
-        assert request.tags["pgque/consumer"] == "parted"
-
-
-def test_the_runs_together_compute_each_event_once(
+def test_the_runs_of_the_slots_together_compute_each_event_once(
     parted: Client, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
     publish(parted, "x")
 
     computed: Stored = []
-    for slot, request in requests(evaluate(TWO, parted.url, instance)).items():
+    found = requests(evaluate(TWO, parted.url, instance))
+    for slot, request in found.items():
+        assert f":orders:parted#{slot}:{request.tags['pgque/batch_id']}:1" in str(request.run_key)
+        assert request.tags["pgque/consumer"] == "parted"
         stored, done = run(parted, spark, request, instance)
         computed += stored[0]
         (made,) = done.asset_materializations_for_node("totals")
         assert made.metadata["pgque/slot"].value == slot
 
+    assert found.keys() == {"0/2", "1/2"}
     assert sorted(computed) == [(key, "x") for key in KEYS]
     assert "no batch yet" in evaluate(TWO, parted.url, instance)
-
-
-def test_a_slot_without_events_gets_no_run(parted: Client, instance: dg.DagsterInstance) -> None:
-    parted.send("orders", "x", partition_key="a")
+    parted.send("orders", "y", partition_key="a")
     tick(parted)
-
     assert len(requests(evaluate(TWO, parted.url, instance))) == 1
 
 
@@ -135,11 +124,7 @@ def test_a_slot_that_is_not_subscribed_is_named_when_the_others_are_idle(
     publish(parted, "x")
     found = requests(evaluate(TWO, parted.url, instance))
     assert found.keys() == {"0/2"}
-    claimed = claim_slot(
-        parted, "orders", "parted", "0/2", owner="it", ttl=timedelta(minutes=1), limits=Limits()
-    )
-    assert claimed is not None
-    claimed.ack()
+    claim(parted, "0/2").ack()
 
     reason = str(evaluate(TWO, parted.url, instance))
     assert "only 1 of the consumer's 2 slots is subscribed" in reason
@@ -149,7 +134,7 @@ def test_a_slot_that_is_not_subscribed_is_named_when_the_others_are_idle(
 
 
 def test_a_slot_has_one_unfinished_run_at_a_time(
-    parted: Client, instance: dg.DagsterInstance, spark: SparkSession
+    parted: Client, instance: dg.DagsterInstance
 ) -> None:
     """Also while the run that has acked the batch before has not ended."""
     publish(parted, "x")
@@ -159,10 +144,8 @@ def test_a_slot_has_one_unfinished_run_at_a_time(
     )
     record_run(instance, totals, parted.url, first["1/2"].tags, dg.DagsterRunStatus.SUCCESS)
     for slot, request in first.items():
-        claimed = claim_slot(
-            parted, "orders", "parted", slot, owner="it", ttl=timedelta(minutes=1), limits=Limits()
-        )
-        assert claimed is not None and str(claimed.batch_id) == request.tags["pgque/batch_id"]
+        claimed = claim(parted, slot)
+        assert str(claimed.batch_id) == request.tags["pgque/batch_id"]
         claimed.ack()
     publish(parted, "y")
 
@@ -179,16 +162,7 @@ def test_a_dead_run_that_was_retried_does_not_hold_up_its_slot(
     publish(parted, "x")
     first = requests(evaluate(TWO, parted.url, instance))["0/2"]
     record_run(instance, totals, parted.url, first.tags, dg.DagsterRunStatus.STARTED)
-    dead = claim_slot(
-        parted,
-        "orders",
-        "parted",
-        "0/2",
-        owner="it",
-        ttl=timedelta(microseconds=1),
-        limits=Limits(),
-    )
-    assert dead is not None
+    claim(parted, "0/2", timedelta(microseconds=1))
     again = requests(evaluate(TWO, parted.url, instance))["0/2"]
     assert again.tags["pgque/attempt"] == "2"
     stored, _ = run(parted, spark, again, instance)
@@ -243,10 +217,7 @@ def test_an_exhausted_slot_is_held_or_given_up_alone(
     )
     publish(parted, "x")
     request = requests(evaluate(sensor, parted.url, instance))["0/2"]
-    claimed = claim_slot(
-        parted, "orders", "parted", "0/2", owner="x", ttl=timedelta(minutes=1), limits=Limits()
-    )
-    assert claimed is not None
+    claimed = claim(parted, "0/2")
     claimed.release()
     record_run(instance, totals, parted.url, request.tags, dg.DagsterRunStatus.FAILURE)
 
@@ -265,53 +236,37 @@ def test_an_exhausted_slot_is_held_or_given_up_alone(
         assert count.consumer == "parted#0/2"
 
 
-def test_another_number_waits_for_open_batches_and_keeps_the_order(
+def test_another_number_waits_for_open_batches_and_keeps_the_order_of_each_key(
     parted: Client, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
-    """The events of one key: those of the open batch, those not read, then later ones."""
+    """One slot has an open batch and is a batch behind the other when the number changes."""
+    computed: Stored = []
+
+    def compute(request: dg.RunRequest, of: dg.AssetsDefinition) -> None:
+        stored, done = run(parted, spark, request, instance, of)
+        assert done.success
+        computed.extend(stored[0])
+
     publish(parted, "1")
     for request in requests(evaluate(TWO, parted.url, instance)).values():
-        run(parted, spark, request, instance)
+        compute(request, totals)
     publish(parted, "2")
     early = requests(evaluate(TWO, parted.url, instance))
-    run(parted, spark, early["0/2"], instance)
+    compute(early["0/2"], totals)
     publish(parted, "3")
+    compute(requests(evaluate(TWO, parted.url, instance))["0/2"], totals)
 
-    draining = requests(evaluate(THREE, parted.url, instance))
-    assert [request.run_key for request in draining.values()] == [early["1/2"].run_key]
-    stored, _ = run(parted, spark, draining["1/2"], instance, in_three)
-    assert {text for _, text in stored[0]} == {"2"}
+    draining = the_request(evaluate(THREE, parted.url, instance))
+    assert draining.run_key == early["1/2"].run_key
+    compute(draining, in_three)
     publish(parted, "4")
-
-    later: Stored = []
     while isinstance(found := evaluate(THREE, parted.url, instance), list):
         for slot, request in requests(found).items():
             assert slot.endswith("/3")
-            stored, _ = run(parted, spark, request, instance, in_three)
-            later += stored[0]
-    assert {key: [text for of, text in later if of == key] for key in KEYS} == {
-        key: ["3", "4"] for key in KEYS
-    }
-
-
-def test_a_slot_that_was_far_behind_keeps_its_order_when_slots_change(
-    parted: Client, instance: dg.DagsterInstance, spark: SparkSession
-) -> None:
-    publish(parted, "1")
-    first = requests(evaluate(TWO, parted.url, instance))
-    ahead, _ = run(parted, spark, first["1/2"], instance)
-    publish(parted, "2")
-    more, _ = run(parted, spark, requests(evaluate(TWO, parted.url, instance))["1/2"], instance)
-    behind, _ = run(parted, spark, first["0/2"], instance)
-    computed = ahead[0] + more[0] + behind[0]
-    publish(parted, "3")
-    while isinstance(found := evaluate(THREE, parted.url, instance), list):
-        for request in requests(found).values():
-            stored, _ = run(parted, spark, request, instance, in_three)
-            computed += stored[0]
+            compute(request, in_three)
 
     assert {key: [text for of, text in computed if of == key] for key in KEYS} == {
-        key: ["1", "2", "3"] for key in KEYS
+        key: ["1", "2", "3", "4"] for key in KEYS
     }
 
 
@@ -334,30 +289,22 @@ def test_a_run_for_an_earlier_slot_is_refused(
     assert (stored, done.success) == ([], True)
 
 
-def test_a_run_by_hand_takes_the_next_batch_of_any_slot(
-    parted: Client, spark: SparkSession
+def test_a_run_by_hand_registers_the_slots_and_takes_the_next_batch_of_any(
+    client: Client, spark: SparkSession
 ) -> None:
-    publish(parted, "x")
+    assert materialize(totals, client.url, spark).success
+    assert [state.slot for state in states(client)] == ["0/2", "1/2"]
+    publish(client, "x")
     store = StoringIOManager()
     for _ in range(3):
-        assert materialize(totals, parted.url, spark, io_manager=store).success
+        assert materialize(totals, client.url, spark, io_manager=store).success
 
     assert sorted(row for batch in store.stored for row in batch) == [(key, "x") for key in KEYS]
 
 
-def test_a_run_by_hand_registers_the_slots(client: Client, spark: SparkSession) -> None:
-    assert materialize(totals, client.url, spark).success
-    assert [state.slot for state in states(client)] == ["0/2", "1/2"]
-
-
-def test_new_slots_start_where_the_asset_says(
-    client: Client, instance: dg.DagsterInstance, spark: SparkSession
-) -> None:
+def test_new_slots_start_where_the_asset_says(client: Client, instance: dg.DagsterInstance) -> None:
     publish(client, "early")
-    asset = pgque_asset(
-        queue="orders", consumer="parted", partitions=2, start_at="earliest", name="totals"
-    )(lambda batch: [])
-    sensor = build_pgque_sensor([asset])
+    sensor = build_pgque_sensor([asset(partitions=2, start_at="earliest")])
     assert "start_at earliest" in str(evaluate(sensor, client.url, instance))
     assert len(requests(evaluate(sensor, client.url, instance))) == 2
 
@@ -372,14 +319,10 @@ def test_a_consumer_without_slots_keeps_its_position(
 def test_a_consumer_with_slots_is_not_registered_without(
     parted: Client, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
-    asset = pgque_asset(queue="orders", consumer="parted", name="totals")(lambda batch: [])
-    sensor = build_pgque_sensor([asset])
+    sensor = build_pgque_sensor([asset()])
     assert "set partitions=2" in str(evaluate(sensor, parted.url, instance))
-    assert not materialize(asset, parted.url, spark).success
-
-
-def test_a_resource_that_registers_it_without_slots_is_refused(client: Client) -> None:
-    resource = PgqueResource(url=client.url, consumers={"orders": ["parted"]})
+    assert not materialize(asset(), parted.url, spark).success
+    resource = PgqueResource(url=parted.url, consumers={"orders": ["parted"]})
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="leave it out of `consumers`"):
         TWO(dg.build_sensor_context(), pgque=resource)
 
@@ -398,10 +341,7 @@ def test_another_deployment_is_refused(parted: Client, instance: dg.DagsterInsta
 
 def test_events_are_not_retried_one_by_one(parted: Client) -> None:
     publish(parted, "x")
-    claimed = claim_slot(
-        parted, "orders", "parted", "0/2", owner="x", ttl=timedelta(minutes=1), limits=Limits()
-    )
-    assert claimed is not None
+    claimed = claim(parted, "0/2")
     first, *others = claimed.events()
     with pytest.raises(InvalidArgument, match="keeps the events of each key in order"):
         claimed.nack([first.msg_id])
@@ -410,21 +350,18 @@ def test_events_are_not_retried_one_by_one(parted: Client) -> None:
     assert others
 
 
-def test_the_page_of_the_queue_names_each_slot(parted: Client) -> None:
+def test_the_page_of_the_queue_and_the_check_of_the_lag_show_each_slot(parted: Client) -> None:
     publish(parted, "x")
     location = CodeLocation([Consumer.of(totals)])
     page = report_queues(parted, ["orders"], location)[queue_key("orders")]
-    table = str(page["pgque/consumers"].value)  # type: ignore[union-attr]
-    for slot in ("0/2", "1/2"):
-        assert f"| parted#{slot} | totals |" in table
-
-
-def test_the_lag_of_slots_is_checked(parted: Client) -> None:
-    publish(parted, "x")
     checks = build_consumer_lag_checks(
         [totals], max_lag=timedelta(hours=1), max_pending_events=len(KEYS)
     )
     (evaluation,) = run_checks(checks, parted.url).values()
+
+    table = str(page["pgque/consumers"].value)  # type: ignore[union-attr]
+    for slot in ("0/2", "1/2"):
+        assert f"| parted#{slot} | totals |" in table
     assert evaluation.passed
     assert evaluation.metadata["pending_events"].value == len(KEYS)
 
@@ -438,17 +375,22 @@ def test_a_worker_by_pages_keeps_the_sensor_off_its_slot(
     assert requests(evaluate(TWO, parted.url, instance)).keys() == {"1/2"}
 
 
-@pytest.mark.parametrize("partitions", [0, 257, -1, True])
-def test_an_impossible_number_is_refused(partitions: int) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="partitions is"):
-        pgque_asset(queue="orders", partitions=partitions, name="x")(lambda batch: None)
-
-
-def test_several_batches_at_a_time_are_refused() -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"parallel_runs is 2.*partitions=2"):
-        build_pgque_sensor([totals], parallel_runs=2)
-
-
-def test_a_name_that_looks_like_a_slot_is_refused() -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="must not contain #"):
-        pgque_asset(queue="orders", consumer="a#b", partitions=2)(lambda batch: None)
+@pytest.mark.parametrize(
+    ("define", "words"),
+    [
+        *[
+            (lambda number=number: asset(partitions=number), "partitions is")
+            for number in (0, 257, -1, True)
+        ],
+        (lambda: build_pgque_sensor([totals], parallel_runs=2), "parallel_runs is 2.*partitions=2"),
+        (
+            lambda: pgque_asset(queue="orders", consumer="a#b", partitions=2)(keys_and_texts),
+            "must not contain #",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_defined(
+    define: Callable[[], object], words: str
+) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
+        define()

@@ -9,7 +9,6 @@ from typing import Any
 
 import dagster as dg
 import psycopg
-import pytest
 
 from pgque_dagster import (
     PgqueResource,
@@ -136,36 +135,23 @@ def test_the_sensors_of_a_code_location_share_the_wait() -> None:
     assert share_of_wait(timedelta(seconds=4), found.get_repository_def()) == 2
 
 
-@pytest.mark.parametrize("seconds", [-1, 31])
-def test_a_wait_out_of_range_is_refused(seconds: int) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="tick_wait is "):
-        build_pgque_sensor([revenue], tick_wait=timedelta(seconds=seconds))
-
-
 def test_the_default_executor_executes_the_step_in_the_process_of_the_run(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
+    """One that the project names is left alone."""
     sensor = build_pgque_sensor([revenue])
     found = definitions(client.url, sensor)
+    named = definitions(client.url, sensor, dg.multiprocess_executor)
     publish(client, ["a"])
 
     (request,) = evaluate(sensor, found, instance).run_requests
+    (other,) = evaluate(sensor, named, instance).run_requests
 
     job = found.resolve_job_def(str(sensor.job_name))
     assert dg.validate_run_config(job, request.run_config)["execution"] == {
         "multi_or_in_process_executor": {"in_process": {"retries": {"enabled": {}}}}
     }
-
-
-def test_an_executor_of_the_project_is_left_alone(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    sensor = build_pgque_sensor([revenue])
-    publish(client, ["a"])
-
-    data = evaluate(sensor, definitions(client.url, sensor, dg.multiprocess_executor), instance)
-
-    assert [request.run_config for request in data.run_requests] == [{}]
+    assert other.run_config == {}
 
 
 def test_a_schedule_uses_no_process_for_the_step_either(client: Client) -> None:
