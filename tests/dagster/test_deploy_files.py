@@ -6,25 +6,53 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import yaml
-from dagster_postgres import PostgresRunStorage
+from dagster_postgres import PostgresEventLogStorage, PostgresRunStorage, PostgresScheduleStorage
+from pyspark.sql import SparkSession
 
+from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster.client import Client
 from pgque_dagster.launcher import WarmRunLauncher
 from tests.conftest import Server
+from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
+from tests.support.events import publish
+from tests.support.sensing import evaluate, the_request
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
 
-def test_the_instance_of_the_compose_file_stores_its_runs_in_postgres(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_the_instance_of_the_compose_file_keeps_the_records_of_a_run_in_postgres(
+    server: Server,
+    client: Client,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    @pgque_asset(queue="orders", io_manager_key="io_manager")
+    def revenue(batch: SparkBatch) -> int:
+        return batch.event_count
+
     shutil.copy(DEPLOY / "dagster.yaml", tmp_path)
+    publish(client, ["a", "b"])
+    store = StoringIOManager()
     with empty_database(server) as url:
         monkeypatch.setenv("DAGSTER_POSTGRES_URL", url)
         with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+            request = the_request(evaluate(build_pgque_sensor([revenue]), client.url, instance))
+            tags = dict(request.tags)
+            run = materialize(
+                revenue, client.url, spark, io_manager=store, tags=tags, instance=instance
+            )
+
             assert isinstance(instance.run_storage, PostgresRunStorage)
-            assert instance.get_runs() == []
+            assert isinstance(instance.event_log_storage, PostgresEventLogStorage)
+            assert isinstance(instance.schedule_storage, PostgresScheduleStorage)
             assert isinstance(instance.run_launcher, WarmRunLauncher)
+            assert run.success
+            assert store.stored == [2]
+            assert instance.get_latest_materialization_event(dg.AssetKey("revenue")) is not None
+    assert client.lease_info("orders", "revenue") is None
+    assert client.next_batch("orders", "revenue") is None
 
 
 def test_the_launcher_of_the_warm_helm_values_is_accepted(tmp_path: Path) -> None:

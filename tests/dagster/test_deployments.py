@@ -41,41 +41,25 @@ def run_by_hand(url: str, deployment: str, spark: SparkSession) -> dg.ExecuteInP
     )
 
 
-def test_the_sensor_of_another_deployment_says_whose_the_consumer_is_and_how_to_move_it(
-    client: Client, instance: dg.DagsterInstance
+def test_another_deployment_consumes_nothing_until_the_consumer_is_moved_to_it(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
-    first = evaluate(client.url, "production", instance)
+    assert evaluate(client.url, "production", instance) == 1
 
-    second = evaluate(client.url, "laptop", instance)
+    refused = evaluate(client.url, "laptop", instance)
+    by_hand = run_by_hand(client.url, "laptop", spark)
 
-    assert first == 1
     for words in (
         'orders/revenue: consumer "revenue" on queue "orders" belongs to deployment "production"',
         'this is deployment "laptop"',
         "select pgque.move_to_deployment('orders', 'revenue', 'laptop')",
     ):
-        assert words in str(second)
-
-
-def test_a_run_by_hand_of_another_deployment_fails_and_takes_no_batch(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    evaluate(client.url, "production", instance)
-
-    result = run_by_hand(client.url, "laptop", spark)
-
-    assert not result.success
+        assert words in str(refused)
+    assert not by_hand.success
     lease = client.lease_info("orders", "revenue")
     assert lease is not None and (lease.owner, lease.epoch) == (None, 0)
 
-
-def test_a_consumer_that_was_moved_is_consumed_there_and_no_longer_here(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    evaluate(client.url, "production", instance)
     client.run(calls.consumers.move_to_deployment("orders", "revenue", "laptop"))
 
     assert run_by_hand(client.url, "laptop", spark).success
@@ -120,7 +104,5 @@ def test_in_dagster_plus_the_name_is_that_of_the_deployment(
     monkeypatch.setenv("DAGSTER_CLOUD_DEPLOYMENT_NAME", "prod")
 
     assert PgqueResource(url="postgresql://host/db").deployment_of(instance) == "prod"
-
-
-def test_on_the_embedded_server_nobody_is_refused(instance: dg.DagsterInstance) -> None:
+    # On the embedded server, nobody is refused.
     assert PgqueResource().deployment_of(instance) is None

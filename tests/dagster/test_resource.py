@@ -1,11 +1,7 @@
 """`PgqueResource`: one place for the database, and no password anywhere."""
 
-import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 import dagster as dg
 import psycopg
@@ -19,6 +15,7 @@ from pgque_dagster.client import (
     OlderInstalled,
     QueueNotFound,
     SchedulerMissing,
+    SchemaMissing,
 )
 from pgque_dagster.client.pool import ClientPool
 from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
@@ -74,9 +71,12 @@ def test_declared_queues_and_consumers_exist_with_their_options_and_again_change
     assert found == ("00:00:07", 9)
 
 
-def test_a_consumer_of_a_queue_that_nobody_declared_is_an_error_that_names_it(
+def test_what_is_not_installed_or_not_declared_is_an_error_that_names_it(
     empty_url: str,
 ) -> None:
+    never = PgqueResource(url=empty_url, install="never", queues=["orders"])
+    with pytest.raises(SchemaMissing, match="pgque install"), never.client():
+        pass
     resource = PgqueResource(url=empty_url, consumers={"odrers": ["revenue"]})
 
     with pytest.raises(QueueNotFound, match="odrers"), resource.client():
@@ -115,77 +115,25 @@ def test_pg_cron_that_is_missing_is_told_when_the_policy_asks_for_it(database_ur
         resource.database_url()
 
 
-def test_it_works_in_assets_ops_checks_schedules_and_sensors(database_url: str) -> None:
-    seen: list[str] = []
-    resources = {"pgque": PgqueResource(url=database_url, queues=["orders"])}
-
-    def look(pgque: PgqueResource, where: str) -> None:
-        with pgque.client() as client:
-            assert [queue.name for queue in client.queues()] == ["orders"]
-        seen.append(where)
-
-    @dg.asset
-    def asset(pgque: PgqueResource) -> None:
-        look(pgque, "asset")
-
-    @dg.asset_check(asset=asset)
-    def check(pgque: PgqueResource) -> dg.AssetCheckResult:
-        look(pgque, "check")
-        return dg.AssetCheckResult(passed=all(x.status != "critical" for x in pgque.health()))
-
-    @dg.op
-    def op(pgque: PgqueResource) -> None:
-        look(pgque, "op")
-
-    @dg.job(resource_defs=resources)
-    def job() -> None:
-        op()
-
-    @dg.schedule(job=job, cron_schedule="* * * * *")
-    def schedule(pgque: PgqueResource) -> dg.SkipReason:
-        look(pgque, "schedule")
-        return dg.SkipReason("seen")
-
-    @dg.sensor(job=job)
-    def sensor(pgque: PgqueResource) -> dg.SkipReason:
-        look(pgque, "sensor")
-        return dg.SkipReason("seen")
-
-    assert dg.materialize([asset, check], resources=resources).success
-    assert job.execute_in_process().success
-    schedule(dg.build_schedule_context(resources=resources))
-    sensor(dg.build_sensor_context(resources=resources))
-
-    assert seen == ["asset", "check", "op", "schedule", "sensor"]
-
-
-def test_one_connection_serves_one_use_after_another(database_url: str) -> None:
+def test_a_pool_keeps_no_more_idle_connections_than_it_is_told_and_no_settings(
+    database_url: str,
+) -> None:
     for _ in range(3):
         with PgqueResource(url=database_url).client() as client:
             client.version()
-
     assert connections(database_url) == 1
-
-
-def test_a_pool_keeps_no_more_idle_connections_than_it_is_told(database_url: str) -> None:
     pool = ClientPool(database_url, max_idle=1)
     with pool.client() as first, pool.client() as second:
         assert first.version() == second.version()
+        with first.transaction() as one, second.transaction() as other:
+            for connection in (one, other):
+                connection.execute("set statement_timeout = '1s'")
 
+    assert connections(database_url) == 2
+    with pool.client() as client, client.transaction() as connection:
+        assert connection.execute("show statement_timeout").fetchone() == ("0",)
+    pool.close()
     assert connections(database_url) == 1
-    pool.close()
-    assert connections(database_url) == 0
-
-
-def test_settings_of_one_use_do_not_reach_the_next(database_url: str) -> None:
-    pool = ClientPool(database_url, max_idle=1)
-    with pool.client() as client, client.transaction() as connection:
-        connection.execute("set statement_timeout = '1s'")
-    with pool.client() as client, client.transaction() as connection:
-        row = connection.execute("show statement_timeout").fetchone()
-
-    assert row == ("0",)
-    pool.close()
 
 
 def test_a_misspelt_setting_is_refused_without_its_value() -> None:
@@ -205,11 +153,26 @@ def test_a_misspelt_setting_is_refused_without_its_value() -> None:
         f"postgresql://me:{SECRET}%zz@127.0.0.1:1/none",
     ],
 )
-def test_no_error_tells_the_password(url: str) -> None:
+def test_no_error_and_no_log_tells_the_password(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     resource = PgqueResource(url=url)
+
+    @dg.asset
+    def asset(pgque: PgqueResource) -> None:
+        with pgque.client():
+            pass
 
     with pytest.raises(ConnectionFailed) as failure, resource.client():
         pass
+    with dg.DagsterInstance.ephemeral() as instance:
+        resources = {"pgque": resource}
+        run = dg.materialize([asset], resources=resources, instance=instance, raise_on_error=False)
+        logs = "".join(record.to_json() for record in instance.all_logs(run.run_id))
+
+    assert "\n" not in str(failure.value)
+    assert "ConnectionFailed" in logs
+    assert SECRET not in logs + str(run.dagster_run) + "".join(capfd.readouterr())
 
     # Includes its causes and contexts, because Dagster logs these, too.
     assert SECRET not in "".join(traceback.format_exception(failure.value))
@@ -217,39 +180,13 @@ def test_no_error_tells_the_password(url: str) -> None:
     assert SECRET not in repr(resource)
 
 
-def test_a_failed_run_logs_the_password_nowhere(
-    tmp_path: Path,
+def test_the_ticker_sensor_ticks_and_maintains_only_where_the_policy_says_so(
+    database_url: str,
 ) -> None:
-    """The run executes in its own process, and the test searches all of its output."""
-    script = tmp_path / "shop.py"
-    script.write_text(
-        "import dagster as dg\n"
-        "from pgque_dagster import PgqueResource\n"
-        "@dg.asset\n"
-        "def asset(pgque: PgqueResource):\n"
-        "    with pgque.client():\n"
-        "        pass\n"
-        'resources = {"pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL"))}\n'
-        "with dg.DagsterInstance.ephemeral() as instance:\n"
-        "    run = dg.materialize([asset], resources=resources, instance=instance,\n"
-        "        raise_on_error=False)\n"
-        "    for record in instance.all_logs(run.run_id):\n"
-        "        print(record.to_json())\n"
-        "    print(run.dagster_run)\n"
-    )
+    def evaluate(resource: PgqueResource) -> str:
+        skipped = build_pgque_ticker_sensor()(dg.build_sensor_context(), pgque=resource)
+        return str(skipped.skip_message)
 
-    ended = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PGQUE_URL": f"postgresql://me:{SECRET}@127.0.0.1:1/none"},
-        capture_output=True,
-        text=True,
-    )
-
-    assert "Check that the server runs" in ended.stdout + ended.stderr
-    assert SECRET not in ended.stdout + ended.stderr
-
-
-def test_the_ticker_sensor_ticks_and_maintains_where_the_policy_says_so(database_url: str) -> None:
     resource = PgqueResource(url=database_url, ticking="sensor", queues=["orders"])
     with resource.client() as client:
         client.configure_queue("orders", ticker_max_lag="0")
@@ -257,23 +194,8 @@ def test_the_ticker_sensor_ticks_and_maintains_where_the_policy_says_so(database
         client.send("orders", "a")
         assert client.next_batch("orders", "revenue") is None
 
-        skipped = build_pgque_ticker_sensor()(dg.build_sensor_context(), pgque=resource)
-
-        assert "queues ticked: 1" in str(skipped.skip_message)
+        assert "ticking is external" in evaluate(PgqueResource(url=database_url))
+        assert "queues ticked: 1" in evaluate(resource)
         assert client.next_batch("orders", "revenue") is not None
-
-
-def test_the_ticker_sensor_leaves_ticking_to_others_by_default(database_url: str) -> None:
-    resource = PgqueResource(url=database_url, queues=["orders"])
-
-    skipped = build_pgque_ticker_sensor()(dg.build_sensor_context(), pgque=resource)
-
-    assert "ticking is external" in str(skipped.skip_message)
-
-
-def test_the_ticker_sensor_goes_on_when_the_database_is_away() -> None:
-    resource = PgqueResource(url="postgresql://nobody@127.0.0.1:1/none", ticking="sensor")
-
-    skipped = build_pgque_ticker_sensor()(dg.build_sensor_context(), pgque=resource)
-
-    assert "Check that the server runs" in str(skipped.skip_message)
+    away = PgqueResource(url="postgresql://nobody@127.0.0.1:1/none", ticking="sensor")
+    assert "Check that the server runs" in evaluate(away)

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import dagster as dg
 import pytest
 
-from pgque_dagster import PgqueResource, build_pgque_ticker_sensor
+from pgque_dagster import PgqueResource
 from pgque_dagster.client import Client, PermissionDenied
 from tests.support.logins import as_login
 from tests.support.queues import connect, rows
@@ -36,13 +35,6 @@ def test_a_reader_starts_with_what_exists_and_sees_its_health(database_url: str)
 
     assert found == ["orders"]
     assert resource.health()
-
-
-def test_a_writer_starts_with_queues_that_exist(database_url: str) -> None:
-    declared(database_url).database_url()
-
-    with declared(as_login(database_url, "pgque_writer"), consumers={}).client() as client:
-        assert client.send("orders", "a") == 1
 
 
 def test_what_is_already_as_declared_is_not_written_again(database_url: str) -> None:
@@ -114,29 +106,6 @@ def test_options_that_differ_are_named_to_who_may_not_set_them(database_url: str
     )
 
 
-def test_a_reader_registers_the_consumer_that_is_missing(database_url: str) -> None:
-    with Client(database_url) as client:
-        client.create_queue("orders")
-
-        declared(as_login(database_url, "pgque_reader"), queue_options={}).database_url()
-
-        assert [consumer.name for consumer in client.consumers()] == ["revenue"]
-
-
-def test_a_role_that_may_not_consume_is_told_to_which_consumers_belong(database_url: str) -> None:
-    declared(database_url).database_url()
-
-    with pytest.raises(PermissionDenied, match='grant pgque_reader to "login_writer"'):
-        declared(as_login(database_url, "pgque_writer")).database_url()
-
-
-def test_a_login_without_any_role_is_told_which_to_have(database_url: str) -> None:
-    declared(database_url).database_url()
-
-    with pytest.raises(PermissionDenied, match='grant pgque_reader to "login"'):
-        declared(as_login(database_url)).database_url()
-
-
 def test_a_reader_starts_where_pg_cron_ticks_already(database_url: str) -> None:
     declared(database_url).database_url()
     with connect(database_url) as db:
@@ -157,12 +126,3 @@ def test_a_reader_is_told_what_to_run_where_pg_cron_has_no_jobs(database_url: st
         "Let a role that has pgque_admin run: select pgque.start(); "
         'or: grant pgque_admin to "login_reader";'
     )
-
-
-def test_the_ticker_sensor_of_a_reader_says_which_role_it_needs(database_url: str) -> None:
-    declared(database_url).database_url()
-    resource = declared(as_login(database_url, "pgque_reader"), ticking="sensor")
-
-    skipped = build_pgque_ticker_sensor()(dg.build_sensor_context(), pgque=resource)
-
-    assert 'grant pgque_admin to "login_reader"' in str(skipped.skip_message)

@@ -110,30 +110,6 @@ def test_a_reader_runs_the_project_in_yaml_from_sensor_to_ack_with_its_checks(
     }
 
 
-def test_a_writer_is_told_by_sensor_and_run_of_the_project_which_role_it_lacks(
-    project: DgProject,
-    client: Client,
-    instance: dg.DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    send_an_order(client)
-    monkeypatch.setenv("PGQUE_URL", as_login(client.url, "pgque_writer"))
-    definitions = project.load()
-
-    data = definitions.resolve_sensor_def("revenue_sensor").evaluate_tick(
-        sensor_context(definitions, instance)
-    )
-    job = definitions.resolve_implicit_global_asset_job_def()
-    run = job.execute_in_process(
-        instance=instance, asset_selection=[dg.AssetKey("revenue")], raise_on_error=False
-    )
-
-    missing = 'grant pgque_reader to "login_writer"'
-    assert missing in str(data.skip_message)
-    (failure,) = run.filter_events(lambda event: event.is_step_failure)
-    assert missing in str(failure.step_failure_data.error)
-
-
 def test_a_reader_runs_the_project_in_python_from_sensor_to_ack(
     python_project: dg.Definitions,
     client: Client,

@@ -8,12 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster import (
-    BatchConsumerComponent,
     PgqueResource,
     SparkBatch,
     build_pgque_sensor,
     pgque_asset,
-    pgque_multi_asset,
 )
 from pgque_dagster.client import Client, InvalidArgument
 from tests.dagster.support import StoringIOManager, materialize
@@ -81,73 +79,46 @@ def test_what_is_no_position_is_refused_when_the_asset_is_defined(start_at: obje
         started(start_at)
 
 
-def test_several_assets_share_the_start_of_their_consumer(
-    old_queue: Client, instance: dg.DagsterInstance
+def test_a_resource_registers_its_consumers_there(old_queue: Client) -> None:
+    resource = PgqueResource(
+        url=old_queue.url,
+        consumers={"orders": ["revenue", "audit"]},
+        start_at={"orders": {"revenue": "earliest"}},
+    )
+    with resource.client() as client:
+        found = {each.name: each.pending_events for each in client.consumers("orders")}
+
+    assert found == {"revenue": 1, "audit": 0}
+
+
+@pytest.mark.parametrize("start_at", [{}, {"orders": {"revenue": "latest"}}])
+def test_an_asset_that_a_resource_would_overrule_is_refused(
+    old_queue: Client, start_at: dict[str, dict[str, str]]
 ) -> None:
-    @pgque_multi_asset(
-        queue="orders", consumer="revenue", specs=[dg.AssetSpec("a")], start_at="earliest"
+    resource = PgqueResource(
+        url=old_queue.url, consumers={"orders": ["revenue"]}, start_at=start_at
     )
-    def both(batch: SparkBatch) -> None:
-        pass
+    sensor = build_pgque_sensor([started("earliest")])
 
-    evaluate(build_pgque_sensor([both]), old_queue.url, instance)
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
+        sensor(dg.build_sensor_context(resources={"pgque": resource}))
+    assert old_queue.consumers("orders") == []
 
-    assert claim(old_queue) is not None
 
-
-def test_a_component_takes_it_from_yaml(old_queue: Client, instance: dg.DagsterInstance) -> None:
-    component = BatchConsumerComponent.from_attributes_dict(
-        attributes={
-            "queue": "orders",
-            "consumer": "revenue",
-            "transform": f"{__name__}.payloads",
-            "start_at": "earliest",
-        }
+def test_a_resource_and_an_asset_may_say_the_same() -> None:
+    resource = PgqueResource(
+        consumers={"orders": ["revenue"]}, start_at={"orders": {"revenue": "earliest"}}
     )
-    (sensor,) = dg.build_defs_for_component(component).sensors or ()
+    resource.check_start("orders", "revenue", "earliest")
+    resource.check_start("orders", "revenue", None)
+    resource.check_start("orders", "another", "latest")
 
-    assert isinstance(sensor, dg.SensorDefinition)
-    assert "start_at earliest" in str(evaluate(sensor, old_queue.url, instance))
 
-
-class TestResource:
-    def test_it_registers_its_consumers_there(self, old_queue: Client) -> None:
-        resource = PgqueResource(
-            url=old_queue.url,
-            consumers={"orders": ["revenue", "audit"]},
-            start_at={"orders": {"revenue": "earliest"}},
-        )
-        with resource.client() as client:
-            found = {each.name: each.pending_events for each in client.consumers("orders")}
-
-        assert found == {"revenue": 1, "audit": 0}
-
-    def test_a_position_that_is_none_is_refused(self, old_queue: Client) -> None:
-        resource = PgqueResource(
-            url=old_queue.url,
-            consumers={"orders": ["revenue"]},
-            start_at={"orders": {"revenue": "soon"}},
-        )
-        with pytest.raises(InvalidArgument, match="soon"):
-            resource.database_url()
-
-    @pytest.mark.parametrize("start_at", [{}, {"orders": {"revenue": "latest"}}])
-    def test_an_asset_that_it_would_overrule_is_refused(
-        self, old_queue: Client, start_at: dict[str, dict[str, str]]
-    ) -> None:
-        resource = PgqueResource(
-            url=old_queue.url, consumers={"orders": ["revenue"]}, start_at=start_at
-        )
-        sensor = build_pgque_sensor([started("earliest")])
-
-        with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
-            sensor(dg.build_sensor_context(resources={"pgque": resource}))
-        assert old_queue.consumers("orders") == []
-
-    def test_an_asset_that_says_the_same_is_not_refused(self) -> None:
-        resource = PgqueResource(
-            consumers={"orders": ["revenue"]}, start_at={"orders": {"revenue": "earliest"}}
-        )
-        resource.check_start("orders", "revenue", "earliest")
-        resource.check_start("orders", "revenue", None)
-        resource.check_start("orders", "another", "latest")
+def test_a_position_that_is_none_is_refused(old_queue: Client) -> None:
+    resource = PgqueResource(
+        url=old_queue.url,
+        consumers={"orders": ["revenue"]},
+        start_at={"orders": {"revenue": "soon"}},
+    )
+    with pytest.raises(InvalidArgument, match="soon"):
+        resource.database_url()
