@@ -30,12 +30,12 @@ def test_a_backfill_stores_each_window_and_is_red_where_its_ticks_are_gone(live:
     status, runs = finished_backfill(live, HOURLY, [GONE, *RETAINED])
 
     assert status == "COMPLETED_FAILED"
-    (red,) = [run for run in runs if run.status == "FAILURE"]
-    assert red.tags["dagster/partition"] == GONE
-    told = step_failure(live.dagster, red.id)
+    red = [run for run in runs if run.status == "FAILURE"]  # with Dagster's own retries
+    assert {run.tags["dagster/partition"] for run in red} == {GONE}
+    told = step_failure(live.dagster, red[0].id)
     assert re.search(f"partition {GONE}: the window from .* is gone", told), told
     assert "set the queue's parameter retention" in told
-    assert sorted(run.tags["dagster/partition"] for run in runs) == [GONE, *RETAINED]
+    assert {run.tags["dagster/partition"] for run in runs} == {GONE, *RETAINED}
     assert partition_statuses(live.dagster, HOURLY) == [
         (GONE, GONE, "FAILED"),
         (RETAINED[0], RETAINED[-1], "MATERIALIZED"),
