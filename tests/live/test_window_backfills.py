@@ -52,10 +52,10 @@ def test_a_backfill_stores_each_window_and_is_red_where_its_ticks_are_gone(live:
 
 
 def send(live: Live) -> None:
-    """Sends the events of four hours. Those of two are consumed, and then removed by rotation."""
+    """Sends the events of three hours. Those of one are consumed, and then removed by rotation."""
     with Client(live.url) as client, connect(live.url) as db:
         make_queue(client, HOURS, "a consumer")
-        send_at_hours(client, [[payload("a")], [payload("b")]], HOURS)
+        send_at_hours(client, [[payload("a"), payload("b")]], HOURS)
         drain(db, HOURS, "a consumer")
         for _ in range(3):
             live.wait(lambda: rotate(db, HOURS) == 1, "a rotation")
