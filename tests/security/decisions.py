@@ -7,14 +7,15 @@ not, if it is internal).
 READER = """
 ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch claim_coop
 claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch dlq_export dlq_inspect
-dlq_summary enter_deployment error_rate event_retry finish_batch get_batch_events get_batch_info
+dlq_summary enter_deployment error_rate event_retry finish_batch finished_before get_batch_events
+get_batch_info
 get_consumer_info get_lease_info give_up_batch hold_batch in_flight latency_percentiles lineage
 list_scheduled move_to_deployment nack
 nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
 queue_health queue_stats receive receive_coop receive_partitioned register_consumer
 register_consumer_at register_subconsumer release_batch release_slot renew_batch repartition
-seek set_partition_policy stuck_consumers subscribe subscribe_slot subscribe_slots
-slot_of_key held_batch_events subscribe_subconsumer throughput
+seek set_aside_epoch set_events_aside set_partition_policy stuck_consumers subscribe subscribe_slot
+subscribe_slots slot_of_key held_batch_events subscribe_subconsumer throughput
 tick_fingerprint tick_range_read_plan touch_subconsumer unregister_consumer unticked_events
 unregister_subconsumer unsubscribe unsubscribe_slot unsubscribe_subconsumer window_ticks
 """
@@ -57,6 +58,7 @@ append_position append_slot apply_disable_insert
 batch_select
 attach_event_child attach_event_table create_event_parent event_bytes left_objects
 lock_queue_to_drop
+move_aside not_aside
 read_messages
 build_functions check_adopted check_batch_limits check_lease find_deployed
 check_lease_holder

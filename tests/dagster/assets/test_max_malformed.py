@@ -5,18 +5,22 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
     BatchConsumerComponent,
     PgqueResource,
     SparkBatch,
+    build_pgque_sensor,
     pgque_asset,
     pgque_replay_asset,
 )
+from pgque_dagster.cli.app import main
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.events import publish
+from tests.support.sensing import evaluate, the_request
 
 WRONG, RIGHT = "total int", "total double"
 
@@ -104,6 +108,58 @@ def test_whoever_asks_for_it_in_writing_has_all_events_set_aside(
     assert result.success
     assert stored == [[]]
     assert [count.count for count in client.dead_letter_counts("orders")] == [8]
+
+
+def test_a_batch_of_one_bad_event_is_released_by_dead_letters_add(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
+) -> None:
+    @pgque_asset(queue="orders", consumer="revenue")
+    def totals(batch: SparkBatch) -> list[float]:
+        return totals_of(batch.payload(RIGHT))
+
+    def run(**tags: str) -> tuple[dg.ExecuteInProcessResult, list[Any]]:
+        store = StoringIOManager()
+        resources = {
+            "pgque": PgqueResource(url=client.url),
+            "pyspark": SessionHolder(spark),
+            "io_manager": store,
+        }
+        job = dg.Definitions(assets=[totals], resources=resources)
+        result = job.resolve_implicit_global_asset_job_def().execute_in_process(
+            instance=instance, tags=tags, raise_on_error=False
+        )
+        return result, store.stored
+
+    sensor = build_pgque_sensor([totals], max_attempts=1)
+    (poison,) = publish(client, [{"total": "x"}])
+    failed, _ = run(**the_request(evaluate(sensor, client.url, instance)).tags)
+    assert not failed.success
+    assert "held after 1 attempt" in str(evaluate(sensor, client.url, instance))
+
+    added = CliRunner().invoke(
+        main, ["--url", client.url, "dead-letters", "add", "orders", "revenue", str(poison)]
+    )
+    assert added.exit_code == 0, added.output
+    released, stored = run(**the_request(evaluate(sensor, client.url, instance)).tags)
+
+    assert released.success
+    assert stored == [[]], "what an earlier attempt stored for the batch is replaced"
+    assert client.next_batch("orders", "revenue") is None
+    assert [letter.event_id for letter in client.dead_letters("orders")] == [poison]
+
+
+def test_a_run_by_hand_computes_a_batch_without_the_events_that_were_set_aside(
+    client: Client, consume: Callable[..., tuple[dg.ExecuteInProcessResult, list[Any]]]
+) -> None:
+    (poison,) = publish(client, [{"total": "x"}])
+    failed, _ = consume(RIGHT)
+    client.set_events_aside("orders", "revenue", [poison], reason="by hand")
+
+    result, stored = consume(RIGHT)
+
+    assert (failed.success, result.success) == (False, True)
+    assert stored == [[]]
+    assert client.next_batch("orders", "revenue") is None
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), True, "{{ 3 }}", "a tenth"])

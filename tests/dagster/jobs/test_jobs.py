@@ -1,4 +1,4 @@
-"""Jobs on queues: replay, purge and export of dead letters, pause and resume."""
+"""Jobs on queues: adding, replay, purge and export of dead letters, pause and resume."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgque_dagster import PgqueResource, build_pgque_jobs, dead_letters_key, queue_key
-from pgque_dagster.client import Client, InvalidArgument, QueueClosed, QueueNotFound
+from pgque_dagster.client import (
+    Client,
+    EventNotInBatch,
+    InvalidArgument,
+    QueueClosed,
+    QueueNotFound,
+)
 from pgque_dagster.client.dead_letters import export_dead_letters
 from pgque_dagster.jobs import queue_jobs
 from tests.support.events import claim, publish, tick
@@ -72,6 +78,31 @@ def test_the_jobs_load_and_each_field_of_their_config_is_explained() -> None:
             fields = op.config_schema.config_type.fields  # type: ignore[attr-defined]
             assert "queue" in fields
             assert all(field.description for field in fields.values()), job.name
+
+
+# ---- add ---------------------------------------------------------------------------------------
+
+
+def test_events_of_the_open_batch_become_dead_letters_and_leave_it(client: Client) -> None:
+    _, poison, _ = publish(client, ["a", "poison", "c"])
+    batch_id = client.next_batch("orders", "revenue")
+
+    result = run(client, "add_dead_letters", consumer="revenue", events=[poison], reason="no id")
+
+    counts = {"added": 1, "batch": batch_id, "left": 1}
+    assert seen(result, dead_letters_key("orders")).items() >= counts.items()
+    assert waiting(client) == ["a", "c"]
+    assert [letter.reason for letter in client.dead_letters("orders")] == ["no id"]
+
+
+def test_events_of_another_batch_fail_the_run_with_their_ids(client: Client) -> None:
+    (event,) = publish(client, ["a"])
+    client.next_batch("orders", "revenue")
+
+    with pytest.raises(EventNotInBatch, match=f"has no event {event + 7}"):
+        run(client, "add_dead_letters", consumer="revenue", events=[event, event + 7])
+
+    assert left(client) == []
 
 
 # ---- replay ------------------------------------------------------------------------------------

@@ -144,6 +144,29 @@ def test_a_held_batch_is_held_once_more_after_a_run_by_hand_that_failed(
     assert "materialize revenue by hand: use Materialize on its page" in held(client)[1]
 
 
+def test_a_held_batch_gets_its_attempts_again_when_an_event_of_it_is_set_aside(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    (poison,) = publish(client, ["a"])
+    sensor = build_pgque_sensor([revenue], max_attempts=1)
+
+    def fail() -> dg.RunRequest:
+        request = the_request(evaluate(sensor, client.url, instance))
+        record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
+        claim(client).release()
+        return request
+
+    fail()
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+
+    client.set_events_aside("orders", "revenue", [poison], reason="by hand")
+
+    assert held(client)[0] == "ok"
+    assert str(fail().run_key).endswith(":2")
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+
+
 def test_a_held_batch_is_recorded_once_and_not_at_each_evaluation(
     client: Client, instance: dg.DagsterInstance
 ) -> None:

@@ -245,3 +245,23 @@ def test_a_check_at_the_call_persists_the_fields_until_the_batch_is_closed(
     assert frame.count() == GOOD
     batch.close()
     assert not frame.storageLevel.useMemory
+
+
+def test_a_late_check_asks_what_the_consumer_finished_before(
+    client: Client, spark: SparkSession
+) -> None:
+    wrong: list[Payload] = [{"id": "x", "note": secrets.token_hex(20_000)}] * 3
+    publish(client, wrong)
+    first = claim(client)
+    batch = Late(spark, first, client.url, slices=3)
+    batch.payload(SCHEMA).collect()
+    with pytest.raises(MalformedPayload, match="finished no well-formed event before"):
+        first.ack()
+    first.release()
+    client.finish_batch(first.batch_id)
+
+    publish(client, wrong)
+    claimed = claim(client)
+    Late(spark, claimed, client.url, slices=3).payload(SCHEMA).collect()
+
+    assert set_aside(client, claimed) == 3
