@@ -98,7 +98,12 @@ GROUPS = (
     Group(
         "Dead letters",
         "Events that a consumer dead-lettered, or whose retries are used up, with the reason.",
-        ("api/dead_letter.sql", "api/dlq_replay.sql", "api/dlq_export.sql"),
+        (
+            "api/dead_letter.sql",
+            "engine/set_aside.sql",
+            "api/dlq_replay.sql",
+            "api/dlq_export.sql",
+        ),
     ),
     TRIGGER_GROUP,
     Group(

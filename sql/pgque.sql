@@ -811,6 +811,17 @@ create table if not exists pgque.held_batch (
     reason      text not null
 );
 
+-- Events of open batches that are dead letters before their batch is finished: every read of the
+-- batch leaves them out (engine/set_aside.sql). A row counts only while its batch is open, so an ack
+-- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
+-- epoch is the consumer's epoch since the last of them was set aside.
+create table if not exists pgque.set_aside (
+    sub_id    integer primary key references pgque.subscription_base on delete cascade,
+    batch_id  bigint not null,
+    epoch     bigint not null,
+    ev_ids    bigint[] not null
+);
+
 -- ===== schema/deployment.sql =====================================================================
 
 -- The deployment of Dagster to which a consumer belongs, from the first one that consumed for it.
@@ -5092,7 +5103,8 @@ $$;
 -- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
 -- it is new.
 -- locks: waits for concurrent moves of the consumer or of the dead subconsumer; those of
--- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
+-- register_subconsumer for a new one. writes: position_log, set_aside, nothing when there is no
+-- batch.
 create or replace function pgque.open_coop_batch(
     i_queue text, i_consumer text, i_subconsumer text,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -5153,6 +5165,7 @@ begin
                 message = format('subconsumer "%s" moved while it got a batch', v_name),
                 hint = 'Roll back and try again.';
         end if;
+        perform pgque.move_aside(v_from, v_sub);
         exit;
     end loop;
     return v_sub;
@@ -5699,6 +5712,114 @@ begin
 end;
 $$;
 
+-- ===== engine/set_aside.sql ======================================================================
+
+-- Makes events of an open batch dead letters at once and takes them out of the batch, which stays
+-- open: its next reads, and those of later attempts, no longer have them. For a person whom an event
+-- stops. Ends the lease of an earlier attempt, which can no longer ack, and is refused while a lease
+-- is live. A consumer that works without leases has to be stopped first. Events that were taken out
+-- before stay as they are. Returns how many were taken out.
+-- locks: waits for a concurrent move of the same consumer.
+-- writes: position_log, dead_letter, set_aside, partition_held.
+create or replace function pgque.set_events_aside(
+    i_batch_id bigint, i_event_ids bigint[], i_reason text)
+returns integer
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub     pgque.subscription;
+    v_before  bigint[];
+    v_ids     bigint[];
+    v_others  text;
+    v_events  integer;
+begin
+    perform pgque.check_reasons(i_event_ids, array[i_reason]);
+    loop
+        v_sub := pgque.find_batch(i_batch_id);
+        perform pgque.refuse_pages(v_sub);
+        perform pgque.check_may_settle(v_sub, null, null);
+        v_sub.lease_owner := null;
+        v_sub.lease_until := null;
+        v_sub.lease_epoch := v_sub.lease_epoch + 1;
+        exit when pgque.append_position(v_sub);
+    end loop;
+
+    v_before := array(select unnest(a.ev_ids)
+                      from pgque.set_aside a
+                      where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
+    v_ids := array(select distinct i.id from unnest(i_event_ids) i (id)
+                   where i.id <> all (v_before));
+    select string_agg(i.id::text, ', ' order by i.id) into v_others
+    from unnest(v_ids) i (id)
+    where i.id not in (select e.ev_id from pgque.pick_events(i_batch_id, v_ids) e);
+    if v_others is not null then
+        raise exception using
+            errcode = 'PQ009',
+            message = format('batch %s has no event %s', i_batch_id, v_others),
+            hint = 'No event was set aside. Pass ids of events that this batch delivers (msg_id, ev_id).';
+    end if;
+    v_events := pgque.settle_events(i_batch_id, v_ids, null, 0, array[i_reason], null);
+    insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
+    values (v_sub.sub_id, i_batch_id, v_sub.lease_epoch, v_before || v_ids)
+    on conflict (sub_id) do update
+    set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
+    if v_sub.held_at is not null then
+        delete from pgque.partition_held h where h.sub_id = v_sub.sub_id and h.ev_id = any (v_ids);
+    end if;
+    return v_events;
+end;
+$$;
+
+-- Returns the epoch of an open batch since events of it were set aside the last time; null if none
+-- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
+-- other events: an earlier attempt may have stored something, which the next one replaces.
+-- locks: none. writes: nothing.
+create or replace function pgque.set_aside_epoch(i_batch_id bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
+begin
+    return (select a.epoch
+            from pgque.set_aside a
+            where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
+end;
+$$;
+
+-- Keeps what was taken out of a batch out of it when another subconsumer takes the batch over.
+-- locks: none beyond those of the caller, who moved both. writes: set_aside.
+create or replace function pgque.move_aside(i_from pgque.subscription, i_to pgque.subscription)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
+    select i_to.sub_id, i_to.sub_batch, i_to.lease_epoch, a.ev_ids
+    from pgque.set_aside a
+    where a.sub_id = i_from.sub_id and a.batch_id = i_from.sub_batch
+    on conflict (sub_id) do update
+    set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
+end;
+$$;
+
+-- Returns the condition that leaves these events out of a read of the batch, or an empty text.
+-- locks: none. writes: nothing.
+create or replace function pgque.not_aside(i_sub_id integer, i_batch_id bigint)
+returns text
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
+                     from pgque.set_aside a
+                     where a.sub_id = i_sub_id and a.batch_id = i_batch_id), '');
+end;
+$$;
+
 -- ===== engine/deployment.sql =====================================================================
 
 -- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
@@ -5948,9 +6069,10 @@ end;
 $$;
 
 -- What it takes to read an open batch: the conditions of its two snapshots, each without expired
--- events, its owner condition (for a slot, with that of its keys), and the event tables that hold its transactions. The tables are
--- looked up, not derived from the rotation: an event is read wherever a producer with an old
--- snapshot or an old table name has put it.
+-- events, its owner condition (with that of a slot's keys, and without events that were set aside),
+-- and the event tables that hold its transactions. The tables are looked up, not derived from the
+-- rotation: an event is read wherever a producer with an old snapshot or an old table name has put
+-- it.
 -- locks: none. writes: nothing.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
@@ -5979,13 +6101,15 @@ begin
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
+    is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
     execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
     into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
--- they are the same on every connection and at every time until the batch is finished.
+-- they are the same on every connection and at every time until the batch is finished, except for
+-- those that set_events_aside takes out.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
@@ -6053,7 +6177,8 @@ end;
 $$;
 
 -- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
--- read from both halves of the logs. Nulls for any other batch, and for that of a slot.
+-- read from both halves of the logs. Nulls for any other batch, for that of a slot, and for one from
+-- which events were set aside.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_small_batch(
     i_batch_id bigint,
@@ -6091,6 +6216,8 @@ begin
         limit 1) cur
     where cur.tick_event_seq - prev.tick_event_seq < 1000
       and s.sub_role <> 'slot'
+      and not exists (select from pgque.set_aside a
+                      where a.sub_id = p.sub_id and a.batch_id = i_batch_id)
       and not exists (select from pgque.position_log newer
                       where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
       and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
@@ -6145,6 +6272,8 @@ begin
         where p.next_half = 0
           and cur.tick_event_seq - prev.tick_event_seq < 1000
           and s.sub_role <> 'slot'
+          and not exists (select from pgque.set_aside a
+                          where a.sub_id = p.sub_id and a.batch_id = x_batch_id)
           and not exists (select from pgque.position_log_0 newer
                           where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
@@ -7991,7 +8120,8 @@ begin
     return query
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'tick_state,delayed_events,idem,staging,partition_held,held_batch}'::text[]) t;
+                      'tick_state,delayed_events,idem,staging,partition_held,held_batch,'
+                      'set_aside}'::text[]) t;
 end;
 $$;
 
@@ -10491,8 +10621,8 @@ begin
     if i_slot.page_from is not null then
         v_next := (pgque.find_tick(i_slot.queue_id, i_slot.sub_next_tick)).tick_snapshot;
         v_c := pgque.snapshot_conditions(v_last, v_next);
-        v_where := format('(%s or %s) and ev_id > %s', v_c.in_range, coalesce(v_c.in_list, 'false'),
-                          i_slot.page_from);
+        v_where := format('(%s or %s) and ev_id > %s%s', v_c.in_range, coalesce(v_c.in_list, 'false'),
+                          i_slot.page_from, pgque.not_aside(i_slot.sub_id, i_slot.sub_batch));
     end if;
     v_c := pgque.snapshot_conditions(v_next, v_until);
     return format(
@@ -10609,6 +10739,55 @@ begin
     perform pgque.dead_letter_batch(i_batch_id, v_ids, i_reason, i_owner, i_epoch);
     perform pgque.ack_batch(i_batch_id, i_owner, i_epoch);
     return cardinality(v_ids);
+end;
+$$;
+
+-- Says how a consumer fared before an open batch: how many events it finished, at most i_events, and
+-- how many of its newest i_events event ids are dead letters or wait for a retry. Ids of producers
+-- that rolled back, and of events for other consumers, count as finished. All slots of a partitioned
+-- consumer count together: an event is finished when each slot has passed it.
+-- locks: none. writes: nothing.
+create or replace function pgque.finished_before(
+    i_batch_id bigint, i_events integer, out finished integer, out failed integer)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_sub        pgque.subscription := pgque.find_batch(i_batch_id);
+    v_subs       integer[];
+    v_consumers  integer[];
+    v_last       bigint;
+begin
+    if i_events is null or i_events < 1 then
+        perform pgque.refuse_value('there is no history of %s events', i_events::text,
+                                   'Ask for 1 or more.');
+    end if;
+    perform pgque.check_logs_visible();
+    select array_agg(p.sub_id), array_agg(b.sub_consumer), max(p.tick_event_seq),
+           least(i_events, min(
+               p.tick_event_seq
+               + (select coalesce(sum(c.acked), 0) from pgque.counter_log c
+                  where c.sub_id = p.sub_id)
+               - (select coalesce(sum(o.batch_events), 0) from pgque.consumer_progress o
+                  where o.sub_main = p.sub_id)))
+    into v_subs, v_consumers, v_last, finished
+    from pgque.subscription_base b
+    join pgque.consumer_progress p on p.sub_id = b.sub_id
+    where b.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id)
+       or b.sub_id in (select other.sub_id
+                       from pgque.partition_slot_base own
+                       join pgque.partition_slot_base other
+                         on other.queue_id = own.queue_id and other.co_name = own.co_name
+                       where own.sub_id = v_sub.sub_id);
+    failed := (select count(*) from pgque.dead_letter d
+               where d.dl_queue_id = v_sub.sub_queue
+                 and d.dl_consumer_id = any (v_consumers)
+                 and d.ev_id > v_last - i_events and d.ev_id <= v_last)
+            + (select count(*) from pgque.retry_queue r
+               where r.ev_owner = any (v_subs)
+                 and r.ev_id > v_last - i_events and r.ev_id <= v_last);
 end;
 $$;
 
@@ -12745,6 +12924,9 @@ grant execute on function
     pgque.enter_deployment(text, text, text),
     pgque.move_to_deployment(text, text, text),
     pgque.give_up_batch(bigint, text, text, bigint),
+    pgque.set_events_aside(bigint, bigint[], text),
+    pgque.set_aside_epoch(bigint),
+    pgque.finished_before(bigint, integer),
     pgque.receive(text, text, integer),
     pgque.receive_coop(text, text, text, integer, interval),
     pgque.subscribe_slot(text, text, integer, integer),

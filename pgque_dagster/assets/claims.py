@@ -10,7 +10,7 @@ from uuid import uuid4
 import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, ConsumerNotFound, Limits
-from ..client.calls.states import ConsumerState, consumer_states, has_events
+from ..client.calls.states import ConsumerState, consumer_states, needs_run
 from ..client.cooperative import claim_shared
 from ..client.partitions import claim_slot
 from ..consumers import names_of
@@ -128,7 +128,7 @@ class _Claims:
     def next(self) -> Batch | None:
         """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
         while batch := self._next():
-            if self.client.run(has_events(batch.batch_id)):
+            if self.client.run(needs_run(batch.batch_id)):
                 return batch
             batch.ack()
         return None

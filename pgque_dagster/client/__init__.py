@@ -62,6 +62,7 @@ from .models import (
     Received,
     ScheduledEvent,
     Sent,
+    SetAside,
     Sought,
     Status,
 )
@@ -155,6 +156,7 @@ __all__ = [
     "SchemaMissing",
     "Sent",
     "SerialQueue",
+    "SetAside",
     "SkipsEvents",
     "Slot",
     "Sought",

@@ -17,7 +17,7 @@ from .calls.call import Call, Hook, Steps
 from .calls.failures import Failures, Reason
 from .errors import InvalidArgument
 from .lease import LeaseKeeper
-from .models import BatchInfo, Lease, Message, ReadPlan
+from .models import BatchInfo, History, Lease, Message, ReadPlan
 from .operation import AsyncFace, Face, operation
 from .session import Session
 
@@ -81,6 +81,13 @@ class _Claimed:
     def plan_call(self, max_slices: int) -> Call[ReadPlan]:
         """Returns the call that splits the batch into slices. For readers, not for users."""
         return calls.plans.read_plan(self.batch_id, max_slices)
+
+    def history_call(self, max_events: int) -> Call[History] | None:
+        """Returns the call for how the consumer fared before the batch; None without a consumer.
+
+        For readers, not for users.
+        """
+        return calls.batches.finished_before(self.batch_id, max_events)
 
     def nack(
         self,

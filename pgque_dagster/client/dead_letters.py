@@ -1,13 +1,15 @@
-"""The part of the client that lists, replays, purges and exports dead letters."""
+"""The part of the client that adds, lists, replays, purges and exports dead letters."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from . import calls
 from .calls.call import Call, Steps
-from .models import DeadLetter, DeadLetterCount
+from .calls.states import ConsumerState, consumer_states, has_events
+from .errors import BatchNotOpen
+from .models import DeadLetter, DeadLetterCount, Limits, SetAside
 from .operation import operation
 
 if TYPE_CHECKING:
@@ -30,6 +32,38 @@ class DeadLetters:
         yield calls.queues.check_queue(queue)
         found: list[DeadLetter] = yield calls.dead_letters.dead_letters(queue, limit)
         return found
+
+    @operation
+    def set_events_aside(
+        self, queue: str, consumer: str, event_ids: Sequence[int], *, reason: str
+    ) -> Steps[SetAside]:
+        """Makes events of a consumer's open batch dead letters and takes them out of the batch.
+
+        The batch stays open, and its next reads no longer have these events. The holder of an
+        expired lease can no longer ack it.
+
+        Args:
+            queue: the queue's name.
+            consumer: the consumer's name. If several of its subconsumers or slots have a batch
+                open, the name of one of them: `revenue.1`, `revenue#3/8`.
+            event_ids: ids of the events; those that were set aside before stay so.
+            reason: stored with the dead letters.
+
+        Raises:
+            BatchNotOpen: if the consumer has no batch open, or several.
+            BatchLeased: if somebody works on the batch; the error names the holder.
+            EventNotInBatch: if an id is not of this batch; then no event is set aside.
+        """
+        states: list[ConsumerState] = yield consumer_states([(queue, consumer)], Limits())
+        if states[0].role is None:
+            yield calls.consumers.check_consumer(queue, consumer)
+        batches = {state.name: state.batch_id for state in states if state.batch_id is not None}
+        if len(batches) != 1:
+            raise _not_one_batch(queue, consumer, batches)
+        (batch_id,) = batches.values()
+        count: int = yield calls.batches.set_events_aside(batch_id, event_ids, reason)
+        has_others: bool = yield has_events(batch_id)
+        return SetAside(batch_id, count, is_empty=not has_others)
 
     @operation
     def replay_dead_letter(self, dead_letter_id: int) -> Call[int]:
@@ -78,6 +112,19 @@ class DeadLetters:
         yield calls.queues.check_queue(queue)
         purged: int = yield calls.dead_letters.purge_dead_letters(queue, older_than)
         return purged
+
+
+def _not_one_batch(queue: str, consumer: str, batches: dict[str, int]) -> BatchNotOpen:
+    if not batches:
+        return BatchNotOpen(
+            f"consumer {consumer} on queue {queue} has no open batch",
+            "An event can be set aside while it is in an open batch.",
+        )
+    named = ", ".join(f"{batch_id} ({name})" for name, batch_id in batches.items())
+    return BatchNotOpen(
+        f"consumer {consumer} on queue {queue} has several open batches: {named}",
+        "Name the one of these that has the events, in place of the consumer.",
+    )
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,35 @@ class BatchInfo:
 
 
 @dataclass(frozen=True)
+class SetAside:
+    """What `set_events_aside` did.
+
+    Attributes:
+        batch_id: the batch.
+        dead_lettered: how many of its events became dead letters.
+        is_empty: whether the batch has no other events.
+    """
+
+    batch_id: int
+    dead_lettered: int
+    is_empty: bool
+
+
+@dataclass(frozen=True)
+class History:
+    """How a consumer fared before an open batch.
+
+    Attributes:
+        finished: how many events it finished, up to the number that was asked for.
+        failed: how many of its newest events, up to that number, are dead letters or wait for a
+            retry.
+    """
+
+    finished: int
+    failed: int
+
+
+@dataclass(frozen=True)
 class Slice:
     """A part of a batch that can be read on its own.
 

@@ -86,6 +86,9 @@ class Window(Batch):
             self.queue, self._ticks.prev_tick_id, self._ticks.tick_id, max_slices
         )
 
+    def history_call(self, max_events: int) -> None:
+        """Returns None: a window has no consumer, and its events may have been read before."""
+
     def events(self) -> list[Message]:
         """Refuses: a window can be large, and is read by Spark.
 

@@ -1,4 +1,4 @@
-"""The jobs and their ops: replay, purge and export dead letters; pause and resume a queue."""
+"""The jobs and their ops: add, replay, purge and export dead letters; pause and resume a queue."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,12 +25,13 @@ def build_pgque_jobs() -> list[dg.JobDefinition]:
     """Builds the jobs for operating queues. The config of each run names the queue.
 
     Returns:
-        `pgque_replay_dead_letters`, `pgque_purge_dead_letters`, `pgque_export_dead_letters`,
-        `pgque_pause_queue` and `pgque_resume_queue`. Add them to the Definitions once. They need
-        the resource `pgque`. Each run records its result as an observation of the asset of the
-        queue or its dead letters.
+        `pgque_add_dead_letters`, `pgque_replay_dead_letters`, `pgque_purge_dead_letters`,
+        `pgque_export_dead_letters`, `pgque_pause_queue` and `pgque_resume_queue`. Add them to the
+        Definitions once. They need the resource `pgque`. Each run records its result as an
+        observation of the asset of the queue or its dead letters.
     """
     ops = (
+        add_dead_letters,
         replay_dead_letters,
         purge_dead_letters,
         export_dead_letters_to_file,
@@ -54,6 +55,21 @@ class QueueConfig(dg.Config):
     """The queue to work on."""
 
     queue: str = Field(description="The queue's name.")
+
+
+class AddConfig(QueueConfig):
+    """Which events to set aside."""
+
+    consumer: str = Field(
+        description="The consumer whose open batch has the events; if several subconsumers or "
+        "slots have a batch open, the name of one, such as revenue.1 or revenue#3/8."
+    )
+    events: list[int] = Field(
+        description="The ids of the events, as the error of the failed run names them."
+    )
+    reason: str = Field(
+        default="set aside by hand", description="What is stored with the dead letters."
+    )
 
 
 class ReplayConfig(QueueConfig):
@@ -95,6 +111,21 @@ class ExportConfig(QueueConfig):
         default=FileFormat.JSON_LINES, description="JSON_LINES or PARQUET."
     )
     overwrite: bool = Field(default=False, description="Whether to replace a file that exists.")
+
+
+@dg.op
+def add_dead_letters(
+    context: dg.OpExecutionContext, config: AddConfig, pgque: PgqueResource
+) -> None:
+    """Makes events of a consumer's open batch dead letters, so that it goes on without them."""
+    with log_error_line(context.log), pgque.client() as client:
+        done = client.set_events_aside(
+            config.queue, config.consumer, config.events, reason=config.reason
+        )
+        left = _count(client, config.queue)
+        page = _page(context, client, dead_letters_key(config.queue), config.queue)
+    counts = {"added": done.dead_lettered, "batch": done.batch_id, "left": left}
+    _report(context, dead_letters_key(config.queue), counts, page)
 
 
 @dg.op

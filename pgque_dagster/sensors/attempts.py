@@ -76,7 +76,11 @@ class Exhausted:
 
 
 def next_attempt(
-    state: ConsumerState, runs: Sequence[dg.RunRecord], policy: AttemptPolicy
+    state: ConsumerState,
+    runs: Sequence[dg.RunRecord],
+    policy: AttemptPolicy,
+    *,
+    since: int = 0,
 ) -> Attempt | Wait | Exhausted:
     """Decides whether an open batch gets a run now.
 
@@ -84,6 +88,8 @@ def next_attempt(
         state: the state of the consumer that has the batch open.
         runs: all runs that Dagster recorded for the batch.
         policy: how many attempts, and the wait between them.
+        since: the epoch from which attempts count. Earlier ones failed by events that the batch no
+            longer has.
     """
     batch = name_batch(state)
     unfinished = [each for each in runs if each.dagster_run.status in UNFINISHED]
@@ -97,18 +103,19 @@ def next_attempt(
         return Attempt(1)
 
     newest = max(runs, key=lambda record: (_attempt(record), record.create_timestamp))
-    attempts = _count_claims(runs, state)
+    counted = [each for each in runs if (_epoch(each) or 0) >= since]
+    attempts = _count_claims(counted, state)
     if attempts >= policy.max_attempts:
         lost = unfinished[0].dagster_run.run_id if unfinished else None
         return Exhausted(attempts, newest.dagster_run.run_id, lost)
-    if newest not in unfinished:
-        again_at = _last_active(newest, state) + policy.wait_after(len(runs))
+    if counted and newest not in unfinished:
+        again_at = _last_active(newest, state) + policy.wait_after(len(counted))
         if state.read_at < again_at:
             return Wait(
                 f"{batch}: run {newest.dagster_run.run_id[:8]} "
                 f"{_ended(newest.dagster_run.status)}, attempt {attempts + 1} of "
                 f"{policy.max_attempts} at {_clock(again_at)}"
-                f"{_unclaimed(len(runs) - attempts)}"
+                f"{_unclaimed(len(counted) - attempts)}"
             )
     return Attempt(1 + _attempt(newest))
 
@@ -150,13 +157,17 @@ def _attempt(record: dg.RunRecord) -> int:
     return _number(record.dagster_run.tags.get(ATTEMPT)) or 0
 
 
+def _epoch(record: dg.RunRecord) -> int | None:
+    return _number(record.dagster_run.tags.get(EPOCH))
+
+
 def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
     """Returns how many of the runs claimed the batch. A run without an epoch counts as a claim.
 
     Runs requested at the same epoch count once, because the earlier one had not claimed the batch
     when the later one was requested.
     """
-    epochs = [_number(record.dagster_run.tags.get(EPOCH)) for record in runs]
+    epochs = [_epoch(record) for record in runs]
     assert state.epoch is not None
     claimed_at = {each for each in epochs if each is not None and each < state.epoch}
     return epochs.count(None) + len(claimed_at)

@@ -23,7 +23,14 @@ from ..client import (
     PgqueError,
     calls,
 )
-from ..client.calls.states import ConsumerState, consumer_states, give_up, has_events, hold
+from ..client.calls.states import (
+    ConsumerState,
+    consumer_states,
+    give_up,
+    hold,
+    needs_run,
+    set_aside_epoch,
+)
 from ..client.cooperative import claim_shared
 from ..client.partitions import claim_slot
 from ..consumers import Consumer
@@ -260,12 +267,16 @@ def _decide(
     state = each.state
     assert state.batch_id is not None
     decision = wait_for_slot(state, slot_runs) or next_attempt(state, runs, policy.retry)
+    if isinstance(decision, Exhausted) and state.held_reason is None:
+        since = client.run(set_aside_epoch(state.batch_id))
+        if since is not None:
+            decision = next_attempt(state, runs, policy.retry, since=since)
     if isinstance(decision, Wait):
         return decision.reason
     if isinstance(decision, Exhausted):
         return _exhausted(client, each, decision, policy.on_exhausted)
     # A batch that already had a run has events.
-    if not runs and not client.run(has_events(state.batch_id)):
+    if not runs and not client.run(needs_run(state.batch_id)):
         _finish(client, state, state.batch_id)
         return f"{each.consumer}: no batch yet, its ticks had no event"
     return _request(each, decision, lineage)

@@ -163,9 +163,11 @@ class SparkBatch:
                 fields that could be read.
             retry_after: how long to wait before the next delivery, for `retry`.
             max_malformed: the share of the batch's events that `dead_letter` and `retry` may set
-                aside. If more are malformed, and at least 5, or if all are, the call raises. All
-                calls on a batch count together, and each event counts once. 1.0 allows all, and
-                such a call does not count for others. `fail` and `keep` ignore it.
+                aside. If more are malformed, and at least 5, the call raises. If all are and they
+                are fewer, it raises if the consumer finished no well-formed event before, or if
+                with its last 45 events they are too many. All calls on a batch count together, and
+                each event counts once. 1.0 allows all, and such a call does not count for others.
+                `fail` and `keep` ignore it.
 
         Returns:
             A DataFrame of the `keep` columns and the schema's fields.

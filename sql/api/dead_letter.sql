@@ -102,6 +102,55 @@ begin
 end;
 $$;
 
+-- Says how a consumer fared before an open batch: how many events it finished, at most i_events, and
+-- how many of its newest i_events event ids are dead letters or wait for a retry. Ids of producers
+-- that rolled back, and of events for other consumers, count as finished. All slots of a partitioned
+-- consumer count together: an event is finished when each slot has passed it.
+-- locks: none. writes: nothing.
+create or replace function pgque.finished_before(
+    i_batch_id bigint, i_events integer, out finished integer, out failed integer)
+returns record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    v_sub        pgque.subscription := pgque.find_batch(i_batch_id);
+    v_subs       integer[];
+    v_consumers  integer[];
+    v_last       bigint;
+begin
+    if i_events is null or i_events < 1 then
+        perform pgque.refuse_value('there is no history of %s events', i_events::text,
+                                   'Ask for 1 or more.');
+    end if;
+    perform pgque.check_logs_visible();
+    select array_agg(p.sub_id), array_agg(b.sub_consumer), max(p.tick_event_seq),
+           least(i_events, min(
+               p.tick_event_seq
+               + (select coalesce(sum(c.acked), 0) from pgque.counter_log c
+                  where c.sub_id = p.sub_id)
+               - (select coalesce(sum(o.batch_events), 0) from pgque.consumer_progress o
+                  where o.sub_main = p.sub_id)))
+    into v_subs, v_consumers, v_last, finished
+    from pgque.subscription_base b
+    join pgque.consumer_progress p on p.sub_id = b.sub_id
+    where b.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id)
+       or b.sub_id in (select other.sub_id
+                       from pgque.partition_slot_base own
+                       join pgque.partition_slot_base other
+                         on other.queue_id = own.queue_id and other.co_name = own.co_name
+                       where own.sub_id = v_sub.sub_id);
+    failed := (select count(*) from pgque.dead_letter d
+               where d.dl_queue_id = v_sub.sub_queue
+                 and d.dl_consumer_id = any (v_consumers)
+                 and d.ev_id > v_last - i_events and d.ev_id <= v_last)
+            + (select count(*) from pgque.retry_queue r
+               where r.ev_owner = any (v_subs)
+                 and r.ev_id > v_last - i_events and r.ev_id <= v_last);
+end;
+$$;
+
 -- Deletes a queue's dead letters that are older than an interval. Returns their number.
 -- Returns 0 if the queue does not exist.
 -- locks: the dead letters. writes: dead_letter.

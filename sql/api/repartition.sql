@@ -228,8 +228,8 @@ begin
     if i_slot.page_from is not null then
         v_next := (pgque.find_tick(i_slot.queue_id, i_slot.sub_next_tick)).tick_snapshot;
         v_c := pgque.snapshot_conditions(v_last, v_next);
-        v_where := format('(%s or %s) and ev_id > %s', v_c.in_range, coalesce(v_c.in_list, 'false'),
-                          i_slot.page_from);
+        v_where := format('(%s or %s) and ev_id > %s%s', v_c.in_range, coalesce(v_c.in_list, 'false'),
+                          i_slot.page_from, pgque.not_aside(i_slot.sub_id, i_slot.sub_batch));
     end if;
     v_c := pgque.snapshot_conditions(v_next, v_until);
     return format(

@@ -31,9 +31,10 @@ end;
 $$;
 
 -- What it takes to read an open batch: the conditions of its two snapshots, each without expired
--- events, its owner condition (for a slot, with that of its keys), and the event tables that hold its transactions. The tables are
--- looked up, not derived from the rotation: an event is read wherever a producer with an old
--- snapshot or an old table name has put it.
+-- events, its owner condition (with that of a slot's keys, and without events that were set aside),
+-- and the event tables that hold its transactions. The tables are looked up, not derived from the
+-- rotation: an event is read wherever a producer with an old snapshot or an old table name has put
+-- it.
 -- locks: none. writes: nothing.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
@@ -62,13 +63,15 @@ begin
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
+    is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
     execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
     into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
--- they are the same on every connection and at every time until the batch is finished.
+-- they are the same on every connection and at every time until the batch is finished, except for
+-- those that set_events_aside takes out.
 -- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
@@ -136,7 +139,8 @@ end;
 $$;
 
 -- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
--- read from both halves of the logs. Nulls for any other batch, and for that of a slot.
+-- read from both halves of the logs. Nulls for any other batch, for that of a slot, and for one from
+-- which events were set aside.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_small_batch(
     i_batch_id bigint,
@@ -174,6 +178,8 @@ begin
         limit 1) cur
     where cur.tick_event_seq - prev.tick_event_seq < 1000
       and s.sub_role <> 'slot'
+      and not exists (select from pgque.set_aside a
+                      where a.sub_id = p.sub_id and a.batch_id = i_batch_id)
       and not exists (select from pgque.position_log newer
                       where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
       and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
@@ -228,6 +234,8 @@ begin
         where p.next_half = 0
           and cur.tick_event_seq - prev.tick_event_seq < 1000
           and s.sub_role <> 'slot'
+          and not exists (select from pgque.set_aside a
+                          where a.sub_id = p.sub_id and a.batch_id = x_batch_id)
           and not exists (select from pgque.position_log_0 newer
                           where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);

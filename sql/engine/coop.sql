@@ -7,7 +7,8 @@
 -- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
 -- it is new.
 -- locks: waits for concurrent moves of the consumer or of the dead subconsumer; those of
--- register_subconsumer for a new one. writes: position_log, nothing when there is no batch.
+-- register_subconsumer for a new one. writes: position_log, set_aside, nothing when there is no
+-- batch.
 create or replace function pgque.open_coop_batch(
     i_queue text, i_consumer text, i_subconsumer text,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -68,6 +69,7 @@ begin
                 message = format('subconsumer "%s" moved while it got a batch', v_name),
                 hint = 'Roll back and try again.';
         end if;
+        perform pgque.move_aside(v_from, v_sub);
         exit;
     end loop;
     return v_sub;

@@ -8,3 +8,14 @@ create table if not exists pgque.held_batch (
     held_since  timestamptz not null default clock_timestamp(),
     reason      text not null
 );
+
+-- Events of open batches that are dead letters before their batch is finished: every read of the
+-- batch leaves them out (engine/set_aside.sql). A row counts only while its batch is open, so an ack
+-- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
+-- epoch is the consumer's epoch since the last of them was set aside.
+create table if not exists pgque.set_aside (
+    sub_id    integer primary key references pgque.subscription_base on delete cascade,
+    batch_id  bigint not null,
+    epoch     bigint not null,
+    ev_ids    bigint[] not null
+);

@@ -142,17 +142,6 @@ def test_a_queue_that_was_created_by_hand_is_not_taken_for_the_log(
 
 
 @each_addon
-def test_a_log_that_was_made_before_queues_noted_their_add_on_goes_on(
-    db: Connection, url: str, addon: str
-) -> None:
-    PgqueResource(url=url, **DECLARED[addon]).database_url()
-    db.execute("update pgque.queue set queue_addon = ''")
-    installer.install(url)
-    publish(db, addon, 0)
-    assert value(db, f"select {addon}.logged_as('orders')") == f"{addon}.orders"
-
-
-@each_addon
 def test_a_queue_created_by_hand_after_the_log_was_dropped_gets_nothing(
     db: Connection, url: str, addon: str
 ) -> None:

@@ -123,7 +123,9 @@ class Shop:
         except Exception as error:
             messages = [str(error)]
             cause: BaseException | None = error
-            while cause := cause.__cause__ or cause.__context__:
+            told = {id(cause)}  # Dagster may make an error the context of its own cause
+            while (cause := cause.__cause__ or cause.__context__) and id(cause) not in told:
+                told.add(id(cause))
                 messages.append(str(cause))
             return " ".join(messages)
 
@@ -263,6 +265,8 @@ class Shop:
     def _job(self, url: str, name: str) -> str:
         path = str(self._folder / f"{len(list(self._folder.iterdir()))}.jsonl")
         config = {"queue": "orders", **({"path": path} if "export" in name else {})}
+        if "add" in name:
+            config |= {"consumer": "revenue", "events": [1]}
         job = dg.Definitions(
             jobs=build_pgque_jobs(), resources={"pgque": self._resource(url)}
         ).resolve_job_def(name)
@@ -289,6 +293,7 @@ class Shop:
             "pgque tail": ["orders", "--from", "earliest", "--limit", "1"],
             "pgque drain": ["orders", "--timeout", "0s"],
             "pgque leases release": ["orders", "revenue", "--yes"],
+            "pgque dead-letters add": ["orders", "revenue", "1"],
             "pgque dead-letters show": ["orders", "1"],
             "pgque dead-letters export": ["orders"],
             "pgque configure": ["orders", "max_retries=3"],

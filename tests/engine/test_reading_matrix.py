@@ -132,6 +132,12 @@ def settles(call: str) -> Callable[[Case], None]:
     return check
 
 
+def sets_aside(case: Case) -> None:
+    if case.batch is not None and case.consumer != "parted":
+        found = case.undone("select pgque.set_events_aside(%s, %s, 'bad')", case.batch, case.ids)
+        assert found == [(len(case.payloads),)]
+
+
 def settles_each(call: str) -> Callable[[Case], None]:
     """Settles one event after the other; each time the result says that it was one."""
 
@@ -215,6 +221,7 @@ MATRIX: dict[str, Callable[[Case], None]] = {
     "nack": settles_each(f"{NACK}::pgque.message)"),
     "event_retry": settles_each("select pgque.event_retry(%(batch)s, %(id)s, 0)"),
     "batch_retry": retries_all,
+    "set_events_aside": sets_aside,
     "give_up_batch": gives_up_all,
     "seek": seeks,
     "dlq_inspect": shows_dead_letters("select ev_data from pgque.dlq_inspect('q')"),
@@ -233,6 +240,8 @@ MATRIX: dict[str, Callable[[Case], None]] = {
 WITHOUT_EVENTS = {
     *("ack", "ack_batch", "finish_batch", "claim_batch", "claim_coop"),
     *("release_batch", "renew_batch", "hold_batch", "get_batch_info"),
+    "set_aside_epoch",
+    "finished_before",  # counts event ids
     "event_dead",  # its caller has the event
     "held_batch_events",  # no batch here has held events: see test_partition_batches.py
 }

@@ -1,4 +1,4 @@
-"""Commands for dead letters: list, show, export, replay, purge."""
+"""Commands for dead letters: list, show, add, export, replay, purge."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -21,12 +21,13 @@ _ID = click.IntRange(1, 2**63 - 1)
     "dead-letters",
     epilog=examples(
         "pgque dead-letters list orders",
+        "pgque dead-letters add orders revenue 1204",
         "pgque dead-letters replay orders",
         "pgque dead-letters purge orders --older-than 30d",
     ),
 )
 def dead_letters() -> None:
-    """List, show, export, replay and purge events that consumers dead-lettered."""
+    """List, show, add, export, replay and purge events that consumers dead-lettered."""
 
 
 @dead_letters.command(
@@ -84,6 +85,39 @@ def show(database: Database, queue: str, dead_letter: int) -> None:
         return
     rows = [(name.replace("_", " "), value) for name, value in values.items() if value is not None]
     click.echo(table(("field", "value"), rows))
+
+
+@dead_letters.command(
+    epilog=examples(
+        "pgque dead-letters add orders revenue 1204",
+        "pgque dead-letters add orders revenue 1204 1207 --reason 'no customer'",
+    ),
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.argument("events", metavar="EVENT...", type=_ID, nargs=-1, required=True)
+@click.option(
+    "--reason", default="set aside by hand", show_default=True, help="Stored with the dead letters."
+)
+@pass_database
+def add(
+    database: Database, queue: str, consumer: str, events: tuple[int, ...], reason: str
+) -> None:
+    """Dead-letter events of the open batch of CONSUMER, for a batch that they hold up.
+
+    The batch stays open without these events: the next attempt at it does not read them. A replay
+    sends them again. It is refused while somebody works on the batch.
+    """
+    with database.client() as client:
+        done = client.set_events_aside(queue, consumer, events, reason=reason)
+    rest = "no other events" if done.is_empty else "other events"
+    show_result(
+        f"dead letters added: {done.dead_lettered}; batch {done.batch_id} is open, with {rest}: "
+        "have it consumed",
+        added=done.dead_lettered,
+        batch=done.batch_id,
+        empty=done.is_empty,
+    )
 
 
 @dead_letters.command(

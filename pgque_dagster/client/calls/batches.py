@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..errors import BatchNotOpen
 from ..intervals import check_interval
-from ..models import BatchInfo, Lease, LeaseInfo, Limits, Message
+from ..models import BatchInfo, History, Lease, LeaseInfo, Limits, Message
 from .call import Call, Row, first, nothing
 
 
@@ -111,6 +111,24 @@ def dead_letter_batch(
         "select pgque.dead_letter_batch(%s, %b::bigint[], %b::text[], %s, %s)",
         (lease.batch_id, list(msg_ids), list(reasons), lease.owner, lease.epoch),
         first,
+    )
+
+
+def set_events_aside(batch_id: int, event_ids: Sequence[int], reason: str | None) -> Call[int]:
+    """Dead-letters events of an open batch and takes them out of it; how many."""
+    return Call(
+        "select pgque.set_events_aside(%s, %s::bigint[], %s)",
+        (batch_id, list(event_ids), reason),
+        first,
+    )
+
+
+def finished_before(batch_id: int, max_events: int) -> Call[History]:
+    """How the consumer of an open batch fared with its newest events before the batch."""
+    return Call(
+        "select finished, failed from pgque.finished_before(%s, %s)",
+        (batch_id, max_events),
+        lambda rows: History(*rows[0]),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime
 
 from ..models import Lease, Limits
-from .call import Call
+from .call import Call, first
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,20 @@ def consumer_states(
 def has_events(batch_id: int) -> Call[bool]:
     """Whether an open batch has any event."""
     return Call("select pgque.batch_has_events(%s)", (batch_id,), lambda rows: bool(rows[0][0]))
+
+
+def needs_run(batch_id: int) -> Call[bool]:
+    """Whether an open batch has events, or had some that were set aside by hand."""
+    return Call(
+        "select pgque.batch_has_events(%s) or pgque.set_aside_epoch(%s) is not null",
+        (batch_id, batch_id),
+        lambda rows: bool(rows[0][0]),
+    )
+
+
+def set_aside_epoch(batch_id: int) -> Call[int | None]:
+    """The epoch of an open batch since events of it were set aside by hand; None if none were."""
+    return Call("select pgque.set_aside_epoch(%s)", (batch_id,), first)
 
 
 def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:

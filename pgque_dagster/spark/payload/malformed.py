@@ -1,7 +1,9 @@
 """Sets the malformed events of a batch aside, and fails if there are too many.
 
 One wrong column type makes every event malformed. Then the batch fails and nothing is set aside, so
-that a mistake in the schema loses no event.
+that a mistake in the schema loses no event. A few events that are alone in their batch say nothing
+about the schema by themselves, so there the events that the consumer finished before count as well:
+one bad event does not stop a consumer that works.
 """
 
 import logging
@@ -27,6 +29,8 @@ OnMalformed = Literal["dead_letter", "retry", "fail", "keep"]
 DEFAULT_MAX_MALFORMED = 0.1
 # Fewer malformed events than this never exceed the share: 1 of 3 says nothing about the schema.
 MIN_MALFORMED = 5
+# Of so many finished events and those of the batch, five malformed ones exceed the default share.
+_HISTORY = int(MIN_MALFORMED / DEFAULT_MAX_MALFORMED) - MIN_MALFORMED
 
 _SAMPLES = 3
 _SAMPLE_LENGTH = 200
@@ -95,7 +99,8 @@ class MalformedEvents:
                 may set aside. 1 allows all, and such a call does not count for other calls.
 
         Raises:
-            MalformedPayload: under `fail`, or if there are too many.
+            MalformedPayload: under `fail`, or if there are too many. If all events of the batch are
+                malformed and they are few, what the consumer finished before decides.
         """
         # The ids first: if there are too many, the reasons are not collected.
         ids = _ids(explained)
@@ -121,15 +126,49 @@ class MalformedEvents:
     ) -> None:
         counted = self._counted + array("q", ids)
         count: int = pc.count_distinct(pa.array(counted, pa.int64())).as_py()
-        is_beyond = count >= MIN_MALFORMED and count / self._events > max_malformed
-        if is_beyond or count == self._events:
+        if _are_too_many(count, self._events, max_malformed):
+            why: str | None = ""
+        elif count == self._events:
+            why = self._why_the_schema(count, max_malformed)
+        else:
+            why = None
+        if why is not None:
             raise MalformedPayload(
-                f"{self._how_many(count)}: {self._samples(explained, ids)}",
+                f"{self._how_many(count)}{why}: {self._samples(explained, ids)}",
                 "No event is acked or set aside. Correct the schema and materialize again, or raise"
-                f" max_malformed, which is {max_malformed:g} (1 allows all).",
+                f" max_malformed, which is {max_malformed:g} (1 allows all).{self._way_out()}",
             )
         # A refused call sets nothing aside, so it does not count for the next one.
         self._counted = counted
+
+    def _why_the_schema(self, count: int, max_malformed: float) -> str | None:
+        """Returns why a few events, all of the batch, are malformed because of the schema.
+
+        None if the consumer finished other events before, and few of its newest ones failed.
+        """
+        call = self._batch.history_call(_HISTORY)
+        if call is None:
+            return ""
+        history = self._batch.run(call)
+        if history.finished <= history.failed:
+            return ", and the consumer finished no well-formed event before"
+        if _are_too_many(history.failed + count, history.finished + count, max_malformed):
+            return (
+                f", and {history.failed} of the last {history.finished} events of the consumer are"
+                " dead letters or wait for a retry: the schema of the events probably changed"
+            )
+        return None
+
+    def _way_out(self) -> str:
+        """Returns how to set single events aside; nothing for a window, which has no consumer."""
+        batch = self._batch
+        if batch.history_call(1) is None:
+            return ""
+        name = batch.consumer if batch.slot is None else f"{batch.consumer}#{batch.slot}"
+        return (
+            " If the events are wrong and not the schema, set them aside:"
+            f" `pgque dead-letters add {batch.queue} {name} EVENT...`."
+        )
 
     def _how_many(self, count: int) -> str:
         batch = self._batch
@@ -156,6 +195,10 @@ class MalformedEvents:
             f"event {row.ev_id}: {_cut(_plain(row[REASON]))} ({_described(row[TEXT], row.found)})"
             for row in rows
         )
+
+
+def _are_too_many(count: int, events: int, max_malformed: float) -> bool:
+    return count >= MIN_MALFORMED and count / events > max_malformed
 
 
 def _ids(explained: DataFrame | pa.Table) -> Sequence[int]:

@@ -4,15 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame
 
-from pgque_dagster import ParquetBatchIOManager, SparkBatch
+from pgque_dagster import ParquetBatchIOManager, SparkBatch, build_pgque_sensor
+from pgque_dagster.cli import main
 from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import ParquetSink
 from pgque_dagster.spark import batch as batch_module
 from tests.dagster.orders import Orders, consuming, error_of, materialized, values
 from tests.dagster.support import StoringIOManager
+from tests.support.sensing import evaluate, the_request
 
 SCHEMA = "total double not null"
 
@@ -132,3 +136,29 @@ def test_nothing_is_stored_of_a_batch_that_fails_whoever_stores_it(
     assert ParquetSink(tmp_path / "totals").files() == []
     assert not (tmp_path / "own").exists()
     assert orders.is_free()
+
+
+def test_a_batch_of_one_bad_event_is_released_by_dead_letters_add(
+    orders: Orders, instance: dg.DagsterInstance
+) -> None:
+    @consuming()
+    def totals(batch: SparkBatch) -> list[float]:
+        return [row.total for row in batch.payload(SCHEMA).collect()]
+
+    def next_run() -> dg.RunRequest:
+        return the_request(evaluate(sensor, orders.client.url, instance))
+
+    sensor = build_pgque_sensor([totals], max_attempts=1)
+    store = StoringIOManager()
+    (poison,) = orders.publish(payloads(0, 1))
+    assert not orders.run(totals, manager=store, tags=next_run().tags, instance=instance).success
+    assert "held after 1 attempt" in str(evaluate(sensor, orders.client.url, instance))
+
+    command = ["dead-letters", "add", "orders", "revenue", str(poison)]
+    added = CliRunner().invoke(main, ["--url", orders.client.url, *command])
+    assert added.exit_code == 0, added.output
+
+    assert orders.run(totals, manager=store, tags=next_run().tags, instance=instance).success
+    assert store.stored == [[]], "what an earlier attempt stored for the batch is replaced"
+    assert orders.is_consumed()
+    assert [letter.event_id for letter in orders.client.dead_letters("orders")] == [poison]

@@ -10,11 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgque_dagster import PgqueResource, build_pgque_jobs, dead_letters_key, queue_key
-from pgque_dagster.client import Client, InvalidArgument, QueueClosed, QueueNotFound
+from pgque_dagster.client import (
+    Client,
+    EventNotInBatch,
+    InvalidArgument,
+    QueueClosed,
+    QueueNotFound,
+)
 from pgque_dagster.client.dead_letters import export_dead_letters
 from pgque_dagster.jobs import queue_jobs
 from tests.support.checks import give_up
-from tests.support.events import claim, tick
+from tests.support.events import claim, publish, tick
 
 JOBS = {job.name: job for job in build_pgque_jobs()}
 TOMORROW = (datetime.now(UTC) + timedelta(days=1)).isoformat()
@@ -231,3 +237,25 @@ def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Client) ->
     assert client.claim("orders", "revenue", owner="a test") is None
     assert run(client, "resume_queue")["paused"] is False
     assert waiting(client) == ["a"]
+
+
+def test_events_of_the_open_batch_become_dead_letters_and_leave_it(client: Client) -> None:
+    _, poison, _ = publish(client, ["a", "poison", "c"])
+    batch_id = client.next_batch("orders", "revenue")
+
+    seen = run(client, "add_dead_letters", consumer="revenue", events=[poison], reason="no id")
+
+    counts = {"added": 1, "batch": batch_id, "left": 1}
+    assert seen.items() >= counts.items()
+    assert waiting(client) == ["a", "c"]
+    assert [letter.reason for letter in client.dead_letters("orders")] == ["no id"]
+
+
+def test_events_of_another_batch_fail_the_run_with_their_ids(client: Client) -> None:
+    (event,) = publish(client, ["a"])
+    client.next_batch("orders", "revenue")
+
+    with pytest.raises(EventNotInBatch, match=f"has no event {event + 7}"):
+        run(client, "add_dead_letters", consumer="revenue", events=[event, event + 7])
+
+    assert left(client) == []

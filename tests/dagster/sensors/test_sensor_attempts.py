@@ -389,3 +389,27 @@ def test_runs_for_another_database_count_for_nothing(
             assert reborn.dead_letter_counts("orders") == []
     finally:
         administer(server, "drop database reborn with (force)")
+
+
+def test_a_held_batch_gets_its_attempts_again_when_an_event_of_it_is_set_aside(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    (poison,) = publish(client, ["a"])
+    sensor = build_pgque_sensor([revenue], max_attempts=1)
+
+    def fail() -> dg.RunRequest:
+        request = the_request(evaluate(sensor, client.url, instance))
+        record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
+        claim(client).release()
+        return request
+
+    fail()
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+
+    client.set_events_aside("orders", "revenue", [poison], reason="by hand")
+
+    (check,) = [each for each in client.health() if each.check == "held_batch:revenue"]
+    assert check.status == "ok"
+    assert str(fail().run_key).endswith(":2")
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)

@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pgque_dagster.client import Client, MalformedPayload
+from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark import batch as batch_module
 from pgque_dagster.spark.payload import slices as slices_module
-from tests.support.events import claim, tick
+from tests.support.events import claim, publish, tick
 from tests.support.jobs import jobs_of
 
 SCHEMA = "id int not null, note string"
@@ -220,3 +221,23 @@ def test_a_check_at_the_call_persists_the_fields_in_one_pass_until_the_batch_is_
     assert frame.count() == GOOD
     batch.close()
     assert not frame.storageLevel.useMemory
+
+
+def test_a_late_check_asks_what_the_consumer_finished_before(
+    client: Client, spark: SparkSession
+) -> None:
+    wrong: list[Payload] = [{"id": "x", "note": secrets.token_hex(20_000)}] * 3
+    publish(client, wrong)
+    first = claim(client)
+    batch = Late(spark, first, client.url, slices=3)
+    batch.payload(SCHEMA).collect()
+    with pytest.raises(MalformedPayload, match="finished no well-formed event before"):
+        first.ack()
+    first.release()
+    client.finish_batch(first.batch_id)
+
+    publish(client, wrong)
+    late = Late(spark, claim(client), client.url, slices=3)
+    late.payload(SCHEMA).collect()
+
+    assert set_aside(client, late) == 3

@@ -13,7 +13,7 @@ from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.payload.malformed import OnMalformed
 from tests.support.attempts import BatchOf
-from tests.support.events import claim, tick
+from tests.support.events import claim, publish, tick
 
 SCHEMA = "id int"
 POLICIES: list[OnMalformed] = ["dead_letter", "retry"]
@@ -21,6 +21,20 @@ POLICIES: list[OnMalformed] = ["dead_letter", "retry"]
 
 def payloads(good: int, wrong: int) -> list[Payload]:
     return [{"id": 1}] * good + [{"id": "x"}] * wrong
+
+
+class Claimed:
+    """A claimed batch, and what becomes of it."""
+
+    def __init__(
+        self, client: Client, url: str, spark: SparkSession, events: list[Payload]
+    ) -> None:
+        self.ids = publish(client, events)
+        self.batch = claim(client)
+        self.spark_batch = SparkBatch(spark, self.batch, url)
+
+    def is_untouched(self) -> bool:
+        return is_untouched(self.spark_batch)
 
 
 def is_untouched(batch: SparkBatch) -> bool:
@@ -207,3 +221,121 @@ def test_what_is_set_aside_is_logged_with_its_share(
 
     assert "1 of 3 events of batch" in caplog.text
     assert f"event {wrong.msg_id}: id is no int" in caplog.text
+
+
+# ---- a batch of malformed events alone: what the consumer finished before decides ----------------
+
+
+def work(client: Client, *, good: int = 0, failed: int = 0) -> None:
+    """The consumer finishes events before the batch of the test."""
+    for count, is_failed in ((good, False), (failed, True)):
+        ids = publish(client, payloads(count, 0))
+        batch = client.claim("orders", "revenue", owner="earlier")
+        if batch is not None:
+            batch.dead_letter(ids if is_failed else [], reason="by hand")
+            batch.ack()
+
+
+@pytest.mark.parametrize(
+    ("good", "failed", "wrong", "refused"),
+    [
+        (0, 0, 1, "and the consumer finished no well-formed event before"),
+        (0, 3, 1, "and the consumer finished no well-formed event before"),
+        (1, 0, 1, None),
+        (1, 0, 4, None),
+        (1, 3, 1, None),
+        (1, 4, 1, "and 4 of the last 5 events of the consumer are dead letters or wait"),
+        (60, 4, 1, "and 4 of the last 45 events of the consumer are dead letters or wait"),
+        (60, 2, 3, "and 2 of the last 45 events of the consumer are dead letters or wait"),
+        (60, 0, 5, "5 of 5 events of batch"),
+    ],
+)
+def test_a_few_malformed_events_alone_are_set_aside_if_the_consumer_worked_before(
+    client: Client,
+    database_url: str,
+    spark: SparkSession,
+    good: int,
+    failed: int,
+    wrong: int,
+    refused: str | None,
+) -> None:
+    work(client, good=good, failed=failed)
+    claimed = Claimed(client, database_url, spark, payloads(0, wrong))
+
+    if refused is None:
+        assert claimed.spark_batch.payload(SCHEMA).count() == 0
+        assert claimed.batch.ack().dead_lettered == wrong
+    else:
+        with pytest.raises(MalformedPayload, match=refused):
+            claimed.spark_batch.payload(SCHEMA)
+        assert claimed.is_untouched()
+
+
+def test_a_wrong_schema_on_a_quiet_queue_sets_four_events_aside_and_then_fails(
+    client: Client, database_url: str, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    work(client, good=60)
+
+    for _ in range(4):
+        claimed = Claimed(client, database_url, spark, payloads(0, 1))
+        claimed.spark_batch.payload(SCHEMA)
+        assert claimed.batch.ack().dead_lettered == 1
+        assert "1 of 1 events of batch" in caplog.text
+        caplog.clear()
+    claimed = Claimed(client, database_url, spark, payloads(0, 1))
+
+    with pytest.raises(MalformedPayload, match=r"4 of the last 45 .*the schema .* changed"):
+        claimed.spark_batch.payload(SCHEMA)
+    assert claimed.is_untouched()
+
+
+def test_events_that_wait_for_a_retry_count_as_failed(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    work(client, good=60)
+    for _ in range(4):
+        claimed = Claimed(client, database_url, spark, payloads(0, 1))
+        claimed.spark_batch.payload(SCHEMA, on_malformed="retry")
+        claimed.batch.ack()
+    claimed = Claimed(client, database_url, spark, payloads(0, 1))
+
+    with pytest.raises(MalformedPayload, match=r"4 of the last 45 .*wait for a retry"):
+        claimed.spark_batch.payload(SCHEMA, on_malformed="retry")
+
+
+def test_changes_of_a_consumer_that_worked_before_are_set_aside_too(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    work(client, good=1)
+    claimed = Claimed(client, database_url, spark, payloads(0, 1))
+
+    assert claimed.spark_batch.changes(SCHEMA, key=["id"]).count() == 0
+
+    assert claimed.batch.ack().dead_lettered == 1
+
+
+def test_the_error_says_how_to_set_single_events_aside(
+    client: Client, database_url: str, spark: SparkSession
+) -> None:
+    claimed = Claimed(client, database_url, spark, payloads(0, 1))
+
+    with pytest.raises(MalformedPayload, match=r"`pgque dead-letters add orders revenue EVENT"):
+        claimed.spark_batch.payload(SCHEMA)
+
+
+def test_an_event_set_aside_by_hand_is_not_read_again_and_is_delivered_by_a_replay(
+    client: Client, database_url: str, spark: SparkSession, way: str
+) -> None:
+    claimed = Claimed(client, database_url, spark, payloads(2, 1))
+    claimed.batch.release()
+    client.set_events_aside("orders", "revenue", claimed.ids[2:], reason="by hand")
+
+    again = SparkBatch(spark, claim(client), database_url)
+    assert again.event_count == 2
+    assert again.payload(SCHEMA, on_malformed="fail").count() == 2
+    assert again.events(["ev_id"]).count() == 2
+    (letter,) = client.dead_letters("orders")
+    client.replay_dead_letter(letter.id)
+    again.claim.ack()
+    tick(client)
+    assert [event.payload for event in claim(client).events()] == ['{"id":"x"}']
