@@ -376,7 +376,10 @@ SYNC_ONLY = {"url", "user", "database", "reset"}
 ASYNC_ONLY = {"find_url", "open"}
 OWN = {"transaction", "keep_alive", "close", "run"}
 # What only notes something for the ack, or returns a call.
-IO_FREE = {"nack", "dead_letter", "before_ack", "before_publishing", "run_checks", "plan_call"}
+IO_FREE = {
+    *("nack", "dead_letter", "before_ack", "before_publishing", "run_checks"),
+    *("plan_call", "history_call"),
+}
 
 
 class TestFaces:
