@@ -61,4 +61,9 @@ def test_ctrl_c_ends_a_command_without_a_stack_trace(database_url: str, client: 
         stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert (process.returncode, stdout) == (130, "")
-    assert stderr == "pgque: 1 events are sent, go on with --from-line 2\n"
+    # The event is there a moment before the command knows.
+    assert stderr in (
+        "pgque: 1 events are sent, go on with --from-line 2\n",
+        "pgque: 0 events are sent, go on with --from-line 1; "
+        "the batch from there on may have been sent\n",
+    )
