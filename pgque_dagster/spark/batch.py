@@ -381,7 +381,7 @@ class SparkBatch:
 
 def attempt_of(batch: SparkBatch) -> Attempt:
     """Returns what sinks need to know about a batch."""
-    return batch._attempt
+    return batch._attempt  # noqa: SLF001 -- sinks are its friends, users are not
 
 
 def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:

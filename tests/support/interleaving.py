@@ -269,8 +269,8 @@ class Interleaving(Partitioned):
             value(self.db, "select pgque.maint_retry_events()")
             value(self.db, "select pgque.maint_deliver_delayed()")
             self.tick(force=True)
-            drained = sum([self.drain(holder) for holder in self.holders])
-            drained += sum([self.drain_slot(slot) for slot in self.slots])
+            drained = sum(self.drain(holder) for holder in self.holders)
+            drained += sum(self.drain_slot(slot) for slot in self.slots)
             if not drained and not value(self.db, waiting):
                 break
         for consumer in self.consumers:
