@@ -1,4 +1,4 @@
-"""How a step consumes batches: claim, compute, store, check, ack, in this order.
+"""How a step consumes a batch: claim, compute, store, check, ack, in this order.
 
 The guarantee that each event counts once depends on this order. Dagster resumes a generator after
 `yield Output` once the IO manager has stored the output, so the ack follows the yield. If the
@@ -33,7 +33,7 @@ from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.cluster.session import open_session
 from ..spark.cluster.time_limit import TimeLimit
 from .ack_gate import AckGate
-from .claims import next_batches
+from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
 from .metadata import Report
@@ -64,26 +64,15 @@ class Step:
     pyspark: Any
     call: "Callable[[SparkBatch], Any]"
 
-    def run(self, batches: Iterable[Batch]) -> Iterator[StepResult | AssetRecord]:
-        """Consumes batches one after another, until one is not acked."""
-        number = -1
-        for number, batch in enumerate(batches):
-            if not (yield from self._consume(batch, is_first=not number)):
-                return
-        if number < 0:
+    def run(self, batch: Batch | None) -> Generator[StepResult | AssetRecord, None, bool]:
+        """Computes a batch, then acks or releases it. Without one, skips the assets.
+
+        Returns:
+            Whether the batch was acked.
+        """
+        if batch is None:
             yield from self._skip()
-
-    def _skip(self) -> Iterator[StepResult]:
-        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
-        assets = self.context.assets_def
-        for spec in assets.check_specs:
-            name = assets.get_output_name_for_asset_check_key(spec.key)
-            yield dg.Output(None, output_name=name)
-
-    def _consume(
-        self, batch: Batch, *, is_first: bool
-    ) -> Generator[StepResult | AssetRecord, None, bool]:
-        """Computes a batch, then acks or releases it. Returns whether the batch was acked."""
+            return False
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
@@ -99,15 +88,21 @@ class Step:
                     address=self.address,
                 )
                 spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
-                acked = yield from self._work(batch, spark_batch, keeper, is_first=is_first)
+                return (yield from self._work(batch, spark_batch, keeper))
         except BaseException:
             with suppress(PgqueError):
                 batch.release()
             raise
-        return acked
+
+    def _skip(self) -> Iterator[StepResult]:
+        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
+        assets = self.context.assets_def
+        for spec in assets.check_specs:
+            name = assets.get_output_name_for_asset_check_key(spec.key)
+            yield dg.Output(None, output_name=name)
 
     def _work(
-        self, batch: Batch, spark_batch: "TimedBatch", keeper: LeaseKeeper, *, is_first: bool
+        self, batch: Batch, spark_batch: "TimedBatch", keeper: LeaseKeeper
     ) -> Generator[StepResult | AssetRecord, None, bool]:
         assets = self.context.assets_def
         keys = dict(assets.keys_by_output_name)
@@ -130,29 +125,19 @@ class Step:
             ):
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
                     outputs.admit(event)
-                    metadata = report.with_output()
-                    if is_first:
-                        yield outputs.described(event, metadata, report.data_version)
-                    else:
-                        yield from outputs.record(event, metadata, report.data_version)
+                    yield outputs.described(event, report.with_output(), report.data_version)
                     outputs.mark_stored(event)
         finally:
             spark_batch.close()
         if failed := gate.failed_checks():
-            self._reject(batch, name, failed, is_first=is_first)
+            # Dagster itself fails the step because of these checks.
+            self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
+            batch.release()
             return False
         keeper.check()
         result, figures = report.ack()
         yield from self._report_ack(name, keys.values(), result, figures)
         return True
-
-    def _reject(self, batch: Batch, name: str, checks: list[str], *, is_first: bool) -> None:
-        what = f"{name} is not acked: {', '.join(checks)} failed"
-        if not is_first:
-            raise dg.Failure(what, allow_retries=False)
-        # For the first batch, Dagster itself fails the step because of the failed checks.
-        self.context.log.error(what)
-        batch.release()
 
     def _report_ack(
         self, name: str, keys: Iterable[dg.AssetKey], result: AckResult, figures: dict[str, Any]
@@ -189,7 +174,7 @@ def consume(
     consumption: Consumption,
     call: "Callable[[SparkBatch], Any]",
 ) -> Iterator[StepResult | AssetRecord]:
-    """Consumes batches in a step.
+    """Consumes the batch of a run in a step.
 
     Raises:
         DagsterInvalidDefinitionError: if another asset of the code location has the same consumer.
@@ -214,9 +199,9 @@ def consume(
                 f"The resource pgque declares {declared}: add the queue to its `queues`, or "
                 f"correct queue= of {context.op_def.name}.",
             ) from error
-        batches = next_batches(context, client, consumption)
+        batch = claim_batch(context, client, consumption)
         address = executors_address(pgque, client.url)
-        yield from Step(context, client, address, consumption, pyspark, call).run(batches)
+        yield from Step(context, client, address, consumption, pyspark, call).run(batch)
 
 
 def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:

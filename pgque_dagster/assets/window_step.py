@@ -5,7 +5,8 @@ once, so for a run with several partitions this module stores each window by the
 Dagster records all partitions at the end.
 """
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -22,14 +23,16 @@ from ..spark.cluster.time_limit import TimeLimit
 from .ack_gate import AckGate
 from .consumption import Consumption
 from .current_batch import working_on
-from .metadata import Report
-from .outputs import AssetRecord, Outputs, StepResult, outputs_are_checked
+from .metadata import Report, column_schema
+from .outputs import NO_VALUE, AssetRecord, Outputs, Result, StepResult, outputs_are_checked
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
 
 # Metadata of batches that mean nothing for a window.
 _OF_CLAIMS = {CONSUMER, "pgque/epoch", "pgque/lag_seconds"}
+# Dagster 1.12 has no such parameter.
+_TELLS_PARTITIONS = "asset_partitions_def" in inspect.signature(dg.build_output_context).parameters
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,6 @@ class WindowStep:
             wants_values=False,
             # The IO manager gets partitions, which it must keep apart for any asset.
             batch_safe=True,
-            partition=partition,
         )
         report = Report(self.client, window, spark_batch)
         name = f"the window from {window.info().start} of queue {window.queue}"
@@ -118,19 +120,64 @@ class WindowStep:
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
                     outputs.admit(event)
                     metadata = _metadata(report, window)
-                    if partition is None:
-                        yield outputs.described(event, metadata, report.data_version)
-                    elif isinstance(event, dg.MaterializeResult | dg.Output):
-                        own = yield from outputs.store(event, metadata)
-                        (key,) = keys.values()
-                        self.context.add_asset_metadata(own, key, partition)
+                    if partition is not None and isinstance(
+                        event, dg.MaterializeResult | dg.Output
+                    ):
+                        yield from self._store(event, metadata, partition)
                     else:
-                        yield event
+                        yield outputs.described(event, metadata, report.data_version)
                     outputs.mark_stored(event)
             window.run_checks()
         finally:
             spark_batch.close()
         gate.failed_checks()
+
+    def _store(
+        self, result: Result, metadata: Mapping[str, Any], partition: str
+    ) -> Iterator[AssetRecord]:
+        """Stores a partition as Dagster would, and adds the metadata of its materialization."""
+        ((name, key),) = self.context.assets_def.keys_by_output_name.items()
+        own = {**metadata, **column_schema(result.value), **(result.metadata or {})}
+        if result.value is not NO_VALUE:
+            own |= yield from self._call_manager(name, key, result.value, own, partition)
+        self.context.add_asset_metadata(own, key, partition)
+
+    def _call_manager(
+        self, name: str, key: dg.AssetKey, value: Any, metadata: Mapping[str, Any], partition: str
+    ) -> Generator[AssetRecord, None, dict[str, Any]]:
+        """Returns the metadata that the IO manager adds."""
+        definition = self.context.op_def.output_def_named(name)
+        manager = getattr(self.context.resources, definition.io_manager_key)
+        told = {"asset_partitions_def": self.context.assets_def.partitions_def}
+        output = dg.build_output_context(
+            step_key=self.context.op_def.name,
+            name=name,
+            run_id=self.context.run.run_id,
+            asset_key=key,
+            definition_metadata=self.context.assets_def.get_asset_spec(key).metadata,
+            # Dagster passes each entry as a MetadataValue.
+            output_metadata={**dg.AssetMaterialization(key, metadata=metadata).metadata},
+            dagster_type=definition.dagster_type,
+            partition_key=partition,
+            **(told if _TELLS_PARTITIONS else {}),
+        )
+        if not output.has_asset_partitions and not getattr(manager, "batch_safe", False):
+            raise InvalidArgument(
+                f"this version of Dagster cannot tell the IO manager {definition.io_manager_key} "
+                f"({type(manager).__name__}) which of the run's partitions it stores",
+                "Use a newer Dagster, have a backfill start one run for each partition, or use the "
+                "IO manager for Parquet, Delta or Iceberg.",
+            )
+        handled = manager.handle_output(output, value)
+        added: dict[str, Any] = {}
+        # A generator must be iterated, because it stores nothing before.
+        for item in handled if inspect.isgenerator(handled) else ():
+            if isinstance(item, dg.AssetMaterialization):
+                yield item
+            elif isinstance(item, dict):
+                added |= item
+        yield from output.get_logged_events()
+        return {**added, **output.get_logged_metadata()}
 
 
 def window_of(partitions: dg.TimeWindowPartitionsDefinition, key: str) -> tuple[datetime, datetime]:

@@ -125,8 +125,6 @@ def pgque_window_asset(
             consumer="window",
             lease_ttl=timedelta(minutes=1),
             slices=slices,
-            max_batches=1,
-            max_seconds=None,
             timeout=timeout,
             returns_nothing=is_annotated_none(compute_fn),
             returns_frames=returns_frames(compute_fn),
