@@ -22,7 +22,7 @@ AssetRecord = dg.AssetCheckEvaluation | dg.AssetMaterialization | dg.AssetObserv
 StepResult = dg.AssetCheckResult | Result | AssetRecord
 
 _RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
-_RESULTS = (dg.MaterializeResult, dg.Output)
+RESULTS = (dg.MaterializeResult, dg.Output)
 _REFUSED = (dg.DynamicOutput, dg.ObserveResult, CoroutineType, AsyncGeneratorType)
 _LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
 
@@ -59,7 +59,7 @@ class Outputs:
         has_result = False
         for result in returned if inspect.isgenerator(returned) else (returned,):
             for event in self._events(result):
-                has_result = has_result or isinstance(event, _RESULTS)
+                has_result = has_result or isinstance(event, RESULTS)
                 yield event
         if self.returns_nothing and not has_result:
             for key in self.keys.values():
@@ -73,7 +73,7 @@ class Outputs:
             )
         if result is None:
             self._check_may_be_nothing()
-        elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *_RESULTS)):
+        elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *RESULTS)):
             self._check(result)
             yield result
         elif isinstance(result, _LAZY) or (isinstance(result, list) and _has_results(result)):
@@ -110,7 +110,7 @@ class Outputs:
                 f"Return one result for each of {', '.join(self.keys)}, in this order.",
             )
         for name, value in zip(self.keys, values, strict=True):
-            if isinstance(value, _RESULTS):
+            if isinstance(value, RESULTS):
                 self._check(value)
                 yield value
             else:
@@ -126,7 +126,7 @@ class Outputs:
 
     def _check(self, event: StepResult) -> None:
         """Refuses results that store nothing or contradict the function's declaration."""
-        if not isinstance(event, _RESULTS):
+        if not isinstance(event, RESULTS):
             return
         name = self._name(event)
         asset = self.keys[name].to_user_string() if name in self.keys else name
@@ -160,7 +160,7 @@ class Outputs:
         self, event: StepResult, metadata: Mapping[str, Any], version: dg.DataVersion
     ) -> StepResult:
         """Adds metadata and the data version to an output that is about to be yielded."""
-        if not isinstance(event, _RESULTS):
+        if not isinstance(event, RESULTS):
             return event
         self.context.add_output_metadata(
             {**metadata, **column_schema(event.value)}, output_name=self._name(event)
@@ -182,7 +182,7 @@ class Outputs:
             DagsterInvariantViolationError: if the result of a check matches no check.
             DagsterTypeCheckDidNotPass: if a value does not have the type of its output.
         """
-        if isinstance(event, _RESULTS):
+        if isinstance(event, RESULTS):
             name = self._name(event)
             self.gate.begin(name)
             if event.value is not NO_VALUE:
@@ -194,7 +194,7 @@ class Outputs:
 
     def mark_stored(self, event: StepResult) -> None:
         """Records in the gate that an event is stored and recorded."""
-        if isinstance(event, _RESULTS):
+        if isinstance(event, RESULTS):
             self.gate.stored(self._name(event))
         for check in _checks(event):
             self.gate.checked(check)
@@ -257,7 +257,7 @@ def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumpt
 
 
 def _has_results(values: Sequence[Any]) -> bool:
-    return any(isinstance(each, (dg.AssetCheckResult, *_RESULTS)) for each in values)
+    return any(isinstance(each, (dg.AssetCheckResult, *RESULTS)) for each in values)
 
 
 def _checks(event: StepResult) -> list[dg.AssetCheckResult | dg.AssetCheckEvaluation]:

@@ -5,7 +5,7 @@ The guarantee that each event counts once depends on this order. Dagster resumes
 function or the IO manager raises, the ack is never reached.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from ..client import (
     Batch,
     Client,
     ConsumerNotFound,
-    LeaseKeeper,
     PgqueError,
     QueueNotFound,
     calls,
@@ -37,11 +36,12 @@ from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
 from .metadata import Report
-from .outputs import AssetRecord, Outputs, StepResult, outputs_are_checked
+from .outputs import RESULTS, AssetRecord, Outputs, Result, StepResult, outputs_are_checked
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
-    from .timed_batch import TimedBatch
+
+Store = Callable[[Result, Mapping[str, Any]], Iterator[AssetRecord]]
 
 
 @dataclass(frozen=True)
@@ -73,37 +73,47 @@ class Step:
         if batch is None:
             yield from self._skip()
             return False
+        name = f"batch {batch.batch_id} of {self.consumption}"
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
-                # Late, so that a code location loads without Arrow.
-                from .timed_batch import TimedBatch
-
-                session = open_session(self.pyspark)
-                spark_batch = TimedBatch(
-                    session,
-                    batch,
-                    self.client.url,
-                    slices=self.consumption.slices,
-                    address=self.address,
-                )
-                spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
-                return (yield from self._work(batch, spark_batch, keeper))
+                gate, report = yield from self.compute(batch, name)
+                if failed := gate.failed_checks():
+                    # Dagster itself fails the step because of these checks.
+                    self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
+                    batch.release()
+                    return False
+                keeper.check()
+                result, figures = report.ack()
+                keys = self.context.assets_def.keys_by_output_name.values()
+                yield from self._report_ack(name, keys, result, figures)
+                return True
         except BaseException:
             with suppress(PgqueError):
                 batch.release()
             raise
 
-    def _skip(self) -> Iterator[StepResult]:
-        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
-        assets = self.context.assets_def
-        for spec in assets.check_specs:
-            name = assets.get_output_name_for_asset_check_key(spec.key)
-            yield dg.Output(None, output_name=name)
+    def compute(
+        self, batch: Batch, name: str, store: Store | None = None
+    ) -> Generator[StepResult | AssetRecord, None, tuple[AckGate, Report]]:
+        """Computes a batch and has its outputs stored.
 
-    def _work(
-        self, batch: Batch, spark_batch: "TimedBatch", keeper: LeaseKeeper
-    ) -> Generator[StepResult | AssetRecord, None, bool]:
+        Args:
+            batch: the claim, or a window.
+            name: of the batch, in errors.
+            store: stores an output and yields records of it; by default, Dagster stores it.
+        """
+        # Late, so that a code location loads without Arrow.
+        from .timed_batch import TimedBatch
+
+        spark_batch = TimedBatch(
+            open_session(self.pyspark),
+            batch,
+            self.client.url,
+            slices=self.consumption.slices,
+            address=self.address,
+        )
+        spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
         assets = self.context.assets_def
         keys = dict(assets.keys_by_output_name)
         gate = AckGate(keys, list(assets.check_specs))
@@ -115,7 +125,6 @@ class Step:
             self.consumption.wants_values,
             self.consumption.batch_safe,
         )
-        name = f"batch {batch.batch_id} of {self.consumption}"
         report = Report(self.client, batch, spark_batch)
         try:
             with (
@@ -125,19 +134,24 @@ class Step:
             ):
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
                     outputs.admit(event)
-                    yield outputs.described(event, report.with_output(), report.data_version)
+                    metadata = report.with_output()
+                    if store is not None and isinstance(event, RESULTS):
+                        yield from store(event, metadata)
+                    else:
+                        yield outputs.described(event, metadata, report.data_version)
                     outputs.mark_stored(event)
+                # While the reports of tasks exist, which `close` drops.
+                batch.run_checks()
         finally:
             spark_batch.close()
-        if failed := gate.failed_checks():
-            # Dagster itself fails the step because of these checks.
-            self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
-            batch.release()
-            return False
-        keeper.check()
-        result, figures = report.ack()
-        yield from self._report_ack(name, keys.values(), result, figures)
-        return True
+        return gate, report
+
+    def _skip(self) -> Iterator[StepResult]:
+        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
+        assets = self.context.assets_def
+        for spec in assets.check_specs:
+            name = assets.get_output_name_for_asset_check_key(spec.key)
+            yield dg.Output(None, output_name=name)
 
     def _report_ack(
         self, name: str, keys: Iterable[dg.AssetKey], result: AckResult, figures: dict[str, Any]
