@@ -41,9 +41,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
+from .data_files import write_files
 from .lineage import MARKER
 from .publication import Attempt, check_claim, publish
-from .storage import StorageFailed
+from .storage import Storage, StorageFailed
 
 _PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
@@ -54,6 +55,8 @@ _REFUSED = re.compile(
     "|Input/output error|Mkdirs failed to create [^ ]*"
 )
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
+# Else Spark writes INT96, which readers take for nanoseconds since 1970: too few for old dates.
+_MICROSECONDS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
 class Folders:
@@ -112,7 +115,7 @@ class Folders:
         _sweep(folder, epoch)
         try:
             output.begin()
-            frame.write.parquet(str(output.writing / output.name))
+            self._write(frame, output.writing / output.name)
             publish(claim, output)
         except (LeaseLost, BatchNotOpen, InvalidArgument):
             raise
@@ -128,6 +131,14 @@ class Folders:
             shutil.rmtree(output.writing, ignore_errors=True)
         _sweep(folder, epoch)
         return str(folder / f"publication-{output.number}" / output.name)
+
+    def _write(self, frame: DataFrame, rows: Path) -> None:
+        # An older Spark has no such option for a single write.
+        if frame.sparkSession.version < "4.2" and '"timestamp"' in frame.schema.json():
+            rows.mkdir()
+            write_files(frame, Storage.of(rows.parent), rows.name)
+        else:
+            frame.write.options(**_MICROSECONDS).parquet(str(rows))
 
     def files(self) -> list[tuple[int, str]]:
         """Returns the paths of the files with the rows, each with its batch."""

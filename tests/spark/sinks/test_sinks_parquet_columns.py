@@ -1,0 +1,93 @@
+"""A directory of Parquet is one table to all its readers, and on the disk before the ack."""
+
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgque_dagster.client import Batch, Client
+from pgque_dagster.spark import ParquetSink, SparkBatch
+from tests.support.events import claim, publish
+
+# The years that nanoseconds since 1970 do not reach.
+OLD = (date(1, 1, 3) - date(1970, 1, 1)).days * 86_400_000_000
+COLUMNS = {
+    "id": "id",
+    "name": "'tea'",
+    "price": "cast(1.23 as decimal(10, 2))",
+    "parts": "struct(1 as x, array(2) as y)",
+    "at": "timestamp'0001-01-03 00:00:00Z'",
+}
+# What may differ, and what the row then has: readers find columns by their names, and take any of
+# them for nullable.
+ROW = {"id": 0, "name": "tea", "price": Decimal("1.23"), "parts": {"x": 1, "y": [2]}, "at": OLD}
+TAKEN = [
+    ({}, ROW),
+    ({"id": "if(id = 0, null, id)"}, {**ROW, "id": None}),
+    ({"parts": "if(id = 0, null, struct(1 as x, array(2) as y))"}, {**ROW, "parts": None}),
+    (dict.fromkeys(COLUMNS), ROW),
+]
+
+
+def frame(spark: SparkSession, changed: Mapping[str, str | None] = {}) -> DataFrame:
+    """One row, with columns that differ from the table's, or all of them in another order."""
+    columns = {**COLUMNS, **changed}
+    if list(changed) == list(COLUMNS):
+        columns = dict(reversed(COLUMNS.items()))
+    return spark.range(1).selectExpr(*(f"{v} as {n}" for n, v in columns.items() if v is not None))
+
+
+def by_spark(spark: SparkSession, table: Path) -> pa.Table:
+    return spark.read.parquet(str(table)).toArrow()
+
+
+def by_arrow(_: SparkSession, table: Path) -> pa.Table:
+    return ds.dataset(table, format="parquet", partitioning="hive").to_table()
+
+
+def by_duckdb(_: SparkSession, table: Path) -> pa.Table:
+    with duckdb.connect() as database:
+        database.execute("set timezone = 'UTC'")
+        return database.sql(
+            f"from read_parquet('{table}/batch_id=*/publication-*/epoch-*/*.parquet', "
+            "hive_partitioning = true)"
+        ).to_arrow_table()
+
+
+READERS = (by_spark, by_arrow, by_duckdb)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(str([row[name] for name in COLUMNS]) for row in rows)
+
+
+def store(client: Client, table: Path, rows: DataFrame, queue: str = "orders") -> Batch:
+    """Stores a batch, and acks it."""
+    publish(client, ["a"], queue)
+    claimed = claim(client, queue)
+    ParquetSink(table).write(SparkBatch(rows.sparkSession, claimed, client.url), rows)
+    claimed.ack()
+    return claimed
+
+
+def test_readers_see_every_value_of_what_a_table_takes(
+    client: Client, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for changed, _ in TAKEN:
+        store(client, tmp_path / "table", frame(spark, changed))
+    # This version has no option of a write for timestamps.
+    monkeypatch.setattr(SparkSession, "version", "4.1.0")
+    store(client, tmp_path / "table", frame(spark))
+
+    for reader in READERS:
+        table = reader(spark, tmp_path / "table")
+        at = table["at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        table = table.set_column(table.column_names.index("at"), "at", at)
+        assert shown(table.to_pylist()) == shown([*(row for _, row in TAKEN), ROW]), reader
