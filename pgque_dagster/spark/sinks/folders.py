@@ -22,6 +22,8 @@ n before. So readers see the rows of at most one publication, and never a part o
 for a moment between the steps, or until the next attempt if the process dies there; the batch is
 not acked then.
 
+Files are synced to the disk before the steps, and names before the ack.
+
 An attempt sweeps only what attempts of lower epochs wrote. Spark and Hadoop recreate a directory
 that is removed while they write into it, so a swept attempt may end with a part of its files. It
 finds that its lease is gone, or else that `_taken` is, before it publishes. What is swept is first
@@ -33,6 +35,7 @@ import re
 import shutil
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -44,7 +47,7 @@ from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, Le
 from .data_files import write_files
 from .lineage import MARKER
 from .publication import Attempt, check_claim, publish
-from .storage import Storage, StorageFailed
+from .storage import Storage, StorageFailed, sync
 
 _PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
@@ -89,17 +92,7 @@ class Folders:
                 "outer one would see the rows of both",
                 "Write to another directory; for assets, use another base_dir or key.",
             )
-        marker = self._location / MARKER
-        new = marker.parent / f".new-{uuid.uuid4().hex}"
-        (new / lineage).mkdir(parents=True)
-        (new / lineage / "lineage.json").write_text(note)
-        try:
-            new.rename(marker)
-        except OSError:
-            # Another writer was first: a rename only replaces an empty directory.
-            if not self.lineages():
-                raise
-            shutil.rmtree(new)
+        _create(self._location / MARKER, f"{lineage}/lineage.json", note)
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
         """Stores a batch in place of what earlier attempts stored; returns the rows' directory.
@@ -117,6 +110,7 @@ class Folders:
             output.begin()
             self._write(frame, output.writing / output.name)
             publish(claim, output)
+            sync(folder, *folder.parents)
         except (LeaseLost, BatchNotOpen, InvalidArgument):
             raise
         except Exception as error:
@@ -139,6 +133,8 @@ class Folders:
             write_files(frame, Storage.of(rows.parent), rows.name)
         else:
             frame.write.options(**_MICROSECONDS).parquet(str(rows))
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(sync, (*rows.iterdir(), rows, rows.parent)))
 
     def files(self) -> list[tuple[int, str]]:
         """Returns the paths of the files with the rows, each with its batch."""
@@ -222,6 +218,7 @@ class FolderOutput:
         for path in self._publication(state.number):
             if _ROWS.fullmatch(path.name):
                 _rename(path, path.with_name(f".{path.name}"))
+        sync(*self._folder.glob(f"publication-{state.number}"))
         self.number = state.number + 1
         try:
             self.writing.rename(self._folder / f"publication-{self.number}")
@@ -247,6 +244,22 @@ def _sweep(folder: Path, epoch: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
         for path in folder.glob("publication-*/.epoch-*/*"):
             path.unlink(missing_ok=True)
+
+
+def _create(folder: Path, file: str, text: str) -> None:
+    """Creates a directory with a file in one step, unless it exists."""
+    new = folder.with_name(f".new-{uuid.uuid4().hex}")
+    (new / file).parent.mkdir(parents=True)
+    (new / file).write_text(text)
+    sync(new / file, *(new / file).parents)
+    try:
+        new.rename(folder)
+    except OSError:
+        # Another writer was first: a rename only replaces an empty directory.
+        if not _entries(folder):
+            raise
+        shutil.rmtree(new)
+    sync(folder.parent)
 
 
 def _rename(path: Path, target: Path) -> None:

@@ -1,5 +1,6 @@
 """A directory of Parquet is one table to all its readers, and on the disk before the ack."""
 
+import os
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
@@ -14,6 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Batch, Client
 from pgque_dagster.spark import ParquetSink, SparkBatch
+from pgque_dagster.spark.sinks.folders import FolderOutput, State
+from pgque_dagster.spark.sinks.storage import Storage
 from tests.support.events import claim, publish
 
 # The years that nanoseconds since 1970 do not reach.
@@ -91,3 +94,52 @@ def test_readers_see_every_value_of_what_a_table_takes(
         at = table["at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         table = table.set_column(table.column_names.index("at"), "at", at)
         assert shown(table.to_pylist()) == shown([*(row for _, row in TAKEN), ROW]), reader
+
+
+def test_a_batch_is_on_the_disk_before_it_is_published_and_acked(
+    client: Client, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, replace = synced_paths(monkeypatch), FolderOutput.replace
+
+    def replacing(output: FolderOutput, state: State) -> bool:
+        written = [path for path in output.writing.rglob("*") if path.name != "_taken"]
+        assert {path.stat().st_ino for path in (*written, output.writing)} <= synced
+        return replace(output, state)
+
+    monkeypatch.setattr(FolderOutput, "replace", replacing)
+    publish(client, ["a"])
+    for count in (1, 2):
+        batch = SparkBatch(spark, claim(client), client.url)
+        synced.clear()
+        ParquetSink(tmp_path / "new" / "table").write(batch, spark.range(count))
+
+        table = tmp_path / "new" / "table"
+        renamed = {*table.glob("batch_id=*"), *table.glob("batch_id=*/publication-1"), table}
+        assert {path.stat().st_ino for path in renamed} <= synced, count
+        if count == 1:
+            recorded = {*(table / "_pgque").rglob("*"), table.parent, tmp_path}
+            assert {path.stat().st_ino for path in recorded} <= synced
+
+
+def test_a_file_that_a_task_wrote_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = synced_paths(monkeypatch)
+
+    with Storage.of(tmp_path).create("data/part.parquet") as file:
+        file.write(b"rows")
+
+    paths = (tmp_path / "data", tmp_path / "data" / "part.parquet")
+    assert {path.stat().st_ino for path in paths} <= synced
+
+
+def synced_paths(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The numbers of the files and directories that this process syncs from now on."""
+    fsync, synced = os.fsync, set()
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    return synced
