@@ -26,7 +26,7 @@ TARGET_FILE_BYTES = 128 * 2**20
 _ROW_GROUP_BYTES = 64 * 2**20
 _RESULT = "path string, rows bigint, size bigint, footer binary"
 # Spark reads from these which of its types the columns are, and that dates are not rebased.
-_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = "org.apache.spark.version"
 # The simple types that Spark and Arrow store and read back equally.
 _HELD = frozenset(
@@ -106,7 +106,7 @@ def write_files(
     """
     schema = with_constants(frame.schema, constants)
     check_columns(schema)
-    metadata = {_SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
+    metadata = {SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = _TaskFiles(storage, folder, constants, metadata, target_file_bytes)
