@@ -271,21 +271,19 @@ class _TaskFiles:
                 store_decimal_as_integer=True,
             )
             stack.callback(_abandon, writer)
-            unbounded = False
+            writer.add_key_value_metadata(self._metadata)
             while following is not None:
                 # One row group, because its size is limited by bytes already.
                 writer.write_table(following, row_group_size=following.num_rows)
-                unbounded |= any(
+                if any(
                     pc.any(pc.starts_with(column, HIGHEST_TEXT)).as_py()
                     for column in following.columns
                     if column.type in (pa.string(), pa.large_string())
-                )
+                ):
+                    writer.add_key_value_metadata(UNBOUNDED)
                 following = next(groups, None)
                 if output.size >= self._target_bytes:
                     break
-            writer.add_key_value_metadata(self._metadata)
-            if unbounded:
-                writer.add_key_value_metadata(UNBOUNDED)
             writer.close()
             metadata = writer.writer.metadata
             size = output.size

@@ -71,12 +71,8 @@ def merge(
     if rows.schema is None:
         table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
         return
-    values = {
-        _quoted(field.name): f"source.{_quoted(field.name)}"
-        if field.name in rows.schema.names
-        else "null"
-        for field in table.schema().fields
-    }
+    values = {_quoted(field.name): "null" for field in table.schema().fields}
+    values |= {_quoted(name): f"source.{_quoted(name)}" for name in rows.schema.names}
     if not replace:
         table.merge(
             rows.reader(),

@@ -25,11 +25,7 @@ def check_key(key: Sequence[str]) -> None:
 
 
 def check_table_options(schema_evolution: str, target_file_bytes: int) -> None:
-    """Refuses options that no table has.
-
-    Raises:
-        InvalidArgument: naming the option.
-    """
+    """Refuses options that no table has, by `InvalidArgument`."""
     if schema_evolution not in ("fail", "add_columns"):
         raise InvalidArgument(
             f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."

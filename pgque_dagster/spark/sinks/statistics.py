@@ -61,20 +61,12 @@ def column_statistics(metadata: pq.FileMetaData) -> dict[tuple[str, ...], dict[s
 
 
 def _united(groups: list[Any]) -> dict[str, Any]:
-    nulls: int | None = 0
-    lows, highs = [], []
-    known = True
-    for group in groups:
-        if group is None or not group.has_null_count:
-            nulls = None
-        elif nulls is not None:
-            nulls += group.null_count
-        if group is not None and group.has_min_max:
-            lows.append(group.min)
-            highs.append(group.max)
-        elif group is None or group.num_values:
-            known = False
-    low, high = (min(lows), max(highs)) if known and lows else (None, None)
+    if any(group is None for group in groups):
+        return {"min": None, "max": None, "nulls": None}
+    nulls = sum(g.null_count for g in groups) if all(g.has_null_count for g in groups) else None
+    bounds = [(group.min, group.max) for group in groups if group.has_min_max]
+    known = bounds and all(group.has_min_max or not group.num_values for group in groups)
+    low, high = (min(b[0] for b in bounds), max(b[1] for b in bounds)) if known else (None, None)
     if isinstance(low, str) and isinstance(high, str):
         # Not cut before a last character, as the text would be more than what is left of it.
         is_cut = high[_LONGEST_TEXT : _LONGEST_TEXT + 1] not in ("", _LAST_CHARACTER)
