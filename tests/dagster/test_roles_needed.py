@@ -229,11 +229,14 @@ class Shop:
 
     def _schedule(self, url: str) -> object:
         schedule = build_pgque_schedule([revenue], cron_schedule="0 * * * *")
-        with dg.build_schedule_context(
-            instance=forgetful_instance(),
-            scheduled_execution_time=datetime.now(UTC),
-            resources={"pgque": self._resource(url)},
-        ) as context:
+        with (
+            dg.instance_for_test() as instance,
+            dg.build_schedule_context(
+                instance=instance,
+                scheduled_execution_time=datetime.now(UTC),
+                resources={"pgque": self._resource(url)},
+            ) as context,
+        ):
             return schedule.evaluate_tick(context)
 
     def _work(self, url: str) -> str:
