@@ -17,6 +17,11 @@ kept = partial(consuming, name="kept")
 Made = Callable[[list[str]], Any]
 
 
+@pytest.fixture
+def database_url(reused_database_url: str) -> str:
+    return reused_database_url
+
+
 class Table(dg.IOManager):
     """Keeps what it is given by asset; an attempt takes the place of an earlier one."""
 
