@@ -176,6 +176,22 @@ def test_any_io_manager_that_keeps_partitions_apart_may_store_windows(
     assert [dep.asset_key for dep in spec.deps] == [queue_key("orders")]
 
 
+def test_an_io_manager_that_yields_stores_each_window_and_adds_its_metadata(
+    orders: Orders, instance: dg.DagsterInstance
+) -> None:
+    class Yielding(StoringIOManager):
+        def handle_output(self, context: dg.OutputContext, obj: Any) -> Any:
+            super().handle_output(context, obj)
+            yield {"mine": obj[0]}
+
+    send_at_hours(orders.client, [["a"], ["b"], ["c"]])
+    manager = Yielding()
+
+    assert run(orders, listed, of=None, manager=manager, instance=instance).success
+    assert manager.stored == [["a"], ["b"], ["c"]]
+    assert [facts(instance, key, "mine") for key in (FIRST, SECOND, THIRD)] == ["a", "b", "c"]
+
+
 def test_an_io_manager_that_is_not_told_the_partition_is_refused_in_a_run_of_several(
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
