@@ -4489,6 +4489,7 @@ begin
         when sqlstate 'PQ001' or sqlstate 'PQ002' then
             return 0;
     end;
+    perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
         return 0;
@@ -5731,7 +5732,6 @@ declare
     v_sub     pgque.subscription;
     v_before  bigint[];
     v_ids     bigint[];
-    v_others  text;
     v_events  integer;
 begin
     perform pgque.check_reasons(i_event_ids, array[i_reason]);
@@ -5750,15 +5750,6 @@ begin
                       where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
     v_ids := array(select distinct i.id from unnest(i_event_ids) i (id)
                    where i.id <> all (v_before));
-    select string_agg(i.id::text, ', ' order by i.id) into v_others
-    from unnest(v_ids) i (id)
-    where i.id not in (select e.ev_id from pgque.pick_events(i_batch_id, v_ids) e);
-    if v_others is not null then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('batch %s has no event %s', i_batch_id, v_others),
-            hint = 'No event was set aside. Pass ids of events that this batch delivers (msg_id, ev_id).';
-    end if;
     v_events := pgque.settle_events(i_batch_id, v_ids, null, 0, array[i_reason], null);
     insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
     values (v_sub.sub_id, i_batch_id, v_sub.lease_epoch, v_before || v_ids)
@@ -6684,11 +6675,10 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub      pgque.subscription := pgque.find_batch(i_batch_id);
-    v_owner    pgque.subscription_base;
-    v_events   integer;
-    v_lost     integer;
-    v_lost_id  bigint;
+    v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
+    v_owner     pgque.subscription_base;
+    v_events    integer;
+    v_lost_ids  bigint[];
 begin
     perform pgque.check_reasons(i_msg_ids, i_reasons);
     select b.* into v_owner
@@ -6730,15 +6720,16 @@ begin
         where not f.is_retried
         on conflict do nothing
     )
-    select count(f.ev_id), count(*) - count(f.ev_id), min(g.id) filter (where f.ev_id is null)
-    into v_events, v_lost, v_lost_id
+    select count(f.ev_id), array_agg(g.id order by g.id) filter (where f.ev_id is null)
+    into v_events, v_lost_ids
     from given g
     left join found f on f.ev_id = g.id;
-    if v_lost > 0 then
+    if v_lost_ids is not null then
         raise exception using
             errcode = 'PQ009',
-            message = format('event %s is not in batch %s', v_lost_id, i_batch_id),
-            detail = format('%s of %s ids are not.', v_lost, v_lost + v_events),
+            message = format('batch %s has no event %s', i_batch_id,
+                             array_to_string(v_lost_ids[:20], ', ')),
+            detail = format('%s of the ids are not in it.', cardinality(v_lost_ids)),
             hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     return v_events;
