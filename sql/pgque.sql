@@ -168,6 +168,35 @@ begin
 end;
 $$;
 
+-- Raises the error for a lock that was not free in time, with the sessions that have held locks on
+-- the queues' tables for at least the lock_timeout.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_locked(i_what text, i_hint text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_holders text;
+begin
+    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
+    into v_holders
+    from pg_locks l
+    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted
+      and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and coalesce(a.xact_start, '-infinity')
+          <= clock_timestamp() - current_setting('lock_timeout')::interval;
+    raise exception using
+        errcode = 'lock_not_available',
+        message = format('transactions that are open on the queues hold %s up: %s', i_what,
+                         coalesce(v_holders, 'they ended just now')),
+        hint = format('These are process ids (pg_stat_activity). %s', i_hint);
+end;
+$$;
+
 -- Takes every lock that an installation needs; with i_with_events also those on the event tables,
 -- which an uninstall needs. Sessions that use the queue take their locks in various orders, so
 -- waiting for one lock while holding others would end in deadlocks. So this function asks for all
@@ -190,7 +219,6 @@ declare
     v_locks    text[];
     v_lock     text;
     v_until    timestamptz;
-    v_holders  text;
 begin
     for v_attempt in 1 .. 1000000 loop
         v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 10 = 0
@@ -215,19 +243,9 @@ begin
         perform pg_sleep(0.02 * random());
     end loop;
 
-    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
-    into v_holders
-    from pg_locks l
-    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-    where l.granted
-      and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database());
-    raise exception using
-        errcode = 'lock_not_available',
-        message = format('transactions that are open on the queues hold this up: %s',
-                         coalesce(v_holders, 'they ended just now')),
-        hint = 'These are process ids (pg_stat_activity). Nothing was changed: let them end and try '
-               'again; set lock_timeout for another patience than a minute.';
+    perform pgque.refuse_locked(
+        'this', 'Nothing was changed: let them end and try again; set lock_timeout for another '
+                'patience than a minute.');
 end;
 $$;
 
@@ -252,6 +270,7 @@ $$;
 
 -- What 0.3.0 had and this version has not.
 drop function if exists pgque.move_event_tables(integer);
+drop function if exists pgque.run_maintenance(text, text);  -- returned a boolean
 
 -- ===== schema/config.sql =========================================================================
 
@@ -2012,12 +2031,6 @@ begin
         exit when found;
     end loop;
     return v_queue;
-exception when lock_not_available then
-    raise exception using
-        errcode = 'lock_not_available',
-        message = format('a transaction that is open or prepared uses queue "%s"', i_queue_name),
-        hint = 'Nothing was dropped. End it (pg_stat_activity, pg_prepared_xacts), or set '
-               'lock_timeout for another patience than a minute.';
 end;
 $$;
 
@@ -2082,6 +2095,11 @@ begin
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
     return 1;
+exception when lock_not_available then
+    perform pgque.refuse_locked(
+        format('the drop of "%s"', x_queue_name),
+        'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
+        'patience than a minute.');
 end;
 $$;
 
@@ -3376,17 +3394,20 @@ begin
 end;
 $$;
 
--- Ticks every queue that is due; returns how many.
+-- Ticks every queue that is due; returns how many. Waits a second at most for a lock.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
+exception when lock_not_available then
+    perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
 end;
 $$;
 
@@ -3397,10 +3418,12 @@ create or replace function pgque.ticker(i_queue_name text)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue;
 begin
+    v_queue := pgque.find_queue(i_queue_name);
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
@@ -3409,6 +3432,8 @@ begin
     return (select t.new_tick
             from pgque.make_ticks(array(select d from pgque.tick_due d
                                         where d.queue_id = v_queue.queue_id)) t);
+exception when lock_not_available then
+    perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
 end;
 $$;
 
@@ -3489,11 +3514,14 @@ create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
     ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
     job_id := (select c.ticker_job_id from pgque.config c);
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -3527,6 +3555,7 @@ create or replace function pgque.next_beat(
 returns timestamptz
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 declare
     v_config  pgque.config;
@@ -3540,6 +3569,8 @@ begin
         return null;
     end if;
     return v_next;
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -7979,7 +8010,6 @@ set lock_timeout = '1s'
 as $$
 declare
     v_step     record;
-    v_count    bigint;
     v_done     bigint := 0;
     v_state    text;
     v_message  text;
@@ -7989,13 +8019,8 @@ begin
     perform pgque.check_adopted();
     for v_step in select s.func_name, s.func_arg from pgque.maint_steps() s loop
         begin
-            if v_step.func_arg is null then
-                execute format('select pgque.%I()', v_step.func_name) into v_count;
-            else
-                execute format('select pgque.%I(%L)', v_step.func_name, v_step.func_arg)
-                into v_count;
-            end if;
-            v_done := v_done + v_count;
+            v_done := v_done + pgque.run_maintenance(format('pgque.%s', v_step.func_name),
+                                                     v_step.func_arg);
         exception
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
@@ -8093,6 +8118,8 @@ begin
     end if;
     return query select 'pgque.maint_addon', m from pgque.addon_maintenance() m;
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
+exception when lock_not_available then
+    perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
 end;
 $$;
 
@@ -8122,11 +8149,11 @@ $$;
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
 
--- Runs a function that maint_operations names. Returns whether it did something and has to be
+-- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
 -- called again. Skips vacuum, which no procedure can run.
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
-returns boolean
+returns bigint
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
@@ -8136,13 +8163,15 @@ declare
     v_done  bigint;
 begin
     if v_name is null then
-        return false;
+        return 0;
     elsif i_func_arg is null then
         execute format('select pgque.%I()', v_name) into v_done;
     else
         execute format('select pgque.%I(%L)', v_name, i_func_arg) into v_done;
     end if;
-    return coalesce(v_done, 0) > 0;
+    return coalesce(v_done, 0);
+exception when lock_not_available then
+    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
 end;
 $$;
 
@@ -8153,10 +8182,13 @@ create or replace function pgque.maint_pause()
 returns interval
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 begin
     return case when exists (select from pgque.log l where l.half = 1) then interval '1 second'
                 else interval '10 seconds' end;
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -8182,7 +8214,8 @@ begin
         for v_operation in select o.func_name, o.func_arg from pgque.maint_operations() o loop
             loop
                 begin
-                    v_again := pgque.run_maintenance(v_operation.func_name, v_operation.func_arg);
+                    v_again := pgque.run_maintenance(v_operation.func_name,
+                                                         v_operation.func_arg) operator(pg_catalog.>) 0;
                 exception
                     when others then
                         v_again := false;
