@@ -111,20 +111,17 @@ def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
     Dagster runs them after the step, and so after the ack. It has no hook when a code location
     loads, so this runs in each run.
     """
-    assets = context.assets_def
-    repository = _repository_of(context)
-    checks = {} if repository is None else repository.asset_checks_defs_by_key
+    assets, repository = context.assets_def, _repository_of(context)
     late = [
         f"{key.name} of {key.asset_key.to_user_string()}"
-        for key, definition in checks.items()
+        for key, checks in (repository.asset_checks_defs_by_key if repository else {}).items()
         if key.asset_key in assets.keys and key not in {spec.key for spec in assets.check_specs}
-        if any(spec.key == key and spec.blocking for spec in definition.check_specs)
+        if any(spec.key == key and spec.blocking for spec in checks.check_specs)
     ]
     if late:
         context.log.warning(
-            f"blocking checks that run after the ack: {', '.join(late)}. They stop later assets, "
-            "but the batch is not delivered again. To keep a batch that fails the check, name the "
-            "check in check_specs= of the asset, and return its result from the function."
+            f"blocking checks that run after the ack: {', '.join(late)}. A batch that fails them "
+            "is not delivered again. To keep it, put them in the asset's check_specs."
         )
 
 

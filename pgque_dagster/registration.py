@@ -54,9 +54,8 @@ def how_to_create(queue: str) -> str:
 def how_to_register_again(queue: str, consumer: str) -> str:
     """Returns how a consumer that was removed, or whose queue was, starts again without a loss."""
     return (
-        f"Register it with `pgque register {queue} {consumer} --start-at earliest`: it starts at "
-        "the first event of a new queue, or the oldest that its old queue still has. Without "
-        "--start-at it skips the events that wait."
+        f"Register it with `pgque register {queue} {consumer} --start-at earliest`, so that it "
+        "starts at the first event that the queue has; without --start-at it skips those that wait."
     )
 
 

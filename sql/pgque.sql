@@ -2015,25 +2015,6 @@ begin
 end;
 $$;
 
--- Finds a queue and locks its row against everything, also producers whose entries name it.
--- locks: the queue's row. writes: nothing.
-create or replace function pgque.lock_queue_to_drop(i_queue_name text)
-returns pgque.queue
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue pgque.queue;
-begin
-    loop
-        v_queue := pgque.find_queue(i_queue_name);
-        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
-        exit when found;
-    end loop;
-    return v_queue;
-end;
-$$;
-
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
 -- Without force it refuses while the queue has registered consumers, or dead letters, also those of
 -- former consumers. The next compaction removes its ticks and positions, and maintenance its empty
@@ -2054,7 +2035,11 @@ begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
     end if;
-    v_queue := pgque.lock_queue_to_drop(x_queue_name);
+    loop  -- against everything, also producers whose entries name the queue
+        v_queue := pgque.find_queue(x_queue_name);
+        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
+        exit when found;
+    end loop;
 
     select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
     from pgque.subscription_base s

@@ -148,7 +148,7 @@ def test_a_run_warns_of_a_blocking_check_that_runs_after_the_ack(
     assert execute(instance, tmp_path / "checked.py", CHECKED, select="revenue").success
 
     told = capfd.readouterr().err
-    assert "blocking checks that run after the ack: sane of revenue. They stop" in told
+    assert "blocking checks that run after the ack: sane of revenue. A batch" in told
 
 
 SHOP = """
