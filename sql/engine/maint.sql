@@ -16,7 +16,6 @@ set lock_timeout = '1s'
 as $$
 declare
     v_step     record;
-    v_count    bigint;
     v_done     bigint := 0;
     v_state    text;
     v_message  text;
@@ -26,17 +25,15 @@ begin
     perform pgque.check_adopted();
     for v_step in select s.func_name, s.func_arg from pgque.maint_steps() s loop
         begin
-            if v_step.func_arg is null then
-                execute format('select pgque.%I()', v_step.func_name) into v_count;
-            else
-                execute format('select pgque.%I(%L)', v_step.func_name, v_step.func_arg)
-                into v_count;
-            end if;
-            v_done := v_done + v_count;
+            v_done := v_done + pgque.run_maintenance(format('pgque.%s', v_step.func_name),
+                                                     v_step.func_arg);
         exception
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
+                if v_hint operator(pg_catalog.=) '' then
+                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                end if;
                 v_message := format('%s: %s', v_step.func_name, v_message);
                 raise warning using errcode = v_state, message = v_message, hint = v_hint;
         end;
