@@ -145,7 +145,7 @@ class Session(Face):
         if isinstance(work, Call):
             if self._connection is not None and self._held.get() is None and not self._is_closed:
                 with self._lock:
-                    return self._call(self._connection, work)
+                    return self._call(self._live(self._connection), work)
             with self._borrowed() as connection:
                 return self._call(connection, work)
         with self.transaction() as connection:
@@ -208,12 +208,19 @@ class Session(Face):
             raise closed()
         elif self._connection is not None:
             with self._lock:
-                yield self._connection
+                yield self._live(self._connection)
         else:
             assert self._pool is not None
             with translated(), self._pool.connection() as connection:
                 yield connection
 
+    def _live(self, connection: Connection) -> Connection:
+        """Returns the connection; a new one if the session of the client's own has ended."""
+        if self._is_own and connection.closed:
+            self._connection = connection = connect(self._url)
+        return connection
+
 
 def _is_open(connection: Connection) -> bool:
-    return connection.info.transaction_status != TransactionStatus.IDLE
+    status = connection.info.transaction_status
+    return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
