@@ -19,6 +19,15 @@ def sentences(*texts: str) -> str:
     return " ".join([*ends, *parts[-1:]])
 
 
+def told(error: BaseException) -> str:
+    """Returns the class and the text of an error, which may be unable to tell its text."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:
+        return f"{name}, which cannot be written as text"
+
+
 class PgqueError(Exception):
     """Base of all errors that this package raises on purpose.
 

@@ -28,6 +28,7 @@ from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
 from ..positions import Position
 from .backoff import Backoff
+from .delivery import Delivery, Failed
 from .dispatch import Dispatch
 from .errors import HandlerTimeout
 from .handlers import Function, Handlers, RateLimit, check_types
@@ -36,6 +37,7 @@ from .options import check_options
 from .renewals import Renewals
 from .signals import stopping_on_signals, stopping_on_unhandled_sigterm
 from .sources import BatchSource, SlotSource, Source, Work
+from .transactional import is_refusal
 from .wakeup import Wakeup, listening
 
 logger = logging.getLogger("pgque.consumer")
@@ -284,9 +286,10 @@ class Consumer:
         self._error = None
         wakeup.wait(self._poll_interval, self._stopped)
 
-    def _process(self, client: Client, work: Work, renewals: Renewals) -> None:
+    def _process(
+        self, client: Client, work: Work, renewals: Renewals, checks_constraints: bool = False
+    ) -> None:
         failed = work.failed(self._retry_after)
-        is_in_time = True
         try:
             messages = work.messages(failed)
             name = f"batch {work.batch_id} of {work.queue}/{self.name}"
@@ -300,21 +303,15 @@ class Consumer:
                     keeper.check,
                     self._max_batch_time,
                     work.pauses,
+                    checks_constraints,
                 )
-                found = self._handlers.found(messages)
-                if any(handler.transactional for handler in found):
-                    with client.transaction() as connection:
-                        dispatch.in_turn(messages, connection)
-                        work.finish(failed)
-                    return
-                if any(handler.is_async for handler in found):
-                    is_in_time = self._run_coroutine(dispatch.in_tasks(messages, self._concurrency))
-                elif self._concurrency > 1 or self._max_batch_time:
-                    is_in_time = dispatch.in_threads(messages, self._concurrency)
-                else:
-                    dispatch.in_turn(messages)
-                work.finish(failed)
-        except BaseException:
+                is_in_time = self._handle(client, work, dispatch, messages, failed, name)
+        except BaseException as error:
+            has_savepoints = any(handler.transactional for handler in self._handlers)
+            if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
+                # A COMMIT names no event: it is looked for, at a cost for each event.
+                self._process(client, work, renewals, checks_constraints=True)
+                return
             with suppress(PgqueError):
                 work.release()
             raise
@@ -325,6 +322,32 @@ class Consumer:
                 "Restart the process, because the thread cannot be ended, or write the handler as "
                 "a coroutine function, which is cancelled.",
             )
+
+    def _handle(
+        self,
+        client: Client,
+        work: Work,
+        dispatch: Dispatch,
+        messages: Sequence[Delivery],
+        failed: Failed,
+        name: str,
+    ) -> bool:
+        """Handles and finishes the messages; returns whether all handlers returned in time."""
+        is_in_time = True
+        found = self._handlers.found(messages)
+        if any(handler.transactional for handler in found):
+            with client.transaction() as connection:
+                dispatch.in_turn(messages, connection)
+                work.finish(failed)
+            return True
+        if any(handler.is_async for handler in found):
+            is_in_time = self._run_coroutine(dispatch.in_tasks(messages, self._concurrency))
+        elif self._concurrency > 1 or self._max_batch_time:
+            is_in_time = dispatch.in_threads(messages, self._concurrency)
+        else:
+            dispatch.in_turn(messages)
+        work.finish(failed)
+        return is_in_time
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+from ..errors import told
 from .delivery import Delivery, Failed
 from .handlers import Handler, Handlers
 from .telemetry import is_observed, observed
@@ -33,6 +34,8 @@ class Dispatch:
         check: raises if the batch is no longer the consumer's.
         max_time: how long the batch may take.
         pauses: whether later messages of a key wait for one that failed.
+        checks_constraints: whether deferred constraints are checked after each transactional
+            handler.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Dispatch:
         check: Callable[[], None],
         max_time: timedelta | None = None,
         pauses: bool = False,
+        checks_constraints: bool = False,
     ) -> None:
         self._handlers = handlers
         self._consumer = consumer
@@ -50,6 +54,7 @@ class Dispatch:
         self._check = check
         self._max_time = max_time
         self._pauses = pauses
+        self._checks_constraints = checks_constraints
         self._paused: set[str] = set()
         self._running: set[int] = set()
         self._in_threads: set[int] = set()
@@ -152,7 +157,9 @@ class Dispatch:
         try:
             if handler.transactional:
                 with observed(message, self._consumer, self._failed):
-                    result = call_in_savepoint(handler, message, connection, self._failed)
+                    result = call_in_savepoint(
+                        handler, message, connection, self._failed, self._checks_constraints
+                    )
             elif self._is_observed:
                 with observed(message, self._consumer, self._failed):
                     result = handler.function(message)
@@ -208,7 +215,7 @@ class Dispatch:
         if self._failed.is_dead(message):
             fate = "becomes a dead letter"
         else:
-            self._failed.nack(message, None, f"{type(error).__name__}: {error}")
+            self._failed.nack(message, None, told(error))
             after = self._failed.retry_after
             fate = (
                 f"is delivered again after {after}, or becomes a dead letter without retries left"

@@ -163,7 +163,7 @@ class Handlers:
         Raises:
             HandlerMissing: if some have none.
         """
-        if self.other is not None:
+        if self.other is not None or not self.by_type:
             return
         missing = sorted({str(m.type) for m in messages if (m.type or "") not in self.by_type})
         if missing:

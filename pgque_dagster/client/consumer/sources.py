@@ -92,8 +92,11 @@ class BatchWork(Work):
 
     def finish(self, failed: Failed) -> None:
         """Acks the batch."""
-        failed.write_to(self.batch)
-        self.batch.ack()
+        # A new one: if its transaction was refused, other events may have failed the next time.
+        claimed = self.batch
+        batch = Batch(claimed.session, self.queue, claimed.consumer, claimed.lease, self._ttl)
+        failed.write_to(batch)
+        batch.ack()
 
     def release(self) -> None:
         """Releases the lease."""

@@ -1,7 +1,7 @@
 """The consumer that applies batches in another database, each exactly once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal, TypeVar, get_args
 
@@ -15,10 +15,10 @@ from ..consumer import Consumer, Delivery, RateLimit, TransactionEnded
 from ..consumer.delivery import Failed
 from ..consumer.dispatch import Dispatch
 from ..consumer.handlers import Function
-from ..consumer.renewals import Renewals
 from ..consumer.sources import BatchWork, Work
+from ..consumer.transactional import is_refusal
 from ..consuming import DEFAULT_TTL, NO_LIMITS
-from ..errors import InvalidArgument, PgqueError, TicksUnavailable, error_from, translated
+from ..errors import DatabaseError, InvalidArgument, TicksUnavailable, error_from, translated
 from ..models import Limits
 from ..positions import Position
 from ..table_rights import Connection
@@ -26,10 +26,6 @@ from .completed import CompletedBatches, Span
 from .errors import TargetRefused
 
 F = TypeVar("F", bound=Function)
-
-# A limit of the program, and an object that is not in the state that is needed: psycopg counts
-# them as operational, but the same statement fails again.
-_LASTING = ("54", "55000")
 
 Tracking = Literal["batch", "event"]
 
@@ -244,22 +240,24 @@ class RemoteConsumer(Consumer):
             self._target_connection.close()
             self._target_connection = None
 
-    def _process(self, client: Client, work: Work, renewals: Renewals) -> None:
+    def _handle(
+        self,
+        client: Client,
+        work: Work,
+        dispatch: Dispatch,
+        messages: Sequence[Delivery],
+        failed: Failed,
+        name: str,
+    ) -> bool:
         assert isinstance(work, BatchWork)
-        name = f"batch {work.batch_id} of {work.queue}/{self.name}"
-        failed = work.failed(self._retry_after)
+        self._dispatch = dispatch
         try:
-            messages = work.messages(failed)
-            if not self._is_bulk:
-                self._handlers.check(messages, name)
-            keeper = work.keeper()
-            with renewals.of(keeper), self._refusing(name):
-                self._dispatch = Dispatch(self._handlers, self.name, failed, keeper.check)
+            with self._refusing(name):
                 if self._target is None:
                     with client.transaction() as connection:
                         self._apply(messages, connection, name)
                         work.finish(failed)
-                    return
+                    return True
                 if self._target_connection is None:
                     self._connect()
                 self._apply_in_target(client, work, messages, failed, name)
@@ -267,9 +265,8 @@ class RemoteConsumer(Consumer):
             work.finish(failed)
         except BaseException:
             self._disconnect()
-            with suppress(PgqueError):
-                work.release()
             raise
+        return True
 
     def _apply_in_target(
         self,
@@ -327,16 +324,18 @@ class RemoteConsumer(Consumer):
         """Raises psycopg errors as errors of this package: those that pass, or `TargetRefused`."""
         try:
             yield
-        except psycopg.Error as error:
-            state = error.sqlstate or ""
-            is_operational = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-            if (is_operational and not state.startswith(_LASTING)) or state.startswith("PQ"):
-                raise error_from(error) from error
+        except (psycopg.Error, DatabaseError) as error:
+            # The COMMIT in the database of the queue is the client's.
+            cause = error if isinstance(error, psycopg.Error) else error.__cause__
+            if not isinstance(cause, psycopg.Error):
+                raise
+            if not is_refusal(cause):
+                raise error_from(cause) from cause
             raise TargetRefused(
                 f"{name} was refused by database {self._target_name()}: "
-                f"{error.diag.message_primary or error}; nothing of it was applied or acked",
-                error.diag.message_hint or "Correct the cause, and run the consumer again.",
-            ) from error
+                f"{cause.diag.message_primary or cause}; nothing of it was applied or acked",
+                cause.diag.message_hint or "Correct the cause, and run the consumer again.",
+            ) from cause
 
     def _target_name(self) -> str:
         if self._target_connection is None:

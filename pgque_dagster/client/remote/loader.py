@@ -7,7 +7,8 @@ import psycopg
 from psycopg import errors as pg
 
 from ..consumer import Delivery
-from ..errors import InvalidArgument, MalformedPayload
+from ..consumer.transactional import CHECK_CONSTRAINTS
+from ..errors import InvalidArgument, MalformedPayload, told
 from ..models import Message
 from ..table_rights import Connection
 from .changes import Change, read_change
@@ -93,6 +94,7 @@ class TableLoader(RemoteConsumer):
                 TableWriter(connection, self._tables).write(
                     (message.msg_id, change) for message, change in found
                 )
+                connection.execute(CHECK_CONSTRAINTS)
         except (MalformedPayload, KeyWrittenInTwoWays, UnicodeError, *_OF_A_ROW):
             # Which event it was: in their order, changes are applied alone.
             self._apply_in_turn(found, connection)
@@ -104,17 +106,18 @@ class TableLoader(RemoteConsumer):
             try:
                 with connection.transaction():
                     writer.write((each.msg_id, change) for each, change in group)
+                    connection.execute(CHECK_CONSTRAINTS)
             except MalformedPayload as error:
                 self._set_aside(message, error)
             except (UnicodeError, *_OF_A_ROW) as error:
                 # A text that the encoding of the target lacks is found before it is sent.
-                told = str(error)
+                why = str(error)
                 if isinstance(error, psycopg.Error):
-                    told = error.diag.message_primary or told
+                    why = error.diag.message_primary or why
                 refused = TargetRefused(
                     f"event {message.msg_id} of queue {message.queue}, an {change.operation} of "
                     f"table {change.table}, was refused by database {connection.info.dbname}: "
-                    f"{told}; nothing of its batch was applied or acked",
+                    f"{why}; nothing of its batch was applied or acked",
                     "Correct the table, and run the loader again; or pass "
                     'on_malformed="dead_letter" to set such events aside.',
                 )
@@ -129,9 +132,8 @@ class TableLoader(RemoteConsumer):
             if isinstance(error, MalformedPayload):
                 self._set_aside(message, error)
             else:
-                told = f"event {message.msg_id} cannot be read: {type(error).__name__}: {error}"
                 malformed = MalformedPayload(
-                    told,
+                    f"event {message.msg_id} cannot be read: {told(error)}",
                     "Correct the function change=, or pass "
                     'on_malformed="dead_letter" to set such events aside.',
                 )

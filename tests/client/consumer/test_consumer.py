@@ -1,12 +1,23 @@
 """A consumer handles each event by its type, and loses none."""
 
 import logging
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
-from pgque_dagster.client import Client, ConsumerNotFound, Delivery, Event, HandlerMissing, Limits
+from pgque_dagster.client import (
+    Client,
+    Consumer,
+    ConsumerNotFound,
+    Delivery,
+    Event,
+    HandlerMissing,
+    Limits,
+    RemoteConsumer,
+)
 from tests.client.consumer.support import (
     Queue,
     collect,
@@ -103,6 +114,22 @@ class TestFailures:
         (letter,) = q.client.dead_letters("q")
         assert (letter.payload, letter.reason) == ("bad", "ValueError: no such ?customer")
 
+    def test_an_error_without_a_text_fails_its_event_alone(self, q: Queue) -> None:
+        class Untold(Exception):
+            def __str__(self) -> str:
+                raise ValueError("no text")
+
+        consumer = q.consumer()
+
+        @consumer.on()
+        def handle(message: Delivery) -> None:
+            if message.payload == "bad":
+                raise Untold
+
+        q.send("bad", "good")
+        q.run(consumer)
+        assert q.retried() == ["bad"]
+
     def test_a_handler_may_nack_and_dead_letter_by_itself(self, q: Queue) -> None:
         consumer = q.consumer()
 
@@ -157,6 +184,32 @@ class TestTransactional:
         assert q.done() == ["1", "2"]
         assert q.retried() == ["raises", "nacks"]
         assert q.payloads("dead_letter") == ["dead"]
+
+    @pytest.mark.parametrize("kind", [Consumer, RemoteConsumer])
+    @pytest.mark.parametrize("options", [{}, {"slots": 1, "name": "parts", "start_at": "latest"}])
+    def test_an_event_that_only_the_commit_refuses_fails_alone(
+        self, q: Queue, options: dict[str, Any], kind: type[Consumer]
+    ) -> None:
+        if options and kind is RemoteConsumer:
+            pytest.skip("it has no slots")
+        q.db.execute("create table known (id text primary key)")
+        q.db.execute("insert into known values ('1'), ('2')")
+        q.db.execute("alter table done add foreign key (id) references known initially deferred")
+        # Its error is expected at the statement.
+        q.db.execute("alter table done add unique (id) deferrable")
+        consumer = kind(q.url, **{"queue": "q", "name": "c", **options})
+
+        @consumer.on(transactional=True)
+        def handle(message: Delivery, connection: Any) -> None:
+            insert(message, connection)
+            with suppress(psycopg.errors.UniqueViolation), connection.transaction():
+                insert(message, connection)
+
+        with running(consumer) as errors:
+            wait_until(lambda: bool(errors) or consumer.health().state == "idle")
+            q.send("1", "unknown", "2")
+            wait_until(lambda: bool(errors) or q.retried() == ["unknown"])
+        assert (errors, q.done()) == ([], ["1", "2"])
 
     def test_nothing_is_written_twice_if_the_lease_was_lost(self, q: Queue) -> None:
         consumer = q.consumer()

@@ -201,6 +201,22 @@ class TestBadInput:
         assert target.done() == []
         assert not q.is_acked()
 
+    @pytest.mark.parametrize("is_same", [False, True])
+    def test_a_batch_that_only_the_commit_refuses_stops_the_consumer(
+        self, q: Queue, target: Target, is_same: bool
+    ) -> None:
+        class Wrong(RemoteConsumer):
+            def apply_batch(self, messages: Any, connection: Any) -> None:
+                connection.execute("insert into done (id) values ('x'), ('x')")
+
+        (q.db if is_same else target.db).execute(
+            "alter table done add unique (id) deferrable initially deferred"
+        )
+        q.send("a")
+        error = run_until_error(Wrong(q.url, "q", "c", target=None if is_same else target.url))
+        assert isinstance(error, TargetRefused) and "duplicate key" in str(error)
+        assert not q.is_acked()
+
     @pytest.mark.parametrize("statement", ["commit", "rollback"])
     @pytest.mark.parametrize("is_bulk", [True, False])
     def test_a_function_that_ends_the_transaction_is_refused(
