@@ -4,13 +4,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
+from psycopg import capabilities
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .calls.call import Call, Copy, Hook, Steps
+from .calls.call import Call, Copy, Hook, Row, Steps
 from .connection import apply_settings, closed, connect, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
 from .held import Held
@@ -140,6 +142,18 @@ class Session(Face):
             return self._run(work)
         except QueueNotFound as error:
             raise self._explained(error) from error.__cause__
+
+    def pages(self, call: Call[Any], size: int) -> Iterator[list[Row]]:
+        """Yields the rows of a call, so many at a time, as the server sends them."""
+        with self._borrowed() as connection:
+            cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+            try:
+                chunk = size if capabilities.has_stream_chunked() else 1
+                rows = cursor.stream(call.sql, call.params, size=chunk)
+                while page := list(islice(rows, size)):
+                    yield page
+            except (psycopg.Error, NotImplementedError) as error:
+                raise error_with_role(connection, call.sql, error) from error
 
     def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):

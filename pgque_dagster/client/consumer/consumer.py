@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, TypeVar
 
 from ..client import Client
@@ -28,7 +29,7 @@ from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
 from ..positions import Position
 from .backoff import Backoff
-from .delivery import Delivery, Failed
+from .delivery import Failed, Pages
 from .dispatch import Dispatch
 from .errors import HandlerTimeout
 from .handlers import Function, Handlers, RateLimit, check_types
@@ -293,7 +294,7 @@ class Consumer:
         try:
             messages = work.messages(failed)
             name = f"batch {work.batch_id} of {work.queue}/{self.name}"
-            self._handlers.check(messages, name)
+            self._handlers.check(messages.types, name)
             keeper = work.keeper()
             with renewals.of(keeper):
                 dispatch = Dispatch(
@@ -328,24 +329,27 @@ class Consumer:
         client: Client,
         work: Work,
         dispatch: Dispatch,
-        messages: Sequence[Delivery],
+        messages: Pages,
         failed: Failed,
         name: str,
     ) -> bool:
         """Handles and finishes the messages; returns whether all handlers returned in time."""
         is_in_time = True
-        found = self._handlers.found(messages)
+        found = [handler for handler in self._handlers.found(messages.types) if handler]
         if any(handler.transactional for handler in found):
             with client.transaction() as connection:
-                dispatch.in_turn(messages, connection)
+                for page in messages:
+                    dispatch.in_turn(page, connection)
                 work.finish(failed)
             return True
-        if any(handler.is_async for handler in found):
-            is_in_time = self._run_coroutine(dispatch.in_tasks(messages, self._concurrency))
-        elif self._concurrency > 1 or self._max_batch_time:
-            is_in_time = dispatch.in_threads(messages, self._concurrency)
-        else:
-            dispatch.in_turn(messages)
+        # What is late is all that was not handled, not only what is of a page.
+        for page in [[*chain(*messages)]] if self._max_batch_time else messages:
+            if any(handler.is_async for handler in found):
+                is_in_time = self._run_coroutine(dispatch.in_tasks(page, self._concurrency))
+            elif self._concurrency > 1 or self._max_batch_time:
+                is_in_time = dispatch.in_threads(page, self._concurrency)
+            else:
+                dispatch.in_turn(page)
         work.finish(failed)
         return is_in_time
 

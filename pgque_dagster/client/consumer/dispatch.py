@@ -74,6 +74,7 @@ class Dispatch:
     def in_threads(self, messages: Sequence[Delivery], count: int) -> bool:
         """Handles the messages in threads; returns whether all handlers returned in time."""
         lanes = _Shared(_lanes(messages))
+        self._is_over = False
 
         def work() -> None:
             try:

@@ -1,8 +1,9 @@
 """The consumer that applies batches in another database, each exactly once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 from typing import Literal, TypeVar, get_args
 
 import psycopg
@@ -12,7 +13,7 @@ from .. import calls
 from ..client import Client
 from ..connection import connect
 from ..consumer import Consumer, Delivery, RateLimit, TransactionEnded
-from ..consumer.delivery import Failed
+from ..consumer.delivery import Failed, Pages
 from ..consumer.dispatch import Dispatch
 from ..consumer.handlers import Function
 from ..consumer.sources import BatchWork, Work
@@ -245,7 +246,7 @@ class RemoteConsumer(Consumer):
         client: Client,
         work: Work,
         dispatch: Dispatch,
-        messages: Sequence[Delivery],
+        messages: Pages,
         failed: Failed,
         name: str,
     ) -> bool:
@@ -272,7 +273,7 @@ class RemoteConsumer(Consumer):
         self,
         client: Client,
         work: BatchWork,
-        messages: Sequence[Delivery],
+        messages: Pages,
         failed: Failed,
         name: str,
     ) -> None:
@@ -283,13 +284,13 @@ class RemoteConsumer(Consumer):
         batch = Span(work.batch.batch_id, lease.prev_tick_id, lease.tick_id, lineage, *fingerprints)
         completed.check_events(connection, batch.batch_id)
         if self._by_event:
-            for message in messages:
+            for message in chain(*messages):
                 with connection.transaction():
                     if completed.lock(connection, batch, work.batch.renew):
                         break
                     if completed.has_event(connection, batch.batch_id, message.msg_id):
                         continue
-                    self._apply([message], connection, name)
+                    self._apply([[message]], connection, name)
                     if message not in failed:
                         completed.record_event(connection, batch.batch_id, message.msg_id)
         with connection.transaction():
@@ -305,7 +306,7 @@ class RemoteConsumer(Consumer):
                 self._apply(messages, connection, name)
             completed.record(connection, batch, failed.dump())
 
-    def _apply(self, messages: Sequence[Delivery], connection: Connection, name: str) -> None:
+    def _apply(self, pages: Iterable[list[Delivery]], connection: Connection, name: str) -> None:
         ended = TransactionEnded(
             f"the transaction in which {name} is applied was ended; the batch is not acked, and "
             "what was written may be rolled back or committed",
@@ -313,7 +314,8 @@ class RemoteConsumer(Consumer):
             "connection.transaction():` around a part.",
         )
         try:
-            self.apply_batch(messages, connection)
+            for page in [[*chain(*pages)]] if self._is_bulk else pages:
+                self.apply_batch(page, connection)
         except psycopg.Rollback as error:
             raise ended from error
         if connection.info.transaction_status == TransactionStatus.IDLE:

@@ -1,6 +1,7 @@
 """A consumer handles each event by its type, and loses none."""
 
 import logging
+import tracemalloc
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from pgque_dagster.client import (
     Limits,
     RemoteConsumer,
 )
+from pgque_dagster.client.consumer import sources
 from tests.client.consumer.support import (
     Queue,
     collect,
@@ -248,6 +250,52 @@ class TestTransactional:
 
 
 class TestBatches:
+    def test_a_large_batch_is_not_held_as_objects(self, q: Queue) -> None:
+        count = 30_000
+        q.client.copy_events("q", (str(number) for number in range(count)))
+        q.tick()
+        consumer = q.consumer()
+        peaks: list[float] = []
+        handled: list[int] = []
+
+        @consumer.on()
+        def handle(message: Delivery) -> None:
+            if not peaks:
+                peaks.append(tracemalloc.get_traced_memory()[1] / count)
+            handled.append(int(message.payload or ""))
+
+        tracemalloc.start()
+        q.run(consumer)
+        tracemalloc.stop()
+        assert peaks[0] < 300  # bytes
+        assert handled == list(range(count))
+
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"concurrency": 2}, {"max_batch_time": timedelta(hours=1)}, {"transactional": True}],
+    )
+    def test_a_batch_of_several_pages_is_handled_as_one(
+        self, q: Queue, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sources, "_PAGE", 2)
+        is_transactional = options.pop("transactional", False)
+        first, consumer = q.consumer(**options), q.consumer(**options)
+        handled: list[str | None] = []
+
+        @first.on("default", transactional=is_transactional)
+        @consumer.on("default", transactional=is_transactional)
+        def handle(message: Delivery, *connection: Any) -> None:
+            handled.append(message.payload)
+            if message.payload in "25":
+                message.nack()
+
+        q.send(*(Event(each, key="k") for each in "123456"), Event("7", type="of no handler"))
+        assert isinstance(run_until_error(first), HandlerMissing)
+        assert handled == []
+        consumer.on("of no handler")(print)
+        q.run(consumer)
+        assert (handled, q.retried()) == (list("123456"), ["2", "5"])
+
     def test_limits_say_which_batches_are_opened(self, q: Queue) -> None:
         consumer = q.consumer(limits=Limits(min_count=3))
         handled = collect(consumer)
