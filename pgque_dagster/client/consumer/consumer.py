@@ -29,7 +29,7 @@ from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
 from ..positions import Position
 from .backoff import Backoff
-from .delivery import Failed, Pages
+from .delivery import Pages
 from .dispatch import Dispatch
 from .errors import HandlerTimeout
 from .handlers import Function, Handlers, RateLimit, check_types
@@ -293,8 +293,7 @@ class Consumer:
         failed = work.failed(self._retry_after)
         try:
             messages = work.messages(failed)
-            name = f"batch {work.batch_id} of {work.queue}/{self.name}"
-            self._handlers.check(messages.types, name)
+            self._handlers.check(messages.types, self._name_of(work))
             keeper = work.keeper()
             with renewals.of(keeper):
                 dispatch = Dispatch(
@@ -306,7 +305,7 @@ class Consumer:
                     work.pauses,
                     checks_constraints,
                 )
-                is_in_time = self._handle(client, work, dispatch, messages, failed, name)
+                is_in_time = self._handle(client, work, dispatch, messages)
         except BaseException as error:
             has_savepoints = any(handler.transactional for handler in self._handlers)
             if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
@@ -324,23 +323,15 @@ class Consumer:
                 "a coroutine function, which is cancelled.",
             )
 
-    def _handle(
-        self,
-        client: Client,
-        work: Work,
-        dispatch: Dispatch,
-        messages: Pages,
-        failed: Failed,
-        name: str,
-    ) -> bool:
+    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> bool:
         """Handles and finishes the messages; returns whether all handlers returned in time."""
         is_in_time = True
-        found = [handler for handler in self._handlers.found(messages.types) if handler]
+        found = self._handlers.found(messages.types)
         if any(handler.transactional for handler in found):
             with client.transaction() as connection:
                 for page in messages:
                     dispatch.in_turn(page, connection)
-                work.finish(failed)
+                work.finish(messages.failed)
             return True
         # What is late is all that was not handled, not only what is of a page.
         for page in [[*chain(*messages)]] if self._max_batch_time else messages:
@@ -350,8 +341,11 @@ class Consumer:
                 is_in_time = dispatch.in_threads(page, self._concurrency)
             else:
                 dispatch.in_turn(page)
-        work.finish(failed)
+        work.finish(messages.failed)
         return is_in_time
+
+    def _name_of(self, work: Work) -> str:
+        return f"batch {work.batch_id} of {work.queue}/{self.name}"
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop is not None:

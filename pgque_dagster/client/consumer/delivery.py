@@ -136,13 +136,15 @@ class Pages:
 
     Attributes:
         types: of all the messages.
+        failed: what notes which messages failed.
     """
 
     def __init__(self, rows: Iterable[list[Row]], queue: str, failed: Failed) -> None:
         self.types: set[str | None] = set()
         self._packed: list[bytes] = []
         self._last: list[Row] = []
-        self._of = (queue, failed)
+        self.failed = failed
+        self._queue = queue
         for page in rows:
             self.types.update(row[1] for row in page)
             if self._last:
@@ -151,7 +153,7 @@ class Pages:
 
     def __iter__(self) -> Iterator[list[Delivery]]:
         for page in chain(map(pickle.loads, self._packed), [self._last]):
-            yield [_delivery(*row, *self._of) for row in page]
+            yield [_delivery(*row, self._queue, self.failed) for row in page]
 
 
 def _storable(reason: str | None) -> str | None:

@@ -152,9 +152,9 @@ class Handlers:
         assert handler is not None
         return handler
 
-    def found(self, types: Iterable[str | None]) -> list[Handler | None]:
+    def found(self, types: Iterable[str | None]) -> list[Handler]:
         """Returns the handlers that messages of the types need."""
-        return [self.by_type.get(type or "", self.other) for type in types]
+        return [found for type in types if (found := self.by_type.get(type or "", self.other))]
 
     def check(self, types: Iterable[str | None], batch: str) -> None:
         """Checks that messages of all the types have a handler.

@@ -12,18 +12,14 @@ from .handlers import Handler
 
 # Constraints that are immediate at first stay so: a handler may count on their errors.
 CHECK_CONSTRAINTS = """
-do $$
-declare
-    v_deferred text;
-begin
+do $$ begin
     set constraints all immediate;
-    select string_agg(distinct format('%I.%I', n.nspname, c.conname), ', ') into v_deferred
-    from pg_catalog.pg_constraint c join pg_catalog.pg_namespace n on n.oid = c.connamespace
-    where c.condeferred and c.conparentid = 0
-      and pg_catalog.has_schema_privilege(n.oid, 'usage');
-    if v_deferred is not null then
-        execute 'set constraints ' || v_deferred || ' deferred';
-    end if;
+    execute coalesce(
+        (select 'set constraints '
+                || string_agg(distinct format('%I.%I', n.nspname, c.conname), ',') || ' deferred'
+         from pg_catalog.pg_constraint c join pg_catalog.pg_namespace n on n.oid = c.connamespace
+         where c.condeferred and c.conparentid = 0
+           and pg_catalog.has_schema_privilege(n.oid, 'usage')), 'select');
 end $$"""
 # A limit of the program, and an object that is not in the state that is needed: psycopg counts
 # them as operational, but the same statement fails again.

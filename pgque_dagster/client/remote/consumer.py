@@ -13,7 +13,7 @@ from .. import calls
 from ..client import Client
 from ..connection import connect
 from ..consumer import Consumer, Delivery, RateLimit, TransactionEnded
-from ..consumer.delivery import Failed, Pages
+from ..consumer.delivery import Pages
 from ..consumer.dispatch import Dispatch
 from ..consumer.handlers import Function
 from ..consumer.sources import BatchWork, Work
@@ -241,43 +241,29 @@ class RemoteConsumer(Consumer):
             self._target_connection.close()
             self._target_connection = None
 
-    def _handle(
-        self,
-        client: Client,
-        work: Work,
-        dispatch: Dispatch,
-        messages: Pages,
-        failed: Failed,
-        name: str,
-    ) -> bool:
+    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> bool:
         assert isinstance(work, BatchWork)
-        self._dispatch = dispatch
+        self._dispatch, name = dispatch, self._name_of(work)
         try:
             with self._refusing(name):
                 if self._target is None:
                     with client.transaction() as connection:
                         self._apply(messages, connection, name)
-                        work.finish(failed)
+                        work.finish(messages.failed)
                     return True
                 if self._target_connection is None:
                     self._connect()
-                self._apply_in_target(client, work, messages, failed, name)
+                self._apply_in_target(client, work, messages, name)
             # Only now: the target has the batch, or had it before.
-            work.finish(failed)
+            work.finish(messages.failed)
         except BaseException:
             self._disconnect()
             raise
         return True
 
-    def _apply_in_target(
-        self,
-        client: Client,
-        work: BatchWork,
-        messages: Pages,
-        failed: Failed,
-        name: str,
-    ) -> None:
+    def _apply_in_target(self, client: Client, work: BatchWork, messages: Pages, name: str) -> None:
         connection, completed = self._target_connection, self._completed[work.queue]
+        failed = messages.failed
         assert connection is not None
         lease = work.batch.lease
         lineage, *fingerprints = client.run(calls.batches.identity(work.queue, lease))

@@ -7,7 +7,6 @@ import psycopg
 from psycopg import errors as pg
 
 from ..consumer import Delivery
-from ..consumer.transactional import CHECK_CONSTRAINTS
 from ..errors import InvalidArgument, MalformedPayload, told
 from ..models import Message
 from ..table_rights import Connection
@@ -94,7 +93,6 @@ class TableLoader(RemoteConsumer):
                 TableWriter(connection, self._tables).write(
                     (message.msg_id, change) for message, change in found
                 )
-                connection.execute(CHECK_CONSTRAINTS)
         except (MalformedPayload, KeyWrittenInTwoWays, UnicodeError, *_OF_A_ROW):
             # Which event it was: in their order, changes are applied alone.
             self._apply_in_turn(found, connection)
@@ -106,7 +104,6 @@ class TableLoader(RemoteConsumer):
             try:
                 with connection.transaction():
                     writer.write((each.msg_id, change) for each, change in group)
-                    connection.execute(CHECK_CONSTRAINTS)
             except MalformedPayload as error:
                 self._set_aside(message, error)
             except (UnicodeError, *_OF_A_ROW) as error:

@@ -76,6 +76,16 @@ def test_an_event_that_fails_leaves_nothing_and_is_applied_later(
         assert value(target.db, "select count(*) from pgque_completed_event") == 0
 
 
+@pytest.mark.parametrize("tracking", ["batch", "event"])
+def test_an_event_that_only_the_commit_refuses_fails_alone(
+    q: Queue, target: Target, tracking: str
+) -> None:
+    target.db.execute("alter table done add unique (id) deferrable initially deferred")
+    q.send("a", "b", "a")
+    target.apply(tracking)
+    assert (target.done(), q.retried()) == (["a", "b"], ["a"])
+
+
 class TestOutOfStep:
     @pytest.fixture
     def copy(self, server: Server, q: Queue, target: Target) -> Any:
