@@ -3245,7 +3245,7 @@ $$;
 -- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
 -- due for enough new events; for any new events, or events that the last tick left behind, once
 -- that tick is older than the lag; after the idle period; on request; and at once for a queue's
--- first event.
+-- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -3273,6 +3273,7 @@ where not q.queue_external_ticker
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
        or seq.last_event_id > 0 and last_tick.tick_event_seq = 0
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
+       or last_tick.tick_time > clock_timestamp()
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
@@ -3567,6 +3568,9 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
+                if v_hint operator(pg_catalog.=) '' then
+                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                end if;
         end;
         commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
@@ -5693,12 +5697,12 @@ begin
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not held: it is under epoch %s, not %s, and %s',
-                             i_batch_id, v_sub.lease_epoch, coalesce(i_epoch::text, 'null'),
+            message = format('batch %s is not held: %s', i_batch_id,
                              case when v_sub.lease_until > clock_timestamp()
                                   then format('"%s" works on it until %s', v_sub.lease_owner,
                                               v_sub.lease_until)
-                                  else 'nobody works on it' end),
+                                  else format('it is under epoch %s, not %s', v_sub.lease_epoch,
+                                              coalesce(i_epoch::text, 'null')) end),
             hint = 'It was claimed since its attempts were counted: count them again.';
     end if;
 
@@ -7129,7 +7133,8 @@ begin
     from pgque.queue q
     where q.queue_id = v_queue.queue_id
       and q.queue_switch_step2 is not null
-      and clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+      and (clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+           or q.queue_switch_time > clock_timestamp())  -- the clock was set back
     for no key update skip locked;
     if not found then
         return 0;
@@ -8009,6 +8014,9 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
+                if v_hint operator(pg_catalog.=) '' then
+                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                end if;
                 v_message := format('%s: %s', v_step.func_name, v_message);
                 raise warning using errcode = v_state, message = v_message, hint = v_hint;
         end;
@@ -8197,6 +8205,9 @@ begin
                         v_again := false;
                         get stacked diagnostics v_state = returned_sqlstate,
                             v_message = message_text, v_hint = pg_exception_hint;
+                        if v_hint operator(pg_catalog.=) '' then
+                            v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                        end if;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
                 commit and chain;

@@ -143,7 +143,7 @@ class TestOtlp:
     def test_a_collector_that_is_away_is_named_and_tried_again(
         self, database_url: str, client: Client
     ) -> None:
-        push = ("metrics", "--otlp", "http://127.0.0.1:1", "--every", "1s")
+        push = ("metrics", "--otlp", "http://127.0.0.1:1/", "--every", "1s")
         with started(database_url, *push, stdout=None) as process:
             assert process.stderr is not None
             assert "http://127.0.0.1:1/v1/metrics" in process.stderr.readline()

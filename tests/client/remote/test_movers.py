@@ -119,7 +119,8 @@ class TestSplitter:
     def test_events_go_to_the_queues_of_their_types(self, q: Queue, other: Target) -> None:
         events = [("order", 1), ("mail", 2), ("both", 3), ("noise", 4), ("order", 5), ("new", 6)]
         q.send(*(Event(str(number), type=type) for type, number in events))
-        routes = {"order": "orders", "mail": "mails", "both": ["orders", "mails"], "noise": []}
+        both = ["orders", "mails", "orders"]
+        routes = {"order": "orders", "mail": "mails", "both": both, "noise": []}
         q.run(splitter(other, routes, other="q"))
         assert moved(other.db, "orders") == ["1", "3", "5"]
         assert moved(other.db, "mails") == ["2", "3"]
