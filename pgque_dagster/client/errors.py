@@ -212,9 +212,8 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 }
 
 
-# By an administrator or a shutdown, after a crash, and after idle_session_timeout.
-_SESSION_ENDED = ("57P01", "57P02", "57P05")
-_CLOSED = ("the connection is closed", "the connection is lost")
+# By an administrator or a shutdown, after a crash, after idle_session_timeout, and found later.
+_SESSION_ENDED = ("57P01", "57P02", "57P05", "the connection is closed", "the connection is lost")
 _ADDON = re.compile(r'"(pgq|postgremq|qgres)\b')
 _INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
 
@@ -273,7 +272,7 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
         return MalformedPayload(message)
     if isinstance(error, psycopg.OperationalError) and _is_about_connection(error.sqlstate):
-        has_ended = error.sqlstate in _SESSION_ENDED or message in _CLOSED
+        has_ended = (error.sqlstate or message) in _SESSION_ENDED
         return ConnectionFailed(
             sentences(*message.splitlines()),
             "Repeat what is not committed: a client with a URL connects again, and a connection "

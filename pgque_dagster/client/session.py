@@ -157,9 +157,6 @@ class Session(Face):
 
     def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
-            if self._connection is not None and self._held.get() is None and not self._is_closed:
-                with self._lock:
-                    return self._call(self._live(self._connection), work)
             with self._borrowed() as connection:
                 return self._call(connection, work)
         with self.transaction() as connection:
@@ -222,17 +219,13 @@ class Session(Face):
             raise closed()
         elif self._connection is not None:
             with self._lock:
-                yield self._live(self._connection)
+                if self._is_own and self._connection.closed:
+                    self._connection = connect(self._url)
+                yield self._connection
         else:
             assert self._pool is not None
             with translated(), self._pool.connection() as connection:
                 yield connection
-
-    def _live(self, connection: Connection) -> Connection:
-        """Returns the connection; a new one if the session of the client's own has ended."""
-        if self._is_own and connection.closed:
-            self._connection = connection = connect(self._url)
-        return connection
 
 
 def _is_open(connection: Connection) -> bool:

@@ -400,7 +400,7 @@ class TestTasks:
 
 
 # What a face has of its own: properties that may have to wait for a connection.
-SYNC_ONLY = {"url", "user", "database", "reset"}
+SYNC_ONLY = {"url", "user", "database", "reset", "pages"}
 ASYNC_ONLY = {"find_url", "open"}
 OWN = {"transaction", "keep_alive", "close", "run"}
 # What only notes something for the ack, or returns a call.

@@ -129,11 +129,6 @@ class Pages:
 
     A million small messages take 700 MB as objects, so all pages but the last are packed.
 
-    Args:
-        rows: the rows of each page.
-        queue: the queue's name.
-        failed: notes which messages failed.
-
     Attributes:
         types: of all the messages.
         failed: what notes which messages failed.

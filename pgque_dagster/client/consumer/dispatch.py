@@ -8,8 +8,9 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 from ..errors import told
@@ -73,12 +74,14 @@ class Dispatch:
 
     def in_threads(self, messages: Sequence[Delivery], count: int) -> bool:
         """Handles the messages in threads; returns whether all handlers returned in time."""
-        lanes = _Shared(_lanes(messages))
+        lanes: SimpleQueue[Sequence[Delivery] | None] = SimpleQueue()
+        for lane in [*_lanes(messages), *[None] * count]:
+            lanes.put(lane)
         self._is_over = False
 
         def work() -> None:
             try:
-                for lane in lanes:
+                for lane in iter(lanes.get, None):
                     for message in lane:
                         if self._is_over:
                             return
@@ -260,22 +263,6 @@ class Dispatch:
             self._consumer,
             self._max_time,
         )
-
-
-class _Shared:
-    """An iterator that several threads share."""
-
-    def __init__(self, items: Sequence[Sequence[Delivery]]) -> None:
-        self._items = iter(items)
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[Sequence[Delivery]]:
-        while True:
-            with self._lock:
-                item = next(self._items, None)
-            if item is None:
-                return
-            yield item
 
 
 def _lanes(messages: Sequence[Delivery]) -> list[list[Delivery]]:

@@ -36,13 +36,9 @@ def is_refusal(error: BaseException | None) -> bool:
 
 
 def call_in_savepoint(
-    handler: Handler,
-    message: Delivery,
-    connection: Any,
-    failed: Failed,
-    checks_constraints: bool,
+    handler: Handler, message: Delivery, connection: Any, failed: Failed, checks: bool
 ) -> object:
-    """Calls the handler, and rolls back what it wrote if its message failed.
+    """Calls the handler, checks deferred constraints, and rolls back if its message failed.
 
     Raises:
         InvalidArgument: if the handler went on after an SQL error, because the transaction would
@@ -59,7 +55,7 @@ def call_in_savepoint(
         if message in failed:
             # It is delivered again, or set aside: what the handler wrote must not stay.
             raise psycopg.Rollback
-        if checks_constraints:
+        if checks:
             connection.execute(CHECK_CONSTRAINTS)
     return result
 

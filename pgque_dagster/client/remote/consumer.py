@@ -19,7 +19,7 @@ from ..consumer.handlers import Function
 from ..consumer.sources import BatchWork, Work
 from ..consumer.transactional import is_refusal
 from ..consuming import DEFAULT_TTL, NO_LIMITS
-from ..errors import DatabaseError, InvalidArgument, TicksUnavailable, error_from, translated
+from ..errors import DatabaseError, InvalidArgument, TicksUnavailable, translated
 from ..models import Limits
 from ..positions import Position
 from ..table_rights import Connection
@@ -245,7 +245,7 @@ class RemoteConsumer(Consumer):
         assert isinstance(work, BatchWork)
         self._dispatch, name = dispatch, self._name_of(work)
         try:
-            with self._refusing(name):
+            with translated(), self._refusing(name):
                 if self._target is None:
                     with client.transaction() as connection:
                         self._apply(messages, connection, name)
@@ -309,16 +309,14 @@ class RemoteConsumer(Consumer):
 
     @contextmanager
     def _refusing(self, name: str) -> Iterator[None]:
-        """Raises psycopg errors as errors of this package: those that pass, or `TargetRefused`."""
+        """Raises psycopg errors that do not pass as `TargetRefused`."""
         try:
             yield
         except (psycopg.Error, DatabaseError) as error:
             # The COMMIT in the database of the queue is the client's.
             cause = error if isinstance(error, psycopg.Error) else error.__cause__
-            if not isinstance(cause, psycopg.Error):
+            if not (isinstance(cause, psycopg.Error) and is_refusal(cause)):
                 raise
-            if not is_refusal(cause):
-                raise error_from(cause) from cause
             raise TargetRefused(
                 f"{name} was refused by database {self._target_name()}: "
                 f"{cause.diag.message_primary or cause}; nothing of it was applied or acked",
