@@ -262,7 +262,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
         "of_the_caller",
     ),
     (OLD, lambda q: installer.check_version(q.url), OlderInstalled, "0.1.0"),
-    (KILL, lambda q: q.client.version(), ConnectionFailed, "server"),
+    (KILL, lambda q: q.client.version(), ConnectionFailed, "connects again"),
 ]
 
 
