@@ -17,7 +17,6 @@ from .commands import (
     schema,
     sending,
     shell,
-    spark_server,
     status,
 )
 from .database import Database
@@ -92,7 +91,6 @@ for _command in (
     running.ticker,
     running.maint,
     running.worker,
-    spark_server.spark_server,
     dead_letters.dead_letters,
     diagnosis.health,
     diagnosis.doctor,
