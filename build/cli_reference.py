@@ -42,8 +42,6 @@ def _page() -> str:
 def _sections(group: click.Group, name: str) -> Iterator[str]:
     yield _section(group, name)
     for inner, command in group.commands.items():
-        if (group, inner) == (pgque, "dlq"):
-            continue
         if isinstance(command, click.Group):
             yield from _sections(command, f"{name} {inner}")
         else:

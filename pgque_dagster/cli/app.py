@@ -100,4 +100,3 @@ for _command in (
 ):
     main.add_command(_command)
 add_common_options(main)
-main.add_command(dead_letters.dead_letters, "dlq")

@@ -73,7 +73,7 @@ class TestQueues:
         commands = (
             *("drop-queue {}", "register {} billing", "unregister {} billing", "consumers {}"),
             *("assign {} billing laptop", "seek {} billing earliest", "send {} 1"),
-            *("dlq list {}", "dlq replay {}", "dlq purge {}"),
+            *("dead-letters list {}", "dead-letters replay {}", "dead-letters purge {}"),
         )
         for command in commands:
             line = refused(*command.format("nope").split())
