@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from forwards import write_out
+
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL_FILE = "pgque.sql"
 UNINSTALL_FILE = "pgque_uninstall.sql"
@@ -127,7 +129,7 @@ def _join(root: Path, file: str, title: str, entries: tuple[str, ...]) -> str:
     )
     parts = [header, "begin;\n"]
     for entry in entries:
-        text = (root / "sql" / entry).read_text().strip()
+        text = write_out((root / "sql" / entry).read_text()).strip()
         parts.append(f"-- ===== {entry} {'=' * max(3, 90 - len(entry))}\n\n{text}\n")
     parts.append("commit;\n")
     version: str = project["version"]

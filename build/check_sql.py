@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from assemble import ADDON_PROLOGUE, ROOT, ManifestError, read_manifest
+from forwards import write_out
 from sql_rules import (
     ENGINE,
     Finding,
@@ -63,7 +64,7 @@ def check(root: Path) -> list[Finding]:
 
 def _sources(root: Path, entries: list[str], public: Mapping[str, str]) -> list[Source]:
     """Reads the files of the engine or of an add-on, which create its schemas."""
-    texts = {Path("sql", entry): (root / "sql" / entry).read_text() for entry in entries}
+    texts = {Path("sql", entry): write_out((root / "sql" / entry).read_text()) for entry in entries}
     schemas = [name for text in texts.values() for name in _CREATED_SCHEMA.findall(text)]
     return [Source(path, text, tuple(schemas) or ENGINE, public) for path, text in texts.items()]
 

@@ -3245,7 +3245,7 @@ $$;
 -- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
 -- due for enough new events; for any new events, or events that the last tick left behind, once
 -- that tick is older than the lag; after the idle period; on request; and at once for a queue's
--- first event.
+-- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -3273,6 +3273,7 @@ where not q.queue_external_ticker
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
        or seq.last_event_id > 0 and last_tick.tick_event_seq = 0
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
+       or last_tick.tick_time > clock_timestamp()
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
@@ -7129,7 +7130,8 @@ begin
     from pgque.queue q
     where q.queue_id = v_queue.queue_id
       and q.queue_switch_step2 is not null
-      and clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+      and (clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+           or q.queue_switch_time > clock_timestamp())  -- the clock was set back
     for no key update skip locked;
     if not found then
         return 0;

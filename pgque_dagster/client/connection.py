@@ -13,6 +13,7 @@ BaseConnection = psycopg.Connection[T] | psycopg.AsyncConnection[T]
 
 _CONNECT_SECONDS = 10
 _OLDEST_SERVER = 140000
+_BACKEND = "select pg_backend_pid()"
 
 
 def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -31,6 +32,8 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
         _check_version(connection)
         with translated():
             apply_settings(connection)
+            backend = connection.execute(_BACKEND).fetchone()
+        _prepare_nothing_behind_a_pooler(connection, backend)
     except BaseException:
         connection.close()
         raise
@@ -46,6 +49,8 @@ async def connect_async(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         with translated():
             for statement in _needed_settings(connection):
                 await connection.execute(statement)
+            backend = await (await connection.execute(_BACKEND)).fetchone()
+        _prepare_nothing_behind_a_pooler(connection, backend)
     except BaseException:
         await connection.close()
         raise
@@ -82,6 +87,15 @@ def _needed_settings(connection: BaseConnection[Any]) -> Iterator[LiteralString]
         yield "set datestyle to iso"
     if connection.info.parameter_status("IntervalStyle") != "postgres":
         yield "set intervalstyle to postgres"
+
+
+def _prepare_nothing_behind_a_pooler(
+    connection: BaseConnection[Any], backend: tuple[Any, ...] | None
+) -> None:
+    # A pooler of transactions may run a statement that another client prepared under this name.
+    # Poolers tell clients a process id of their own.
+    if backend != (connection.info.backend_pid,):
+        connection.prepare_threshold = None
 
 
 def _check_version(connection: BaseConnection[Any]) -> None:

@@ -159,7 +159,8 @@ begin
     from pgque.queue q
     where q.queue_id = v_queue.queue_id
       and q.queue_switch_step2 is not null
-      and clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+      and (clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+           or q.queue_switch_time > clock_timestamp())  -- the clock was set back
     for no key update skip locked;
     if not found then
         return 0;

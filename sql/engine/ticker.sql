@@ -44,7 +44,7 @@ $$;
 -- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
 -- due for enough new events; for any new events, or events that the last tick left behind, once
 -- that tick is older than the lag; after the idle period; on request; and at once for a queue's
--- first event.
+-- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id,
        q.queue_name,
@@ -72,6 +72,7 @@ where not q.queue_external_ticker
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
        or seq.last_event_id > 0 and last_tick.tick_event_seq = 0
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
+       or last_tick.tick_time > clock_timestamp()
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks

@@ -59,6 +59,17 @@ def test_an_idle_queue_ticks_after_its_idle_period(db: Connection) -> None:
     assert ticker(db) == 1
 
 
+def test_a_clock_that_was_set_back_stops_neither_ticks_nor_rotation(db: Connection) -> None:
+    make_queue(db, ticker_max_lag="1 hour", ticker_idle_period="1 hour", rotation_period="1 hour")
+    assert ticker(db) == 0
+    value(db, "select pgque.maint_rotate_tables_step2()")
+    db.execute("update pgque.tick_log set tick_time = tick_time + interval '1 day'")
+    db.execute("update pgque.queue set queue_switch_time = now() + interval '1 day'")
+    assert [ticker(db), ticker(db)] == [1, 0]
+    value(db, "select pgque.maint_rotate_tables_step1('q')")
+    assert rotations(db) == 1
+
+
 @pytest.mark.parametrize("switch", ["ticker_paused", "external_ticker"])
 def test_a_queue_that_is_off_ticks_when_it_is_on_again(db: Connection, switch: str) -> None:
     make_queue(db, ticker_max_count="1", ticker_idle_period="0", **{switch: "true"})

@@ -2,28 +2,14 @@
 
 -- Registers a consumer at the last tick. Returns 1, or 0 if it was registered.
 -- locks: those of pgque.register_consumer. writes: the same.
-create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_consumer(x_queue_name, x_consumer_id);
-end;
-$$;
+forward pgq.register_consumer(x_queue_name text, x_consumer_id text) returns integer
+as pgque.register_consumer(x_queue_name, x_consumer_id);
 
 -- Registers a consumer at a tick, or moves it there. Returns 1, or 0 if it was registered.
 -- locks: those of pgque.register_consumer_at. writes: the same.
-create or replace function pgq.register_consumer_at(
-    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
-end;
-$$;
+forward pgq.register_consumer_at(
+    x_queue_name text, x_consumer_name text, x_tick_pos bigint) returns integer
+as pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
 
 -- Unregisters a consumer, with its subconsumers, and deletes its retries. Returns how many were
 -- unregistered, subconsumers included; 0 if there is no such consumer. A subconsumer that is
@@ -119,15 +105,8 @@ $$;
 
 -- The SELECT of a batch's events, in order of ev_id.
 -- locks: none. writes: nothing.
-create or replace function pgq.batch_event_sql(x_batch_id bigint)
-returns text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.batch_event_sql(x_batch_id);
-end;
-$$;
+forward pgq.batch_event_sql(x_batch_id bigint) returns text
+as pgque.batch_event_sql(x_batch_id);
 
 -- The event tables in which an open batch has, or may have, rows.
 -- locks: none. writes: nothing.
@@ -218,68 +197,33 @@ $$;
 -- Finishes a batch. Raises an error if the batch is not open, because an end that does nothing must
 -- not look like one that did.
 -- locks: those of pgque.finish_batch. writes: the same.
-create or replace function pgq.finish_batch(x_batch_id bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.finish_batch(x_batch_id);
-end;
-$$;
+forward pgq.finish_batch(x_batch_id bigint) returns integer
+as pgque.finish_batch(x_batch_id);
 
 -- Schedules an event of an open batch for another delivery. Returns 1, or 0 if it was scheduled
 -- before.
 -- locks: those of pgque.event_retry. writes: retry_queue.
-create or replace function pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
-end;
-$$;
+forward pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz) returns integer
+as pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
 
 -- Does the same, a number of seconds from now.
 -- locks: those of pgque.event_retry. writes: retry_queue.
-create or replace function pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
-end;
-$$;
+forward pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer) returns integer
+as pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
 
 -- Schedules all events of an open batch for another delivery; returns how many.
 -- locks: those of pgque.batch_retry. writes: retry_queue.
-create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.batch_retry(i_batch_id, i_retry_seconds);
-end;
-$$;
+forward pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer) returns integer
+as pgque.batch_retry(i_batch_id, i_retry_seconds);
 
 -- Schedules an event, given in full, as a retry of a consumer. Returns its id.
 -- locks: none. writes: retry_queue.
-create or replace function pgq.event_retry_raw(
+forward pgq.event_retry_raw(
     x_queue text, x_consumer text, x_retry_after timestamptz,
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
-    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry_raw(
+    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text) returns bigint
+as pgque.event_retry_raw(
         x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data,
         x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
-end;
-$$;

@@ -19,15 +19,8 @@ $$;
 
 -- The form without a subconsumer.
 -- locks: none. writes: nothing.
-create or replace function pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint)
-returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
-as $$
-begin
-    return pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
-end;
-$$;
+forward pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint) returns boolean
+as pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
 
 -- Records the last batch that the consumer applied. Returns false if it was recorded before, also by
 -- a transaction for which this one waited.
@@ -52,15 +45,8 @@ $$;
 
 -- The form without a subconsumer.
 -- locks: those of the form above. writes: the same.
-create or replace function pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint)
-returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
-as $$
-begin
-    return pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
-end;
-$$;
+forward pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint) returns boolean
+as pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
 
 -- The last tick that the consumer applied; null before the first.
 -- locks: none. writes: nothing.
@@ -78,15 +64,8 @@ $$;
 
 -- The form without a subconsumer.
 -- locks: none. writes: nothing.
-create or replace function pgq_ext.get_last_tick(a_consumer text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
-as $$
-begin
-    return pgq_ext.get_last_tick(a_consumer, '');
-end;
-$$;
+forward pgq_ext.get_last_tick(a_consumer text) returns bigint
+as pgq_ext.get_last_tick(a_consumer, '');
 
 -- Records the last tick that the consumer applied; null forgets it. Returns 1.
 -- locks: the consumer's row. writes: completed_tick.
@@ -113,15 +92,8 @@ $$;
 
 -- The form without a subconsumer.
 -- locks: those of the form above. writes: the same.
-create or replace function pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
-as $$
-begin
-    return pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
-end;
-$$;
+forward pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint) returns integer
+as pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
 
 -- Whether the consumer applied an event of its current batch.
 -- locks: none. writes: nothing.
@@ -142,16 +114,9 @@ $$;
 
 -- The form without a subconsumer.
 -- locks: none. writes: nothing.
-create or replace function pgq_ext.is_event_done(
-    a_consumer text, a_batch_id bigint, a_event_id bigint)
-returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
-as $$
-begin
-    return pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id);
-end;
-$$;
+forward pgq_ext.is_event_done(
+    a_consumer text, a_batch_id bigint, a_event_id bigint) returns boolean
+as pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id);
 
 -- Records an event of the consumer's current batch. The first event of another batch deletes those
 -- of the one before. Returns false if the event was recorded.
@@ -190,16 +155,9 @@ $$;
 
 -- The form without a subconsumer.
 -- locks: those of the form above. writes: the same.
-create or replace function pgq_ext.set_event_done(
-    a_consumer text, a_batch_id bigint, a_event_id bigint)
-returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
-as $$
-begin
-    return pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id);
-end;
-$$;
+forward pgq_ext.set_event_done(
+    a_consumer text, a_batch_id bigint, a_event_id bigint) returns boolean
+as pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id);
 
 -- Refuses null as a name or an id: it would be recorded nowhere.
 -- locks: none. writes: nothing.

@@ -124,15 +124,8 @@ $$;
 
 -- Raises a queue's event ids to a value and never lowers them; returns the last id then.
 -- locks: those of pgque.seq_setval. writes: the sequence.
-create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.seq_setval(i_seq_name, i_new_value);
-end;
-$$;
+forward pgq.seq_setval(i_seq_name text, i_new_value bigint) returns bigint
+as pgque.seq_setval(i_seq_name, i_new_value);
 
 -- The version of PgQ whose functions are here. Its programs read it.
 -- locks: none. writes: nothing.

@@ -2,39 +2,18 @@
 
 -- Moves retries that are due back into their queues; returns how many.
 -- locks: those of pgque.maint_retry_events. writes: the same.
-create or replace function pgq.maint_retry_events()
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_retry_events();
-end;
-$$;
+forward pgq.maint_retry_events() returns integer
+as pgque.maint_retry_events();
 
 -- Rotation, step 1. Returns 1, or 0 if the queue did not rotate.
 -- locks: those of pgque.maint_rotate_tables_step1. writes: the same.
-create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_rotate_tables_step1(i_queue_name);
-end;
-$$;
+forward pgq.maint_rotate_tables_step1(i_queue_name text) returns integer
+as pgque.maint_rotate_tables_step1(i_queue_name);
 
 -- Rotation, step 2, in a later transaction than step 1.
 -- locks: rows of the queues it notes. writes: queue.
-create or replace function pgq.maint_rotate_tables_step2()
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_rotate_tables_step2();
-end;
-$$;
+forward pgq.maint_rotate_tables_step2() returns integer
+as pgque.maint_rotate_tables_step2();
 
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum.
 -- locks: none. writes: nothing.

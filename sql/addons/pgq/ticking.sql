@@ -2,52 +2,24 @@
 
 -- Ticks every queue that is due; returns how many.
 -- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker()
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker();
-end;
-$$;
+forward pgq.ticker() returns bigint
+as pgque.ticker();
 
 -- Ticks one queue if it is due; returns the tick's id, or null.
 -- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker(i_queue_name text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker(i_queue_name);
-end;
-$$;
+forward pgq.ticker(i_queue_name text) returns bigint
+as pgque.ticker(i_queue_name);
 
 -- Inserts a tick that comes from elsewhere.
 -- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker(
-    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker(i_queue_name, i_tick_id, i_orig_timestamp, i_event_seq);
-end;
-$$;
+forward pgq.ticker(
+    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint) returns bigint
+as pgque.ticker(i_queue_name, i_tick_id, i_orig_timestamp, i_event_seq);
 
 -- Makes the next ticker run tick this queue; returns the last tick's id.
 -- locks: none. writes: tick_request.
-create or replace function pgq.force_tick(i_queue_name text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.force_tick(i_queue_name);
-end;
-$$;
+forward pgq.force_tick(i_queue_name text) returns bigint
+as pgque.force_tick(i_queue_name);
 
 -- The tick that would end a batch after the given tick; nulls when there is none.
 -- locks: none. writes: nothing.
