@@ -16,7 +16,6 @@ from .commands import (
     scheduled,
     schema,
     sending,
-    shell,
     status,
 )
 from .database import Database
@@ -96,7 +95,6 @@ for _command in (
     diagnosis.doctor,
     metrics.metrics,
     embedded.embedded,
-    shell.completion,
 ):
     main.add_command(_command)
 add_common_options(main)

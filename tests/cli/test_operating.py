@@ -280,14 +280,12 @@ class TestStatus:
 
 
 class TestShell:
-    def test_every_command_has_examples_and_json(self, pgque: Pgque) -> None:
+    def test_every_command_has_examples_and_json(self) -> None:
         for name in main.commands:
             result = CliRunner().invoke(main, [name, "--help"], env={"PGQUE_URL": "none"})
             assert result.exit_code == 0
             assert "Examples:" in result.output
             assert "--json" in result.output or name == "worker"
-        for shell in ("bash", "zsh", "fish"):
-            assert "_PGQUE_COMPLETE" in pgque("completion", shell).output
 
     def test_json_may_stand_before_or_after_the_command(self, pgque: Pgque, client: Client) -> None:
         assert json.loads(pgque("--json", "queues").stdout) == [
