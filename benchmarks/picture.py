@@ -1,7 +1,11 @@
-"""Draws the results: how far each figure is from its target."""
+"""Draws the results: how far each figure is from its target.
+
+`python -m benchmarks.picture` draws those of the table in docs/benchmarks.md again.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import matplotlib
 
@@ -33,7 +37,25 @@ def draw(results: Sequence[Result], path: Path) -> None:
     pyplot.close(figure)
 
 
+def read_table(report: str) -> list[Result]:
+    """Reads the results from the report, as `to_markdown` wrote them."""
+    table = report.partition("<!-- results -->")[2].partition("<!-- end of results -->")[0]
+    results = []
+    for line in table.strip().splitlines()[2:]:
+        what, against, figure, reach, _, detail = (cell.strip() for cell in line.split("|")[1:-1])
+        better, _, target = reach.partition(" ")
+        is_most: Literal[">=", "<="] = "<=" if better == "<=" else ">="
+        wanted = float(target) if target else None
+        results.append(Result(what, against, float(figure), is_most, wanted, detail))
+    return results
+
+
 def _margin(result: Result) -> float:
     assert result.target
     figure = max(result.figure, result.target / 64)
     return figure / result.target if result.better == ">=" else result.target / figure
+
+
+if __name__ == "__main__":
+    _docs = Path(__file__).parent.parent / "docs"
+    draw(read_table((_docs / "benchmarks.md").read_text()), _docs / "images" / "benchmarks.png")

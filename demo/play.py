@@ -26,7 +26,6 @@ from .report import Summary
 from .watch import Watch
 
 CHECK_JOB = "bank_checks"
-_DRAIN_SECONDS = 240.0
 _FOR_EVER = 10**9
 
 
@@ -111,7 +110,7 @@ def _play_once(stage: Stage, options: Options) -> Summary:
         _watch_load(stage, running_load, watch, options.seconds)
     load_seconds = time.monotonic() - began
     say("the bank is closed; waiting until the queue is drained")
-    watch.drain(_DRAIN_SECONDS)
+    watch.drain(stage.place.dagster_log)
     drained_seconds = time.monotonic() - began
     say("the queue is drained")
     if chaos is not None and chaos.killed is None:

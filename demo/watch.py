@@ -3,6 +3,7 @@
 import textwrap
 import time
 from collections import Counter
+from pathlib import Path
 
 from pgque_dagster.client import Client
 
@@ -13,6 +14,7 @@ from .graphql import Dagster, Run
 
 _UNFINISHED = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
 _TICK_SECONDS = 5.0
+_STALLED_SECONDS = 240.0
 
 
 class Watch:
@@ -46,20 +48,25 @@ class Watch:
             self._next_line = time.monotonic() + self._interval
             say(f"{self._behind()}; runs: {self._statuses()}")
 
-    def drain(self, timeout: float) -> None:
+    def drain(self, log: Path) -> None:
         """Waits until each consumer has acked all events committed so far, and all runs have ended.
 
+        Args:
+            log: of Dagster, for the error.
+
         Raises:
-            DemoError: if this takes longer than `timeout` seconds.
+            DemoError: if for a long time neither events get fewer nor runs end.
         """
         last = _tick(self._client)
-        deadline = time.monotonic() + timeout
+        left, progress_at = self._left(), time.monotonic()
         next_tick = time.monotonic() + _TICK_SECONDS
         while not self._is_drained(last):
-            if time.monotonic() > deadline:
+            if (now_left := self._left()) < left:
+                left, progress_at = now_left, time.monotonic()
+            if time.monotonic() > progress_at + _STALLED_SECONDS:
                 raise DemoError(
-                    f"the queue was not drained in {timeout:.0f} s: {self._behind()};"
-                    f" runs: {self._statuses()}"
+                    f"nothing was consumed for {_STALLED_SECONDS:.0f} s: {self._behind()};"
+                    f" runs: {self._statuses()}; read {log}"
                 )
             if time.monotonic() > next_tick:
                 # The sensor opens a batch of few events only after a tick that makes them old.
@@ -72,6 +79,11 @@ class Watch:
         consumers = self._client.consumers(QUEUE)
         acked = all(x.batch_id is None and (x.last_tick_id or 0) >= tick for x in consumers)
         return acked and not any(run.status in _UNFINISHED for run in self.runs)
+
+    def _left(self) -> tuple[int, int]:
+        """How many events, and then how many runs, are left."""
+        events = sum(x.pending_events or 0 for x in self._client.consumers(QUEUE))
+        return events, sum(run.status in _UNFINISHED for run in self.runs)
 
     def _behind(self) -> str:
         pending = (f"{x.name} {x.pending_events}" for x in self._client.consumers(QUEUE))

@@ -95,7 +95,7 @@ def install(url: str, addons: Sequence[str] = ()) -> None:
     """
     for addon in set(addons).difference(ADDONS):
         raise InvalidArgument(f"there is no add-on {addon!r}", f"Choose from {', '.join(ADDONS)}.")
-    with connect(url) as connection, _as_owner(connection):
+    with as_owner(url) as connection:
         # Without parameters, psycopg sends the whole script as one text. The script contains its
         # own begin and commit.
         connection.execute(read_sql("pgque.sql").encode())
@@ -104,27 +104,28 @@ def install(url: str, addons: Sequence[str] = ()) -> None:
 
 
 @contextmanager
-def _as_owner(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Translates errors as `translated` does, and names the role to use if access is denied.
+def as_owner(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Connects, translates errors, and names the owner of the schema if access is denied.
 
     Raises:
         PgqueError: the subclass for the database error.
     """
     query = "select nspowner::regrole::text from pg_namespace where nspname = 'pgque'"
-    found = connection.execute(query).fetchone()
-    try:
-        with translated():
-            yield
-    except PermissionDenied as error:
-        cause = error.__cause__
-        if isinstance(cause, psycopg.Error) and cause.diag.message_hint:
-            raise
-        way_out = (
-            f"Only the owner of the schema may do this: log in as {found[0]}, or a member of it."
-            if found
-            else "Log in as the owner of the database, or a role with CREATE on it."
-        )
-        raise PermissionDenied(str(error.args[0]), way_out) from cause
+    with connect(url) as connection:
+        found = connection.execute(query).fetchone()
+        try:
+            with translated():
+                yield connection
+        except PermissionDenied as error:
+            cause = error.__cause__
+            if isinstance(cause, psycopg.Error) and cause.diag.message_hint:
+                raise
+            way_out = (
+                f"Only the schema's owner may do this: log in as {found[0]}, or a member of it."
+                if found
+                else "Log in as the owner of the database, or a role with CREATE on it."
+            )
+            raise PermissionDenied(str(error.args[0]), way_out) from cause
 
 
 def _refuse_superuser(url: str) -> None:
@@ -240,13 +241,13 @@ def uninstall(url: str, *, force: bool = False, addon: str | None = None) -> Non
         PermissionDenied: if the role does not own the schema.
     """
     _refuse_superuser(url)
-    if installed_version(url) is None:
-        raise SchemaMissing("this database has no pgque schema")
-    if addon is not None and addon not in installed_addons(url):
-        raise AddonMissing(
-            f"the add-on {addon} is not installed in this database",
-            f"Installed are: {', '.join(sorted(installed_addons(url))) or 'none'}.",
-        )
-    with connect(url) as connection, _as_owner(connection):
+    with as_owner(url) as connection:
+        if installed_version(url) is None:
+            raise SchemaMissing("this database has no pgque schema")
+        if addon is not None and addon not in installed_addons(url):
+            raise AddonMissing(
+                f"the add-on {addon} is not installed in this database",
+                f"Installed are: {', '.join(sorted(installed_addons(url))) or 'none'}.",
+            )
         function = sql.Identifier(addon or "pgque", "uninstall")
         connection.execute(sql.SQL("select {}(%s)::text").format(function), [force])

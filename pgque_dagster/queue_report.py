@@ -22,6 +22,7 @@ CHECK_TICKS = "check that `pgque ticker` or pg_cron runs, and that the queue is 
 """What to do about events that wait long for a tick."""
 
 _HELD = "held_batch:"
+_LATE = timedelta(minutes=2)
 _CELL = 600
 
 Metadata = dict[str, dg.MetadataValue | str | int | float]
@@ -130,7 +131,7 @@ def _queue_report(
     return {
         QUEUE: stats.queue,
         "pgque/consumers": dg.MetadataValue.md(_consumer_table(infos, states, set(held), location)),
-        "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, problems)),
+        "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, infos, problems)),
         "pgque/depth": stats.depth,
         "pgque/events_per_second": stats.events_per_second,
         "pgque/slowest_consumer_lag_seconds": slowest.total_seconds(),
@@ -171,34 +172,33 @@ def _consumer_table(
     rows = []
     for info in sorted(infos, key=consumer_lag, reverse=True):
         keys = location.assets_of(info.queue, info.name)
-        assets = ", ".join(key.to_user_string() for key in keys)
-        state = states.get((info.queue, info.name))
         rows.append(
             (
                 info.name,
-                assets or "(none in this code location)",
                 short(consumer_lag(info)),
                 waiting_events(info),
-                _doing(state, is_held=info.name in held),
+                _doing(states.get((info.queue, info.name)), is_held=info.name in held),
                 f"{short(info.last_seen)} ago",
+                ", ".join(key.to_user_string() for key in keys),
             )
         )
-    columns = ("consumer", "asset", "behind", "events that wait", "batch", "last active")
-    return _markdown(columns, rows)
+    columns = ("consumer", "behind", "events", "batch", "active", "asset")
+    # The page cuts off what is on the right. Most assets have the name of their consumer.
+    shown = len(columns) if any(row[-1] not in ("", row[0]) for row in rows) else len(columns) - 1
+    return _markdown(columns[:shown], [row[:shown] for row in rows])
 
 
 def _doing(state: ConsumerState | None, *, is_held: bool) -> str:
     if state is None or state.batch_id is None:
-        return "none open"
+        return "none"
     if is_held:
         return f"{state.batch_id}, HELD"
-    if state.is_live:
-        assert state.lease_until is not None
-        return f"{state.batch_id}, leased until {state.lease_until.astimezone(UTC):%T} UTC"
-    return f"{state.batch_id}, waits for a run"
+    return f"{state.batch_id}, {'in a run' if state.is_live else 'waits for a run'}"
 
 
-def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck]) -> str:
+def _problem_list(
+    stats: QueueStats, infos: Sequence[ConsumerInfo], problems: Sequence[HealthCheck]
+) -> str:
     order = ("critical", "warning", "unknown")
     found: list[tuple[str, str]] = [
         (f"{row.status}: {row.check}", row.detail)
@@ -206,6 +206,10 @@ def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck]) -> str:
     ]
     if stats.ticker_paused:
         found.insert(0, ("paused", f"resume the queue with the job {RESUME_JOB}"))
+    late = max(infos, key=consumer_lag, default=None)
+    if late and not found and (lag := consumer_lag(late)) > _LATE:
+        what = "no check fails yet; see that its sensor or worker is on and its runs succeed"
+        found.append((f"{late.name} is {short(lag)} behind", what))
     if stats.dead_letters:
         found.append(
             (

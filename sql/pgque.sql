@@ -3568,6 +3568,9 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
+                if v_hint operator(pg_catalog.=) '' then
+                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                end if;
         end;
         commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
@@ -5694,12 +5697,12 @@ begin
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not held: it is under epoch %s, not %s, and %s',
-                             i_batch_id, v_sub.lease_epoch, coalesce(i_epoch::text, 'null'),
+            message = format('batch %s is not held: %s', i_batch_id,
                              case when v_sub.lease_until > clock_timestamp()
                                   then format('"%s" works on it until %s', v_sub.lease_owner,
                                               v_sub.lease_until)
-                                  else 'nobody works on it' end),
+                                  else format('it is under epoch %s, not %s', v_sub.lease_epoch,
+                                              coalesce(i_epoch::text, 'null')) end),
             hint = 'It was claimed since its attempts were counted: count them again.';
     end if;
 
@@ -8011,6 +8014,9 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
+                if v_hint operator(pg_catalog.=) '' then
+                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                end if;
                 v_message := format('%s: %s', v_step.func_name, v_message);
                 raise warning using errcode = v_state, message = v_message, hint = v_hint;
         end;
@@ -8199,6 +8205,9 @@ begin
                         v_again := false;
                         get stacked diagnostics v_state = returned_sqlstate,
                             v_message = message_text, v_hint = pg_exception_hint;
+                        if v_hint operator(pg_catalog.=) '' then
+                            v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                        end if;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
                 commit and chain;

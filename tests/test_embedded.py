@@ -179,3 +179,22 @@ def test_roots_private_folders_stay_closed_unless_the_environment_opens_them(
     monkeypatch.setenv("PGQUE_OPEN_FOLDERS", "1")
     with EmbeddedPostgres(folder):
         assert closed.stat().st_mode & 0o777 == 0o701
+
+
+def test_the_command_that_keeps_a_server_says_when_it_died(folder: Path) -> None:
+    home = folder.parent
+    command = [sys.executable, "-m", "pgque_dagster.cli", "embedded", "start"]
+    environment = {**os.environ, "PGQUE_HOME": str(home)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("export PGQUE_URL=")
+            server = EmbeddedPostgres(home / ".pgque" / "postgres-18")
+            os.kill(server.pid, signal.SIGKILL)
+            said = process.communicate(timeout=60)[1].splitlines()[-1]
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "ended. Read" in said and said.endswith("`pgque embedded start` again.")

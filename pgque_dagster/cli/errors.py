@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from typing import Any
 
 import click
@@ -59,6 +60,14 @@ class CommandFailed(click.ClickException):
 
 class OneLineErrorGroup(click.Group):
     """A command group that raises expected errors as `CommandFailed`."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command. What --help prints may fail outside of `invoke`."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            CommandFailed(one_line(error)).show()
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""

@@ -67,7 +67,7 @@ class Administration:
         return calls.queues.drop_queue(queue, force)
 
     @operation
-    def configure_queue(self, /, queue: str, **parameters: str | None) -> Steps[None]:
+    def configure_queue(self, /, queue: str, **parameters: str | int | bool | None) -> Steps[None]:
         """Sets parameters such as `ticker_max_lag="1 second"`, all or none; None resets one."""
         for parameter, value in parameters.items():
             yield calls.queues.configure_queue(queue, parameter, value)

@@ -235,11 +235,16 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
         )
     if isinstance(error, pg.InvalidSchemaName):
         return SchemaMissing(f"this database has no pgque schema: {message}", _INSTALL)
-    # A name, which no language of the server translates.
+    # Names, which no language of the server translates. psycopg sends huge numbers as numeric.
+    if isinstance(error, pg.UndefinedFunction) and "numeric" in message:
+        return InvalidArgument(
+            f"a number is no whole number or out of range: {message}",
+            f"Pass an int of at most {2**63 - 1}.",
+        )
     if isinstance(error, pg.UndefinedFunction) and "pgque." in message:
         return SchemaMissing(
-            "this database has an older pgque schema, or an argument has a type that the function "
-            f"does not take: {message}",
+            "this database has an older pgque schema, or an argument has a type or a size that the "
+            f"function does not take: {message}",
             f"Check the arguments. If they are right: {_INSTALL}",
         )
     if isinstance(error, pg.InsufficientPrivilege):
@@ -250,8 +255,7 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
     if isinstance(error, pg.ReadOnlySqlTransaction):
         return DatabaseError(
             message,
-            hint
-            or "A standby takes no writes: connect to the primary, such as with "
+            "A standby takes no writes: connect to the primary, such as with "
             "target_session_attrs=read-write.",
         )
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:

@@ -201,7 +201,10 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
 
     @classmethod
     def check_values(cls, values: Any) -> None:
-        """Refuses several batches at a time for slots, which have one each."""
+        """Refuses empty names, and several batches at a time for slots, which have one each."""
+        for name in ("name", "consumer"):
+            if cls.value_of(values, name) == "":
+                raise ValueError(f"{name} is empty: write a name, or leave it out")
         parallel = getattr(cls.value_of(values, "sensor"), "parallel_runs", 1)
         if cls.value_of(values, "partitions") is not None and parallel != 1:
             raise ValueError(

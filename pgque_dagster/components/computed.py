@@ -49,6 +49,13 @@ class Computed(SharedAssetOptions):
                 "the transform is async: make it a plain function, and call asyncio.run() in it "
                 "for what is async"
             )
+        for index, (name, parameter) in enumerate(self._parameters.items()):
+            how = "place" if index == 0 and self._takes_data_frame else "name"
+            other = parameter.POSITIONAL_ONLY if how == "place" else parameter.KEYWORD_ONLY
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, other):
+                raise ValueError(
+                    f"`{name}` of the transform cannot be passed by {how}: remove / or *"
+                )
         if self.payload is not None and not self._takes_data_frame:
             raise ValueError(
                 f"the transform's first parameter is {next(iter(self._parameters))!r}, so "

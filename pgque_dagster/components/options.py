@@ -128,6 +128,8 @@ def _strict(model: type[BaseModel], options: type[Options]) -> type[BaseModel]:
         # The union with the text of a template would hide the line of an error in an object.
         if isinstance(value, dict):
             return _kind(nested[info.field_name], value).model().model_validate(value)
+        if value is not None and not re.search(TEMPLATE, str(value)):
+            raise ValueError(f"{info.field_name}: a mapping of options is expected, not {value!r}")
         return handler(value)
 
     checks, nested = _checks(options), _nested(options)
@@ -191,12 +193,12 @@ def read_duration(value: float | str) -> timedelta:
     Raises:
         ValueError: if it is neither.
     """
-    if not isinstance(value, str):
-        return timedelta(seconds=value)
     try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise ValueError(f"{error}; or seconds as a number") from error
+        return parse_duration(value) if isinstance(value, str) else timedelta(seconds=value)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(
+            f"{value!r} is not a duration; write 90s, 15m, 12h or 30d; or seconds as a number"
+        ) from error
 
 
 def duration(

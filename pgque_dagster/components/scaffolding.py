@@ -8,6 +8,8 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel, Field
 
+from .sinks import sink_types
+
 _PGQUE = """\
 # The database of the queues, and the Spark session of their consumers. A project has one.
 type: $type
@@ -127,11 +129,8 @@ attributes:
   #   on_malformed: dead_letter
   #   max_malformed: 0.1  # more than a tenth malformed fails the run
 
-  # Where the DataFrame is stored: as Parquet, one directory per batch. Or in an existing table of
-  # the queue's database, merged in the transaction of the ack; mode is append, upsert or add:
-  #   type: postgres
-  #   mode: upsert
-  #   key: [product]
+  # Where the DataFrame is stored; docs/components.md has the options:
+$sinks
   sink:
     type: parquet
     base_dir: "{{ context.project_root }}/output"
@@ -242,7 +241,8 @@ class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
 
     def scaffold(self, request: dg.ScaffoldRequest[ConsumerParams]) -> None:
         """Writes it in the place and form asked for."""
-        _write_with_transform(request, _CONSUMER)
+        sinks = "\n".join(f"  #   {name}: {text}" for name, text in sink_types().items())
+        _write_with_transform(request, _CONSUMER, sinks=sinks)
 
 
 class WindowScaffolder(dg.Scaffolder[ConsumerParams]):

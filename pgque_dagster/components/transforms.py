@@ -1,6 +1,7 @@
 """Imports a function that YAML names, such as the transform of a consumer."""
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,7 @@ def load_function(context: dg.ResolutionContext, reference: str) -> Transform:
     except ModuleNotFoundError as error:
         raise ValueError(f"{reference!r} cannot be imported: {error}") from error
     function: Transform | None = getattr(module, name, None)
-    if not callable(function):
+    if not callable(function) or inspect.isclass(function):
         raise ValueError(f"module {module_name} has no function {name!r}")
     return function
 

@@ -111,6 +111,11 @@ class EmbeddedPostgres:
         """Process id of the server."""
         return self._status().pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a server runs in the folder, also one that recovers from a crash."""
+        return self._ready_code() in (0, 1)
+
     def database_url(self, name: str) -> str:
         """Connection URI over the Unix socket to the database `name`."""
         status = self._status()
@@ -311,14 +316,17 @@ class EmbeddedPostgres:
         return status
 
     def _running_status(self) -> _Status | None:
+        return _read_status(self._pid_file) if self._ready_code() == 0 else None
+
+    def _ready_code(self) -> int | None:
+        """What pg_isready says: 0 ready, 1 not ready yet, 2 no answer. None without a server."""
         status = _read_status(self._pid_file)
         if status is None:
             return None
-        ready = subprocess.run(
+        return subprocess.run(
             [self.binary("pg_isready"), "-q", "-h", status.socket_dir, "-p", str(status.port)],
             check=False,
-        )
-        return status if ready.returncode == 0 else None
+        ).returncode
 
     def _forget_reused_pid(self) -> None:
         """Removes a stale pid file whose process id now belongs to another program.

@@ -77,16 +77,17 @@ class ReplayConfig(QueueConfig):
 
     reason: str | None = Field(
         default=None,
+        min_length=1,
         description="Only those given up for this reason; % matches any text, _ any character.",
     )
-    type: str | None = Field(default=None, description="Only events of this type.")
+    type: str | None = Field(default=None, min_length=1, description="Only events of this type.")
     since: str | None = Field(
         default=None,
         description="Only those given up at this time or later, such as 2026-05-01T12:00:00+02:00.",
     )
     until: str | None = Field(default=None, description="Only those given up before this time.")
     limit: int | None = Field(
-        default=None, ge=0, description="The maximum number; the oldest are replayed first."
+        default=None, ge=1, description="The maximum number; the oldest are replayed first."
     )
 
 

@@ -22,12 +22,12 @@ begin
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not held: it is under epoch %s, not %s, and %s',
-                             i_batch_id, v_sub.lease_epoch, coalesce(i_epoch::text, 'null'),
+            message = format('batch %s is not held: %s', i_batch_id,
                              case when v_sub.lease_until > clock_timestamp()
                                   then format('"%s" works on it until %s', v_sub.lease_owner,
                                               v_sub.lease_until)
-                                  else 'nobody works on it' end),
+                                  else format('it is under epoch %s, not %s', v_sub.lease_epoch,
+                                              coalesce(i_epoch::text, 'null')) end),
             hint = 'It was claimed since its attempts were counted: count them again.';
     end if;
 

@@ -37,6 +37,9 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
+                if v_hint operator(pg_catalog.=) '' then
+                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                end if;
                 v_message := format('%s: %s', v_step.func_name, v_message);
                 raise warning using errcode = v_state, message = v_message, hint = v_hint;
         end;

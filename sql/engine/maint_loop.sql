@@ -68,6 +68,9 @@ begin
                         v_again := false;
                         get stacked diagnostics v_state = returned_sqlstate,
                             v_message = message_text, v_hint = pg_exception_hint;
+                        if v_hint operator(pg_catalog.=) '' then
+                            v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                        end if;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
                 commit and chain;

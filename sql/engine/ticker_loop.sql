@@ -119,6 +119,9 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
+                if v_hint operator(pg_catalog.=) '' then
+                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
+                end if;
         end;
         commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);

@@ -251,8 +251,9 @@ class TestStatus:
         assert sparkline([0, 7, 14]) == "▁▄█"
         assert sparkline([0, 0]) == "▁▁"
 
+    @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
     def test_watching_draws_the_screen_and_leaves_it_clean(
-        self, client: Client, database_url: str
+        self, client: Client, database_url: str, number: signal.Signals, exit_code: int
     ) -> None:
         client.send("orders", "a")
         main_end, other_end = pty.openpty()
@@ -264,7 +265,7 @@ class TestStatus:
             while drawn.count(b"billing") < 2 and time.monotonic() < deadline:
                 if select.select([main_end], [], [], 0.1)[0]:
                     drawn += os.read(main_end, 65536)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             code = None
             while code is None and time.monotonic() < deadline:
                 if select.select([main_end], [], [], 0.1)[0]:
@@ -274,12 +275,18 @@ class TestStatus:
             errors = last_words(process)
         os.close(main_end)
 
-        assert (code, errors) == (130, "")
+        assert (code, errors) == (exit_code, "")
         assert "█" in drawn.decode()
         assert drawn.decode().rstrip().endswith("\x1b[?1049l")
 
 
 class TestShell:
+    def test_a_full_disk_is_told_in_one_line(self) -> None:
+        for option in ("--help", "--version"):
+            with Path("/dev/full").open("w") as full, started("", option, stdout=full) as process:
+                assert last_words(process) == "pgque: [Errno 28] No space left on device\n"
+                assert process.wait(PATIENCE_SECONDS) == 1
+
     def test_every_command_has_examples_and_json(self) -> None:
         for name in main.commands:
             result = CliRunner().invoke(main, [name, "--help"], env={"PGQUE_URL": "none"})

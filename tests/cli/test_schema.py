@@ -21,6 +21,7 @@ from tests.cli.conftest import Pgque, Refused
 from tests.conftest import Server
 from tests.support.databases import empty_database
 from tests.support.events import claim, publish
+from tests.support.logins import as_login
 from tests.support.released import RELEASES
 
 
@@ -181,6 +182,14 @@ class TestInstalling:
         assert pgque("uninstall", "--force").exit_code == 0
         assert "not installed" in pgque("version").output
         assert "no pgque schema" in refused("uninstall", "--force")
+
+    def test_who_does_not_own_the_schema_is_told_who_does(
+        self, client: Client, database_url: str
+    ) -> None:
+        for command in ("uninstall", "install"):
+            for roles in ((), ("pgque_admin",)):
+                said = run("--url", as_login(database_url, *roles), command).stderr
+                assert "Only the schema's owner may do this: log in as postgres" in said
 
     def test_uninstall_needs_no_force_when_all_is_read(self, pgque: Pgque, client: Client) -> None:
         publish(client, ["{}"])

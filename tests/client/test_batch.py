@@ -296,7 +296,7 @@ class TestDeadLetters:
         assert q.drain() == [newest.payload]
 
     def test_a_closed_queue_keeps_them(self, given_up: Client) -> None:
-        given_up.configure_queue("q", disable_insert="true")
+        given_up.configure_queue("q", disable_insert=True)
         with pytest.raises(QueueClosed):
             given_up.replay_dead_letters("q")
         assert len(given_up.dead_letters("q")) == 2

@@ -171,6 +171,14 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     ("", batch_taken_over, LeaseLost, "epoch"),
     ("", lambda q: q.client.create_queue("x" * 58), InvalidArgument, "57 bytes"),
     ("", lambda q: q.client.send("q", "a\0b"), MalformedPayload, "NUL"),
+    ("", lambda q: q.client.finish_batch(2**63), InvalidArgument, "out of range"),
+    ("", lambda q: q.client.dead_letters("q", 2**31), SchemaMissing, "a size that"),
+    (
+        "",
+        in_transaction(READ_ONLY, Client.maint),
+        DatabaseError,
+        "connect to the primary",
+    ),
     (
         "select pgque.set_queue_config('q', 'disable_insert', 'true')",
         lambda q: q.client.send("q", "x"),
@@ -244,7 +252,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
         "",
         lambda q: q.client.claim("q", "c", owner=60),  # type: ignore[arg-type]
         SchemaMissing,
-        "an argument has a type",
+        "an argument has a type or a size",
     ),
     (
         "",

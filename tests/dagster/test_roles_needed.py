@@ -341,7 +341,7 @@ def test_what_is_for_the_owner_of_the_schema_names_him(database_url: str, comman
 
     messages = CliRunner().invoke(main, [command], env={"PGQUE_URL": url}).output
 
-    assert "Only the owner of the schema may do this: log in as postgres" in messages
+    assert "Only the schema's owner may do this: log in as postgres" in messages
 
 
 def test_every_command_is_in_the_table() -> None:

@@ -186,11 +186,16 @@ class TestAHeldBatch:
         hold(db, batch)
         _, _, epoch = claim(db, ttl="1 microsecond")
         assert self.held(db) == ("ok", None)
-        words = (f"batch {batch} is not held", "under epoch 1, not 0", "count them again")
+        words = (f"batch {batch} is not held: it is under epoch 1, not 0", "count them again")
         with refused("PQ012", *words):
             hold(db, batch)
         assert hold(db, batch, epoch, "a run by hand failed, too") == 1
         assert self.held(db) == ("critical", "a run by hand failed, too")
+
+    def test_is_not_held_while_its_owner_works_on_it(self, db: Connection, batch: Any) -> None:
+        _, _, epoch = claim(db)
+        with refused("PQ012", f'batch {batch} is not held: "me" works on it until'):
+            hold(db, batch, epoch)
 
     def test_ends_its_hold_with_its_end(self, db: Connection, batch: Any) -> None:
         hold(db, batch)

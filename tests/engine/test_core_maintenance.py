@@ -1,5 +1,6 @@
 """What schedulers ask for: the list of operations, the logs' own period, storage, rights."""
 
+import psycopg
 import pytest
 
 from tests.support.queues import (
@@ -33,6 +34,22 @@ def retry_a_batch(db: Connection) -> int:
     batch: int = open_batch(db, "a")
     value(db, "select pgque.batch_retry(%s, 0)", batch)
     return batch
+
+
+@pytest.mark.parametrize(
+    "run", ["select pgque.maint()", "call pgque.maint_loop('0')", "call pgque.ticker_loop('0')"]
+)
+def test_what_fails_on_a_read_only_server_says_where_to_run_it(db: Connection, run: str) -> None:
+    make_queue(db)
+    value(db, "select pgque.force_next_tick('q')")
+    hints: set[str | None] = set()
+    db.add_notice_handler(lambda notice: hints.add(notice.message_hint))
+    db.execute("set default_transaction_read_only = on")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as failed:
+        db.execute(run.encode())
+    hints.add(failed.value.diag.message_hint)
+    (hint,) = hints
+    assert hint is not None and "on the primary" in hint
 
 
 class TestOperations:

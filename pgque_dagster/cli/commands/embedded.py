@@ -34,7 +34,12 @@ def start(tcp: bool) -> None:
         url = server.tcp_url if tcp else server.url
         show_result(f"export PGQUE_URL='{url}'", url=url)
         click.echo("pgque: running until Ctrl-C", err=True)
-        ended.wait()
+        while not ended.wait(1):
+            if not server.is_running:
+                raise PgqueError(
+                    f"the embedded PostgreSQL in {server.data_dir} ended",
+                    f"Read {server.log_file}, then run `pgque embedded start` again.",
+                )
     finally:
         signal.signal(signal.SIGTERM, before)
         server.stop()
@@ -44,18 +49,13 @@ def start(tcp: bool) -> None:
 def stop() -> None:
     """Stop a server that a killed process left running. One that is in use goes on."""
     server = EmbeddedPostgres()
-    try:
-        running = server.pid
-    except PgqueError:
+    if not server.is_running:
         show_result("it does not run", stopped=False)
         return
+    running = server.pid
     server.start()
     server.stop()
-    try:
-        used = server.pid == running
-    except PgqueError:
-        used = False
-    if used:
+    if server.is_running and server.pid == running:
         raise PgqueError(
             f"the embedded PostgreSQL in {server.data_dir} is in use by another process",
             "End that process, such as `pgque embedded start`; the server stops with the last one.",

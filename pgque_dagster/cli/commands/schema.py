@@ -29,7 +29,8 @@ def install(database: Database, addons: tuple[str, ...]) -> None:
 
     Queues, events, positions and settings are kept. Running it again changes nothing.
     """
-    before = installer.installed_version(database.url)
+    with installer.as_owner(database.url):
+        before = installer.installed_version(database.url)
     installer.install(database.url, addons)
     after = installer.installed_version(database.url)
     if before is None:

@@ -1,6 +1,7 @@
 """One view of everything, once or as a screen that follows."""
 
 import shutil
+import signal
 import sys
 import time
 from collections import defaultdict, deque
@@ -97,6 +98,7 @@ def _watch(client: Client, seconds: float) -> None:
     if not sys.stdout.isatty():
         raise click.UsageError("--watch needs a terminal; a script calls `pgque status --json`.")
     depths: dict[object, deque[int]] = defaultdict(lambda: deque(maxlen=_SAMPLES))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with _screen():
         while True:
             sections = _sections(client)

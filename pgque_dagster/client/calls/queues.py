@@ -47,9 +47,10 @@ def drop_queue(queue: str, force: bool) -> Call[None]:
     return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
 
 
-def configure_queue(queue: str, parameter: str, value: str | None) -> Call[None]:
+def configure_queue(queue: str, parameter: str, value: str | int | bool | None) -> Call[None]:
     """Sets one parameter of a queue."""
-    return Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, value), nothing)
+    text = None if value is None else encode(value)
+    return Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, text), nothing)
 
 
 def queue_names() -> Call[list[str]]:

@@ -91,7 +91,7 @@ class TestFailures:
     ) -> None:
         # Not captured, because no test report can hold half a surrogate pair.
         caplog.set_level(logging.CRITICAL, logger="pgque.consumer")
-        q.client.configure_queue("q", max_retries="0")
+        q.client.configure_queue("q", max_retries=0)
         consumer = q.consumer()
 
         @consumer.on()

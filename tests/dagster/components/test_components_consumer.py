@@ -49,6 +49,25 @@ async def hidden(events: DataFrame) -> DataFrame:
     return events
 
 
+def by_name_only(*, events: DataFrame) -> DataFrame:
+    return events
+
+
+def by_place_only(events: DataFrame, tax: float, /) -> DataFrame:
+    return events
+
+
+def any_number(events: DataFrame, **others: Any) -> DataFrame:
+    return events
+
+
+class Revenue:
+    """A class, which is called as a function is."""
+
+    def __init__(self, events: DataFrame) -> None:
+        """Takes the events."""
+
+
 def consumer(
     transform: str = "keep", kind: type[Any] = BatchConsumerComponent, **attributes: Any
 ) -> dg.Definitions:
@@ -202,6 +221,10 @@ def test_the_policies_of_a_window_are_numbers_or_words() -> None:
     [
         ({"transform": "no_parameter"}, "the transform has no parameter"),
         ({"transform": "hidden"}, "the transform is async"),
+        ({"transform": "Revenue"}, "has no function 'Revenue'"),
+        ({"transform": "by_name_only"}, "`events` of the transform cannot be passed by place"),
+        ({"transform": "by_place_only"}, "`tax` of the transform cannot be passed by name"),
+        ({"transform": "any_number"}, "`others` of the transform cannot be passed by name"),
         ({"transform": "takes_batch", "payload": {"schema": "id int"}}, "leave out `payload`"),
         ({"sink": {"base_dir": "x"}, "io_manager_key": "y"}, "leave one out"),
         (

@@ -48,6 +48,9 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
         ["WindowComponent", "days", "--queue", "orders"],
     ):
         project.run("scaffold", "defs", f"pgque_dagster.{kind}", *arguments)
+    consumer = (project.defs / "revenue" / "defs.yaml").read_text()
+    for sink in ("parquet", "postgres", "delta", "iceberg"):
+        assert f"#   {sink}: " in consumer
     project.replace("pgque", "# url:", "url:")
     checked = project.run("check", "defs")
     assert "All component YAML validated successfully." in checked
@@ -146,6 +149,10 @@ def refused(project: DgProject, **components: str) -> str:
         ("revenue", "sensor:\n  backoff: -1", 6, "it must not be negative"),
         ("revenue", "sensor:\n  max_age: 999999999d", 6, "at most 365 days"),
         ("revenue", "sensor:\n  minimum_interval_seconds: -1", 6, "it must be 1 or more"),
+        ("revenue", "sensor:\n  max_age: .inf", 6, "inf is not a duration"),
+        ("revenue", "sensor:\n  max_age: .nan", 6, "nan is not a duration"),
+        ("revenue", "sensor: RUNNING", 5, "a mapping of options is expected, not 'RUNNING'"),
+        ("revenue", "consumer: ''", 2, "consumer is empty"),
         ("revenue", "lease_ttl: 999999999d", 5, "at most 1 day"),
         ("revenue", "lease_ttl: 0s", 5, "more than 0"),
         ("revenue", "payload:\n  schema: total dubble", 6, "no type dubble (did you mean double?)"),
@@ -162,6 +169,19 @@ def refused(project: DgProject, **components: str) -> str:
         ("revenue", "start_at: 2026-01-01T00:00", 5, "has no time zone"),
         ("revenue", "start_at: -1", 5, "-1 is no position"),
         ("revenue", "consumer_lag_checks:\n  max_lag: 0", 6, "it must be more than 0"),
+        *(
+            ("orders", f"{key}: soon", 4, f"{key}: a mapping of options is expected, not 'soon'")
+            for key in (
+                "observation",
+                "dead_letter_checks",
+                "queue_health_checks",
+                "check_schedule",
+            )
+        ),
+        *(
+            ("pgque", f"{key}: [soon]", 3, f"{key}: a mapping of options is expected")
+            for key in ("alerts", "ticker_sensor")
+        ),
         ("orders", "retention: 0", 4, "it must be more than 0"),
         ("orders", "retention: 7 moons", 4, "30d"),
         ("orders", "retention: 999999999d", 4, "at most 365 days"),

@@ -1,5 +1,6 @@
 """`build_pgque_observation_sensor` and the pages of queues that its observations make."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -11,6 +12,7 @@ from pgque_dagster import (
     build_queue_assets,
     dead_letters_key,
     queue_key,
+    queue_report,
 )
 from pgque_dagster.client import Client, QueueNotFound
 from pgque_dagster.client.calls.states import hold
@@ -123,10 +125,25 @@ def test_the_consumers_are_named_with_what_each_is_doing_the_slowest_first(
     table = page(client)["pgque/consumers"]
 
     header, _, first, second = table.splitlines()
-    assert header == ("| consumer | asset | behind | events that wait | batch | last active |")
-    assert first.startswith("| revenue | (none in this code location) | ")
-    assert f"| 2 | {batch.batch_id}, leased until " in first
-    assert second.startswith("| billing | (none in this code location) | 0 s | 0 | none open | ")
+    assert header == "| consumer | behind | events | batch | active |"
+    running = rf"\| revenue \| \d+ s \| 2 \| {batch.batch_id}, in a run \| \d+ s ago \|"
+    assert re.fullmatch(running, first)
+    assert re.fullmatch(r"\| billing \| 0 s \| 0 \| none \| \d+ s ago \|", second)
+
+
+def test_a_consumer_that_is_behind_is_told_before_a_check_fails(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, ["a"])
+    assert page(client)["pgque/what_is_wrong"] == "nothing"
+    monkeypatch.setattr(queue_report, "_LATE", timedelta(0))
+    assert re.fullmatch(
+        r"- \*\*revenue is \d+ s behind\*\*: no check fails yet; see that its sensor or "
+        r"worker is on and its runs succeed",
+        page(client)["pgque/what_is_wrong"],
+    )
+    claim(client).ack()
+    assert page(client)["pgque/what_is_wrong"] == "nothing"
 
 
 def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
@@ -147,8 +164,9 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
     reports = report_queues(client, ["orders"], location)
 
     queue, letters = reports[queue_key("orders")], reports[dead_letters_key("orders")]
-    assert "| revenue | shop/sales |" in text(queue["pgque/consumers"])
-    assert f"| {held.batch_id}, HELD |" in text(queue["pgque/consumers"])
+    consumers = text(queue["pgque/consumers"])
+    assert consumers.startswith("| consumer | behind | events | batch | active | asset |")
+    assert re.search(rf"\| {held.batch_id}, HELD \| \d+ s ago \| shop/sales \|", consumers)
     wrong = text(queue["pgque/what_is_wrong"])
     assert f"batch {held.batch_id} of " in wrong
     assert "is held since " in wrong
