@@ -203,12 +203,26 @@ def database_url(
     server: Server, template_database: str, administration: psycopg.Connection
 ) -> Iterator[str]:
     """URL of a fresh database with the queue installed."""
+    with new_database(server, template_database, administration) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_database_url(
+    server: Server, template_database: str, administration: psycopg.Connection
+) -> Iterator[str]:
+    """The same for all tests of a file, which put the queue back themselves."""
+    with new_database(server, template_database, administration) as url:
+        yield url
+
+
+@contextmanager
+def new_database(
+    server: Server, template: str, administration: psycopg.Connection
+) -> Iterator[str]:
     name = f"t_{next(_numbers)}"
     # Copying files costs half of copying through the log; its checkpoints are cheap without fsync.
-    execute(
-        administration,
-        f"create database {name} template {template_database} strategy file_copy",
-    )
+    execute(administration, f"create database {name} template {template} strategy file_copy")
     yield server.database_url(name)
     execute(administration, WAIT_FOR_SESSIONS.format(database=name))
     execute(administration, f"drop database {name} with (force)")

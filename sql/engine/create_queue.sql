@@ -80,12 +80,6 @@ begin
         exit when found;
     end loop;
     return v_queue;
-exception when lock_not_available then
-    raise exception using
-        errcode = 'lock_not_available',
-        message = format('a transaction that is open or prepared uses queue "%s"', i_queue_name),
-        hint = 'Nothing was dropped. End it (pg_stat_activity, pg_prepared_xacts), or set '
-               'lock_timeout for another patience than a minute.';
 end;
 $$;
 
@@ -150,6 +144,11 @@ begin
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
     return 1;
+exception when lock_not_available then
+    perform pgque.refuse_locked(
+        format('the drop of "%s"', x_queue_name),
+        'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
+        'patience than a minute.');
 end;
 $$;
 

@@ -8,6 +8,7 @@ import pytest
 
 from pgque_dagster.client import Client
 from tests.support.events import make_queue
+from tests.support.queues import connect
 
 
 @pytest.fixture
@@ -16,6 +17,19 @@ def client(database_url: str) -> Iterator[Client]:
     with Client(database_url) as client:
         make_queue(client)
         yield client
+
+
+@pytest.fixture
+def reused_database_url(shared_database_url: str) -> Iterator[str]:
+    """One database for the tests of a file, without the queue orders and the tables of sinks.
+
+    A fresh one costs as much as a small run. A file that has many of them overrides `database_url`.
+    """
+    yield shared_database_url
+    with Client(shared_database_url) as client, connect(shared_database_url) as db:
+        client.drop_queue("orders", force=True)
+        db.execute("drop schema if exists public, iceberg_catalog cascade")
+        db.execute("create schema public")
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from pgque_dagster import (
     PgqueResource,
@@ -34,7 +36,7 @@ from pgque_dagster.client import Client, Limits
 from pgque_dagster.consumers import consumers_of
 from pgque_dagster.sensors.attempts import AttemptPolicy
 from pgque_dagster.sensors.run_requests import BatchPolicy
-from pgque_dagster.spark import register
+from pgque_dagster.spark.source import PgqueDataSource
 from pgque_dagster.worker.worker import Worker
 from tests.dagster.support import SessionHolder, StoringIOManager, forgetful_instance
 from tests.support.dead_letters import give_up
@@ -275,9 +277,10 @@ class Shop:
         return f"success: {done.success}"
 
     def _write(self, url: str) -> str:
-        register(self._spark)
-        frame = self._spark.createDataFrame([("x",)], "data string")
-        frame.write.format("pgque").options(url=url, queue="orders").mode("append").save()
+        """What Spark calls for a DataFrame of one row, without the processes that it starts."""
+        source = PgqueDataSource({"url": url, "queue": "orders"})
+        writer = source.writer(StructType().add("data", "string"), overwrite=False)
+        writer.commit([writer.write(iter([pa.record_batch({"data": ["x"]})]))])
         return "written"
 
     def _command(self, url: str, command: str) -> str:

@@ -91,7 +91,7 @@ class TestClaiming:
 
     def test_takes_the_open_batch_that_nobody_holds(self, queue: Connection) -> None:
         batch = next_batch(queue)
-        assert rows(queue, INFO)[0][:2] == (batch, None)
+        assert rows(queue, INFO) == [(batch, None, 0, False)]
         with refused("PQ003", str(batch + 1)):
             claim(queue, i_batch_id=batch + 1)
         claimed = claim(queue, i_batch_id=batch)

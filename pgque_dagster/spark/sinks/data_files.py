@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
@@ -24,9 +25,13 @@ from .storage import Storage, StorageFailed
 TARGET_FILE_BYTES = 128 * 2**20
 # Of Arrow data; in a file, it takes a fraction of that.
 _ROW_GROUP_BYTES = 64 * 2**20
+# Only texts that begin with it are above it. Arrow's statistics may lack them: they leave out texts
+# of more than 4 KiB. So a file with such a text is marked.
+HIGHEST_TEXT = chr(0x10FFFF) * 32
+UNBOUNDED = {b"pgque.has_text_above_highest": b"true"}
 _RESULT = "path string, rows bigint, size bigint, footer binary"
 # Spark reads from these which of its types the columns are, and that dates are not rebased.
-_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = "org.apache.spark.version"
 # The simple types that Spark and Arrow store and read back equally.
 _HELD = frozenset(
@@ -106,7 +111,7 @@ def write_files(
     """
     schema = with_constants(frame.schema, constants)
     check_columns(schema)
-    metadata = {_SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
+    metadata = {SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = _TaskFiles(storage, folder, constants, metadata, target_file_bytes)
@@ -266,11 +271,19 @@ class _TaskFiles:
                 store_decimal_as_integer=True,
             )
             stack.callback(_abandon, writer)
-            while following is not None and output.size < self._target_bytes:
+            writer.add_key_value_metadata(self._metadata)
+            while following is not None:
                 # One row group, because its size is limited by bytes already.
                 writer.write_table(following, row_group_size=following.num_rows)
+                if any(
+                    pc.any(pc.starts_with(column, HIGHEST_TEXT)).as_py()
+                    for column in following.columns
+                    if column.type in (pa.string(), pa.large_string())
+                ):
+                    writer.add_key_value_metadata(UNBOUNDED)
                 following = next(groups, None)
-            writer.add_key_value_metadata(self._metadata)
+                if output.size >= self._target_bytes:
+                    break
             writer.close()
             metadata = writer.writer.metadata
             size = output.size

@@ -18,11 +18,11 @@ from ...client import BatchNotOpen, InvalidArgument, LeaseLost
 from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .data_files import TARGET_FILE_BYTES, write_files
-from .delta_merge import check_keys
+from .delta_merge import RESERVED, check_keys
 from .delta_output import DeltaOutput, Target
 from .delta_schema import delta_fields
 from .file_reader import ListedFile, read_table_files
-from .modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
+from .modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode, check_table_options
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
@@ -78,8 +78,8 @@ class DeltaSink:
         target_file_bytes: a task begins another file when one has this size.
 
     Raises:
-        InvalidArgument: if the mode needs a key and there is none, or the reverse, or if nothing
-            here can open the URL or the path.
+        InvalidArgument: if the mode needs a key and there is none, or the reverse, if nothing here
+            can open the URL or the path, or if `target_file_bytes` is no number above 0.
     """
 
     def __init__(
@@ -93,10 +93,7 @@ class DeltaSink:
         target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
         check_mode(mode, key)
-        if schema_evolution not in ("fail", "add_columns"):
-            raise InvalidArgument(
-                f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
-            )
+        check_table_options(schema_evolution, target_file_bytes)
         self._storage = Storage.of(location, storage_options)
         if not self._storage.is_url and set(self._storage.location) & {"%", "\\"}:
             raise InvalidArgument(
@@ -194,10 +191,11 @@ class DeltaSink:
             The metrics of Delta's library.
 
         Raises:
-            InvalidArgument: if there is no table.
+            InvalidArgument: if there is no table, or `target_file_bytes` is no number above 0.
         """
-        table = self._load()
-        return table.optimize.compact(target_size=target_file_bytes or self._target_file_bytes)
+        size = self._target_file_bytes if target_file_bytes is None else target_file_bytes
+        check_table_options(self._target.evolution, size)
+        return self._load().optimize.compact(target_size=size)
 
     def vacuum(
         self, *, retention: timedelta = timedelta(days=7), dry_run: bool = False
@@ -290,6 +288,12 @@ class DeltaSink:
                 f"the DataFrame has no column {', '.join(missing)}, which is part of the key of "
                 f"{self._target.name}",
                 f"It has: {', '.join(frame.columns)}.",
+            )
+        reserved = [name for name in frame.columns if name.startswith(RESERVED)]
+        if reserved and self._target.key:
+            raise InvalidArgument(
+                f"the column {reserved[0]} has a name that merges into {self._target.name} use",
+                "Give it another name: withColumnRenamed().",
             )
         nested = [
             name

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _KEYS_ONLY = "__pgque_key"
+# Names of this module and of Delta's library, which adds columns of its own to those of the rows.
+RESERVED = (_KEYS_ONLY, "__delta_rs_")
 _SHOWN = 100
 
 
@@ -69,6 +71,8 @@ def merge(
     if rows.schema is None:
         table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
         return
+    values = {_quoted(field.name): "null" for field in table.schema().fields}
+    values |= {_quoted(name): f"source.{_quoted(name)}" for name in rows.schema.names}
     if not replace:
         table.merge(
             rows.reader(),
@@ -76,9 +80,8 @@ def merge(
             source_alias="source",
             target_alias="target",
             commit_properties=properties,
-        ).when_matched_update_all().when_not_matched_insert_all().execute()
+        ).when_matched_update(values).when_not_matched_insert(values).execute()
         return
-    inserted = {_quoted(name): f"source.{_quoted(name)}" for name in rows.schema.names}
     table.merge(
         rows.reader_with_keys(),
         f"source.{_quoted(_KEYS_ONLY)} and {match}",
@@ -86,7 +89,7 @@ def merge(
         target_alias="target",
         commit_properties=properties,
     ).when_matched_delete().when_not_matched_insert(
-        inserted, predicate=f"not source.{_quoted(_KEYS_ONLY)}"
+        values, predicate=f"not source.{_quoted(_KEYS_ONLY)}"
     ).execute()
 
 
@@ -132,8 +135,15 @@ class _Rows:
 
 
 def _keys(storage: Storage, files: Sequence[DataFile], key: Sequence[str]) -> pa.Table | None:
+    """The keys of all rows, equal where a merge takes them for equal: it does so for -0.0 and 0."""
     parts = [pq.ParquetFile(storage.source(file.path)).read(columns=list(key)) for file in files]
-    return pa.concat_tables(parts) if parts else None
+    if not parts:
+        return None
+    keys = pa.concat_tables(parts)
+    for place, field in enumerate(keys.schema):
+        if pa.types.is_floating(field.type):
+            keys = keys.set_column(place, field, pc.add(keys[field.name], pa.scalar(0, field.type)))
+    return keys
 
 
 def _quoted(name: str) -> str:

@@ -199,7 +199,7 @@ class DeltaOutput:
                 "fill this one, copy the rows into it by an engine that writes partitions.",
             )
         features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
-        stored = self._stored_fields(table)
+        stored: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
         rules = [
             *sorted(features),
             *(key for key in configuration if key.startswith("delta.constraints.")),
@@ -217,7 +217,7 @@ class DeltaOutput:
         return added_fields(name, stored, self._fields, self._target.evolution)
 
     def _commit(self, table: "DeltaTable") -> bool:
-        from deltalake import CommitProperties, Field
+        from deltalake import CommitProperties, Schema
 
         # The commit itself cannot demand it: the number of the version is all that it compares.
         for each in (table, self._target.load()):
@@ -225,7 +225,7 @@ class DeltaOutput:
         added = self.check(table)
         alone = CommitProperties(max_commit_retries=0)
         if added:
-            fields = [Field(field["name"], _type(field)) for field in added]
+            fields = Schema.from_json(json.dumps({"type": "struct", "fields": added})).fields
             table.alter.add_columns(fields, commit_properties=alone)
             return False
         if self._target.mode != "append":
@@ -295,15 +295,3 @@ class DeltaOutput:
         others = pc.any(pc.and_not(some, only)).as_py()
         paths, sizes = own["path"].to_pylist(), own["size_bytes"].to_pylist()
         return list(zip(paths, sizes, strict=True)), bool(others)
-
-    @staticmethod
-    def _stored_fields(table: "DeltaTable") -> list[dict[str, Any]]:
-        fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-        return fields
-
-
-def _type(field: dict[str, Any]) -> Any:
-    from deltalake import Schema
-
-    schema = Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
-    return schema.fields[0].type

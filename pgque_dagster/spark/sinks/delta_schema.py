@@ -3,14 +3,14 @@
 import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from ...client import InvalidArgument
-from .data_files import DataFile, check_columns
+from .data_files import UNBOUNDED, DataFile, check_columns
 from .modes import SchemaEvolution
 from .statistics import column_statistics
 from .tables import check_names
@@ -90,6 +90,9 @@ def required_columns(stored: Sequence[dict[str, Any]]) -> list[str]:
 def delta_statistics(file: DataFile) -> str:
     """Returns the statistics of a file as JSON for Delta: readers skip files by them."""
     columns = column_statistics(file.metadata)
+    bounds = {"minValues": _nested(columns, "min"), "maxValues": _nested(columns, "max")}
+    if UNBOUNDED.items() <= file.metadata.metadata.items():
+        bounds = {}  # Of all columns, as the others are not found without that of the text.
     mark = uuid.uuid4().hex
 
     def marked(value: Decimal) -> str:
@@ -98,9 +101,8 @@ def delta_statistics(file: DataFile) -> str:
     written = json.dumps(
         {
             "numRecords": file.rows,
-            "minValues": {n: c["min"] for n, c in columns.items() if c["min"] is not None},
-            "maxValues": {n: c["max"] for n, c in columns.items() if c["max"] is not None},
-            "nullCount": {n: c["nulls"] for n, c in columns.items() if c["nulls"] is not None},
+            "nullCount": _nested(columns, "nulls"),
+            **bounds,
         },
         default=marked,
         # Delta's library reads escapes of the last characters as others.
@@ -108,6 +110,18 @@ def delta_statistics(file: DataFile) -> str:
     )
     # Numbers with all digits, which json does not write.
     return re.sub(rf'"{mark}([^"]+)"', r"\1", written)
+
+
+def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dict[str, Any]:
+    """One of the statistics. It has all structs: in others, Delta's library would find no null."""
+    found: dict[str, Any] = {}
+    for path, statistics in columns.items():
+        parent = found
+        for part in path[:-1]:
+            parent = parent.setdefault(part, {})
+        if statistics[what] is not None:
+            parent[path[-1]] = statistics[what]
+    return found
 
 
 def _nullable(kind: Any) -> Any:

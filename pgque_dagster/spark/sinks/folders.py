@@ -22,6 +22,10 @@ n before. So readers see the rows of at most one publication, and never a part o
 for a moment between the steps, or until the next attempt if the process dies there; the batch is
 not acked then.
 
+Readers take the columns from any file. So the first publication records them before step a, in
+`_pgque/schema/schema.json`, and those with other columns are refused there. Files are synced to
+the disk before the steps, and names before the ack.
+
 An attempt sweeps only what attempts of lower epochs wrote. Spark and Hadoop recreate a directory
 that is removed while they write into it, so a swept attempt may end with a part of its files. It
 finds that its lease is gone, or else that `_taken` is, before it publishes. What is swept is first
@@ -29,21 +33,27 @@ renamed to `.trash-<random>` in one step, so nobody can publish a directory that
 """
 
 import errno
+import json
 import re
 import shutil
 import time
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
+from .data_files import SPARK_SCHEMA, write_files
 from .lineage import MARKER
 from .publication import Attempt, check_claim, publish
-from .storage import StorageFailed
+from .storage import Storage, StorageFailed, sync
 
 _PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
@@ -54,6 +64,9 @@ _REFUSED = re.compile(
     "|Input/output error|Mkdirs failed to create [^ ]*"
 )
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
+_SCHEMA = "_pgque/schema"
+# Else Spark writes INT96, which readers take for nanoseconds since 1970: too few for old dates.
+_MICROSECONDS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
 class Folders:
@@ -61,6 +74,8 @@ class Folders:
 
     def __init__(self, location: Path) -> None:
         self._location = location
+        # A directory key=value is a part of the table around it, such as that of a replay.
+        self._table = location.parent if "=" in location.name else location
 
     def lineages(self) -> set[str]:
         """Returns the lineages of the marks in the location."""
@@ -86,17 +101,7 @@ class Folders:
                 "outer one would see the rows of both",
                 "Write to another directory; for assets, use another base_dir or key.",
             )
-        marker = self._location / MARKER
-        new = marker.parent / f".new-{uuid.uuid4().hex}"
-        (new / lineage).mkdir(parents=True)
-        (new / lineage / "lineage.json").write_text(note)
-        try:
-            new.rename(marker)
-        except OSError:
-            # Another writer was first: a rename only replaces an empty directory.
-            if not self.lineages():
-                raise
-            shutil.rmtree(new)
+        _create(self._location / MARKER, f"{lineage}/lineage.json", note)
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
         """Stores a batch in place of what earlier attempts stored; returns the rows' directory.
@@ -105,15 +110,18 @@ class Folders:
             OSError: if the file system does not take it.
         """
         epoch = claim.lease.epoch
+        self._check_columns(frame.schema)
         folder = self._location / f"batch_id={claim.batch_id}"
         folder.mkdir(parents=True, exist_ok=True)
         output = FolderOutput(folder, Attempt(epoch, uuid.uuid4().hex))
+        output.check = lambda: self._check_columns(frame.schema, record=True)
         check_claim(claim, output.published(output.read()))
         _sweep(folder, epoch)
         try:
             output.begin()
-            frame.write.parquet(str(output.writing / output.name))
+            self._write(frame, output.writing / output.name)
             publish(claim, output)
+            sync(folder, *folder.parents)
         except (LeaseLost, BatchNotOpen, InvalidArgument):
             raise
         except Exception as error:
@@ -128,6 +136,51 @@ class Folders:
             shutil.rmtree(output.writing, ignore_errors=True)
         _sweep(folder, epoch)
         return str(folder / f"publication-{output.number}" / output.name)
+
+    def _write(self, frame: DataFrame, rows: Path) -> None:
+        # An older Spark has no such option for a single write.
+        if frame.sparkSession.version < "4.2" and '"timestamp"' in frame.schema.json():
+            rows.mkdir()
+            write_files(frame, Storage.of(rows.parent), rows.name)
+        else:
+            frame.write.options(**_MICROSECONDS).parquet(str(rows))
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(sync, (*rows.iterdir(), rows, rows.parent)))
+
+    def _columns(self) -> StructType | None:
+        """Returns the columns of the table: as recorded, or of its newest file."""
+        record = self._table / _SCHEMA / "schema.json"
+        if record.exists():
+            return StructType.fromJson(json.loads(record.read_text()))
+        # Not those of other tables beside a directory key=value.
+        files = [each for each in Folders(self._table).files() if "=" in each[1].split("/")[0]]
+        metadata = pq.read_metadata(self._table / max(files)[1]).metadata if files else None
+        written = (metadata or {}).get(SPARK_SCHEMA.encode())
+        return StructType.fromJson(json.loads(written)) if written else None
+
+    def _check_columns(self, columns: StructType, *, record: bool = False) -> None:
+        """Refuses columns that readers of the table would not see as they are."""
+        stored = self._columns()
+        if record and not (self._table / _SCHEMA).exists():
+            _create(self._table / _SCHEMA, "schema.json", (stored or columns).json())
+            stored = self._columns()
+        there, given = (
+            {field.name: field.dataType.simpleString() for field in each.fields}
+            for each in (stored or columns, columns)
+        )
+        differences = [
+            f"{name} is {there.get(name, 'missing')} there, {given.get(name, 'missing')} here"
+            for name in {**there, **given}
+            if there.get(name) != given.get(name)
+        ]
+        if differences:
+            raise InvalidArgument(
+                f"Parquet table {self._table} has other columns than the DataFrame: "
+                + "; ".join(differences),
+                "Cast, rename or leave out columns; or write to another directory (for assets, "
+                "another base_dir or key), or to a Delta table, which can get columns. If its rows "
+                "are not needed, remove the directory, with its _pgque/schema.",
+            )
 
     def files(self) -> list[tuple[int, str]]:
         """Returns the paths of the files with the rows, each with its batch."""
@@ -178,6 +231,7 @@ class FolderOutput:
         self.name = f"epoch-{attempt.epoch}.{attempt.id}"
         self.writing = folder / f".writing-{attempt.epoch}.{attempt.id}"
         self.number = 0
+        self.check: Callable[[], None] = lambda: None
         self._folder = folder
 
     def begin(self) -> None:
@@ -201,8 +255,10 @@ class FolderOutput:
         """Publishes the rows under the next number, unless it is taken.
 
         Raises:
+            InvalidArgument: if the table has other columns.
             StorageFailed: if the rows were swept.
         """
+        self.check()
         if not (self.writing / _TAKEN).exists():
             raise StorageFailed(
                 f"{self.writing} was removed before it was published",
@@ -211,6 +267,7 @@ class FolderOutput:
         for path in self._publication(state.number):
             if _ROWS.fullmatch(path.name):
                 _rename(path, path.with_name(f".{path.name}"))
+        sync(*self._folder.glob(f"publication-{state.number}"))
         self.number = state.number + 1
         try:
             self.writing.rename(self._folder / f"publication-{self.number}")
@@ -236,6 +293,22 @@ def _sweep(folder: Path, epoch: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
         for path in folder.glob("publication-*/.epoch-*/*"):
             path.unlink(missing_ok=True)
+
+
+def _create(folder: Path, file: str, text: str) -> None:
+    """Creates a directory with a file in one step, unless it exists."""
+    new = folder.with_name(f".new-{uuid.uuid4().hex}")
+    (new / file).parent.mkdir(parents=True)
+    (new / file).write_text(text)
+    sync(new / file, *(new / file).parents)
+    try:
+        new.rename(folder)
+    except OSError:
+        # Another writer was first: a rename only replaces an empty directory.
+        if not _entries(folder):
+            raise
+        shutil.rmtree(new)
+    sync(folder.parent)
 
 
 def _rename(path: Path, target: Path) -> None:

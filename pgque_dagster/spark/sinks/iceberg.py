@@ -21,7 +21,7 @@ from .iceberg_catalog import file_options, open_catalog
 from .iceberg_output import IcebergOutput, Target
 from .iceberg_schema import changed_columns, iceberg_columns
 from .iceberg_sweep import FOLDER, of_dead_attempts, old_files, unreferenced
-from .modes import BATCH_ID, SchemaEvolution
+from .modes import BATCH_ID, SchemaEvolution, check_table_options
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
@@ -68,8 +68,8 @@ class IcebergSink:
         target_file_bytes: a task begins another file when one has this size.
 
     Raises:
-        InvalidArgument: if the table's name has no namespace, or if nothing here can open the URL
-            or the path.
+        InvalidArgument: if the table's name has no namespace, if nothing here can open the URL or
+            the path, or if `target_file_bytes` is no number above 0.
     """
 
     def __init__(
@@ -88,10 +88,7 @@ class IcebergSink:
                 f"{table!r} is no name of an Iceberg table",
                 "Give it a namespace, such as sales.revenue.",
             )
-        if schema_evolution not in ("fail", "add_columns"):
-            raise InvalidArgument(
-                f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
-            )
+        check_table_options(schema_evolution, target_file_bytes)
         self._warehouse = Storage.of(warehouse, storage_options)
         if set(f"{self._warehouse.location}/{table}") & set("%#?"):
             raise InvalidArgument(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...client import InvalidArgument
+from ...ranges import count_problem
 
 BATCH_ID = "batch_id"
 
@@ -21,6 +22,16 @@ def check_key(key: Sequence[str]) -> None:
         raise InvalidArgument(
             f"key is the text {key!r}, not a list of columns", f'Write key=["{key}"].'
         )
+
+
+def check_table_options(schema_evolution: str, target_file_bytes: int) -> None:
+    """Refuses options that no table has, by `InvalidArgument`."""
+    if schema_evolution not in ("fail", "add_columns"):
+        raise InvalidArgument(
+            f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
+        )
+    if problem := count_problem("target_file_bytes", target_file_bytes, at_most=2**63 - 1):
+        raise InvalidArgument(problem, "Pass a number of bytes, such as 128 * 2**20.")
 
 
 def check_mode(mode: str, key: Sequence[str]) -> None:

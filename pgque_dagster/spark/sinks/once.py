@@ -1,7 +1,9 @@
 """A function for foreachBatch whose effect in PostgreSQL happens once per micro-batch."""
 
-import threading
+import json
 from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -10,6 +12,7 @@ from pyspark.sql import DataFrame
 from ...client.connection import connect
 from ...client.errors import InvalidArgument
 from ...client.table_rights import Connection
+from ..streaming.reader import TickOffset
 from ..written import Written
 from .ledger import NAME as LEDGER
 from .ledger import AlreadyApplied, Ledger
@@ -20,10 +23,6 @@ _RUN_ID = "spark.jobGroup.id"
 _ANOTHER_NAME = (
     "Give this effect another name. Keep the name of the first one, which is in the ledger."
 )
-
-# What the last micro-batch of each run has written.
-_written: dict[str, tuple[str, Written]] = {}
-_lock = threading.Lock()
 
 
 def once_per_batch(
@@ -53,17 +52,18 @@ def once_per_batch(
             already open: `connection.transaction()` makes a savepoint, and `connection.commit()` is
             refused. Its first statement takes the snapshot and locks, so do Spark's work before
             it; meanwhile `idle_in_transaction_session_timeout` applies.
-        query: identifies the streaming query. The default is the query's id, which belongs to its
-            checkpoint. Spark Connect does not offer this id, so pass a value there, and another one
-            for each new checkpoint, because its micro-batches are numbered from 0 again.
+        query: identifies the streaming query. By default, a micro-batch of the source `pgque` is
+            known by its consumer and ticks, and others by the query's id, which belongs to the
+            checkpoint. Spark Connect offers neither, so pass a value there, and another one for
+            each new checkpoint, because its micro-batches are numbered from 0 again.
 
     Returns:
         The function.
     """
 
     def once(frame: DataFrame, batch_id: int) -> None:
-        batch = f"{query or query_id(frame)}/{batch_id}"
-        ledger = Ledger(None, name, written_of(frame, batch), _ANOTHER_NAME)
+        batch = micro_batch(frame, batch_id, query)
+        ledger = Ledger(None, name, written_of(frame, batch[0]), _ANOTHER_NAME)
         with connect(url) as connection:
             if ledger.has(connection, batch):
                 return
@@ -91,17 +91,20 @@ def _ended(name: str) -> InvalidArgument:
     )
 
 
-def query_id(frame: DataFrame) -> str:
-    """Returns the id of a micro-batch's streaming query.
+def micro_batch(frame: DataFrame, batch_id: int, query: str | None) -> tuple[str, ...]:
+    """Returns the names of a micro-batch in the ledger; `query` is as for `once_per_batch`.
 
     Raises:
         InvalidArgument: if the DataFrame is not a micro-batch, or the session uses Spark Connect.
     """
+    if query:
+        return (f"{query}/{batch_id}",)
     try:
         found = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        ticks = _ticks(frame, found) if found else ()
     except Exception as error:
         raise InvalidArgument(
-            "this session does not offer the streaming query's id",
+            "this session does not offer the streaming query's id and offsets",
             "Pass query=, with another value for each checkpoint.",
         ) from error
     if not found:
@@ -109,7 +112,26 @@ def query_id(frame: DataFrame) -> str:
             "the DataFrame is not a micro-batch of a streaming query",
             "Use this with writeStream.foreachBatch, or pass query=.",
         )
-    return str(found)
+    return (*ticks, f"{found}/{batch_id}")
+
+
+def _ticks(frame: DataFrame, query: str) -> tuple[str, ...]:
+    """Returns the names of a micro-batch by its ticks; none without events of one consumer only."""
+    # Spark has no public name for the offsets of a micro-batch.
+    running = frame._jdf.sparkSession().sharedState().activeStreamingQueries()  # noqa: SLF001
+    (execution,) = (each for each in running.values() if each.id().toString() == query)
+    leaves = execution.lastExecution().logical().collectLeaves()
+    streams = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+    if any(leaf.nodeName() != "StreamingDataSourceV2ScanRelation" for leaf in streams):
+        return ()
+    ends = {(leaf.startOffset().get().json(), leaf.endOffset().get().json()) for leaf in streams}
+    with suppress(TypeError, ValueError):  # Offsets of another source, or several.
+        ((first, last),) = ([TickOffset(**json.loads(end)) for end in pair] for pair in ends)
+        if first.tick < last.tick and first.fingerprint and last.fingerprint:
+            who = f"{first.queue}/{first.consumer}/{first.registration}"
+            start = f"{who} from tick {first.tick} {first.fingerprint}"
+            return f"{start} to tick {last.tick} {last.fingerprint}", start
+    return ()
 
 
 def written_of(frame: DataFrame, batch: str) -> Written:
@@ -117,19 +139,14 @@ def written_of(frame: DataFrame, batch: str) -> Written:
 
     A run of a query attempts a micro-batch only once, because a failure ends the run. Spark Connect
     does not offer the run's id, but starts a process for each run, so the process is the run.
-
-    Args:
-        frame: the micro-batch.
-        batch: its name, which contains the streaming query's name.
     """
     try:
         run = frame.sparkSession.sparkContext.getLocalProperty(_RUN_ID)
     except Exception:
         run = None
-    key = f"{run}/{batch.rpartition('/')[0]}"
-    with _lock:
-        last, written = _written.get(key, ("", None))
-        if written is None or last != batch:
-            written = Written(f"micro-batch {batch}")
-            _written[key] = (batch, written)
-        return written
+    return _written(run, batch)
+
+
+@lru_cache(maxsize=1000)
+def _written(run: str | None, batch: str) -> Written:
+    return Written(f"micro-batch {batch}")

@@ -52,8 +52,8 @@ class ParquetSink:
     database and a promoted standby number their batches independently, so their writes are refused.
 
     Args:
-        location: a directory that driver and executors share, on a file system that renames
-            directories atomically, or the URL of a folder in an object store.
+        location: a directory that driver and executors share, on a file system as
+            docs/writing.md demands it, or the URL of a folder in an object store.
         storage_options: how to access the object store, such as `aws_access_key_id`. What is not
             given comes from the environment of each process, such as AWS_ACCESS_KEY_ID.
 
@@ -79,8 +79,8 @@ class ParquetSink:
 
         Raises:
             InvalidArgument: if the location has batches of another or an unknown lineage, or is
-                inside another table, if this claim wrote the batch before, or if a column has the
-                name of a directory, or cannot be held.
+                inside another table, if this claim wrote the batch before, if a directory's table
+                has other columns, or if a column has a directory's name, or cannot be held.
             LeaseLost: if another owner took the batch over; this attempt stores nothing.
             BatchNotOpen: if the batch was acked meanwhile.
             StorageFailed: if the files cannot be read or written. The batch stays open.

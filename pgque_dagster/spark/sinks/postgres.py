@@ -16,7 +16,7 @@ from .columns import fit, takes_null_keys
 from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
 from .modes import check_key
-from .once import query_id, written_of
+from .once import micro_batch, written_of
 from .stage import Stage
 from .tables import refuse_window
 
@@ -113,7 +113,7 @@ class PostgresSink:
             with cancelled_without_lease(batch.spark, claim):
                 self._write_once(
                     self._address,
-                    attempt.identity,
+                    (attempt.identity,),
                     frame,
                     attempt.written,
                     claim.lease.epoch,
@@ -162,15 +162,15 @@ class PostgresSink:
             raise InvalidArgument("a sink for streams needs the url of its database")
 
         def write(frame: DataFrame, batch_id: int) -> None:
-            name = f"{query or query_id(frame)}/{batch_id}"
-            self._write_once(address, name, frame, written_of(frame, name), 0)
+            batch = micro_batch(frame, batch_id, query)
+            self._write_once(address, batch, frame, written_of(frame, batch[0]), 0)
 
         return write
 
     def _write_once(
         self,
         address: DatabaseAddress,
-        batch: str,
+        batch: tuple[str, ...],
         frame: DataFrame,
         written: Written,
         epoch: int,
@@ -182,7 +182,7 @@ class PostgresSink:
             ledger = Ledger(schema, self._sink(schema, table), written, _ANOTHER_NAME)
             if ledger.has(connection, batch):
                 return
-            stage = self._stage(connection, batch, frame, schema, table, epoch)
+            stage = self._stage(connection, batch[0], frame, schema, table, epoch)
         try:
             with stage.dropped_on_failure(url):
                 stage.fill(address, frame)

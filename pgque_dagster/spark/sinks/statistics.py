@@ -14,14 +14,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ...client import InvalidArgument
-from .data_files import DataFile
+from .data_files import HIGHEST_TEXT, DataFile
 
 # Longer texts are cut.
 _LONGEST_TEXT = 32
 _LAST_CHARACTER = chr(0x10FFFF)
-# Arrow leaves out a minimum or maximum of more than 4 KiB. No text begins with so many of these
-# characters, which stand for none.
-_ANY_TEXT = ("", _LAST_CHARACTER * _LONGEST_TEXT)
 
 
 def check_required(table: str, required: Sequence[str], files: Sequence[DataFile]) -> None:
@@ -33,7 +30,7 @@ def check_required(table: str, required: Sequence[str], files: Sequence[DataFile
     for file in files if required else ():
         statistics = column_statistics(file.metadata)
         for name in required:
-            nulls = statistics.get(name, {}).get("nulls")
+            nulls = statistics.get((name,), {}).get("nulls")
             if nulls != 0:
                 raise InvalidArgument(
                     f"column {name} of {table} is NOT NULL, and the DataFrame "
@@ -42,41 +39,38 @@ def check_required(table: str, required: Sequence[str], files: Sequence[DataFile
                 )
 
 
-def column_statistics(metadata: pq.FileMetaData) -> dict[str, dict[str, Any]]:
-    """Returns min, max and the number of nulls of each column that is not nested."""
-    found: dict[str, dict[str, Any]] = {}
+def column_statistics(metadata: pq.FileMetaData) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Returns min, max and the number of nulls of each column, and of each part of a struct."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
     for place in range(metadata.num_columns):
-        name = metadata.schema.column(place).path
-        if "." in name or metadata.schema.column(place).max_repetition_level:
+        column = metadata.schema.column(place)
+        if column.max_repetition_level:
             continue
+        path = column.path.split(".")
+        if len(path) != column.max_definition_level:  # Names of parts may have dots.
+            path = column.path.split(".", 1)
         groups = [
             metadata.row_group(group).column(place) for group in range(metadata.num_row_groups)
         ]
         united = _united([group.statistics for group in groups])
-        is_text = metadata.schema.column(place).logical_type.type == "STRING"
+        is_text = column.logical_type.type == "STRING"
         if is_text and united["min"] is None and united["nulls"] != metadata.num_rows:
-            united["min"], united["max"] = _ANY_TEXT
-        found[name] = united
+            united["min"], united["max"] = "", HIGHEST_TEXT
+        found[tuple(path)] = united
     return found
 
 
 def _united(groups: list[Any]) -> dict[str, Any]:
-    nulls: int | None = 0
-    lows, highs = [], []
-    known = True
-    for group in groups:
-        if group is None or not group.has_null_count:
-            nulls = None
-        elif nulls is not None:
-            nulls += group.null_count
-        if group is not None and group.has_min_max:
-            lows.append(group.min)
-            highs.append(group.max)
-        elif group is None or group.num_values:
-            known = False
-    low, high = (min(lows), max(highs)) if known and lows else (None, None)
+    if any(group is None for group in groups):
+        return {"min": None, "max": None, "nulls": None}
+    nulls = sum(g.null_count for g in groups) if all(g.has_null_count for g in groups) else None
+    bounds = [(group.min, group.max) for group in groups if group.has_min_max]
+    known = bounds and all(group.has_min_max or not group.num_values for group in groups)
+    low, high = (min(b[0] for b in bounds), max(b[1] for b in bounds)) if known else (None, None)
     if isinstance(low, str) and isinstance(high, str):
-        low, high = low[:_LONGEST_TEXT], _cut_above(high)
+        # Not cut before a last character, as the text would be more than what is left of it.
+        is_cut = high[_LONGEST_TEXT : _LONGEST_TEXT + 1] not in ("", _LAST_CHARACTER)
+        low, high = low[:_LONGEST_TEXT], high[:_LONGEST_TEXT] + _LAST_CHARACTER if is_cut else high
     shown = _shown_value(low), _shown_value(high)
     low, high = shown if None not in shown else (None, None)
     return {"min": low, "max": high, "nulls": nulls}
@@ -87,7 +81,7 @@ def _shown_value(value: Any) -> Any:
     if isinstance(value, bool | int | str | Decimal):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else "-Infinity" if value < 0 else "Infinity"
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return value.isoformat(timespec="microseconds")
@@ -95,11 +89,3 @@ def _shown_value(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return None
-
-
-def _cut_above(text: str) -> str:
-    """A short text that is not less than this one."""
-    end = _LONGEST_TEXT
-    while text[end : end + 1] == _LAST_CHARACTER:
-        end += 1
-    return text[:end] + _LAST_CHARACTER if len(text) > end else text

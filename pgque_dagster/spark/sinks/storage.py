@@ -4,6 +4,7 @@ Directories are written by Arrow. URLs are written through obstore, because it h
 on S3, Google Cloud Storage and Azure, needs no jar, and takes the same options as Delta's library.
 """
 
+import errno
 import io
 import os
 import re
@@ -178,6 +179,7 @@ class Storage:
         try:
             with path.open("xb", buffering=0) as raw, _flushed(raw) as file:
                 yield file
+            sync(path, *path.parents)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -311,6 +313,21 @@ class _Raw(io.RawIOBase):
         while rest:
             rest = rest[self._target.write(rest) :]
         return total
+
+
+def sync(*paths: Path) -> None:
+    """Has the disk keep the content of files and the names in directories, as far as they open."""
+    for path in paths:
+        with suppress(PermissionError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                # Some file systems cannot sync directories.
+                if error.errno not in (errno.EINVAL, errno.EBADF, errno.EROFS):
+                    raise
+            finally:
+                os.close(descriptor)
 
 
 @contextmanager

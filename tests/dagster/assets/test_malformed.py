@@ -77,7 +77,7 @@ def test_malformed_events_are_found_while_a_dataframe_is_stored(
 
     @consuming(name="totals")
     def corrected(batch: SparkBatch) -> DataFrame:
-        return batch.events(["ev_data"])
+        return batch.events(["ev_data"]).selectExpr("0D as total")
 
     sink = ParquetSink(tmp_path / "totals")
     manager = ParquetBatchIOManager(base_dir=str(tmp_path))

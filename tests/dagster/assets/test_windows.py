@@ -1,7 +1,7 @@
 """Assets over windows of time: partitions, backfills in one run, and materializing again."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,11 @@ OF_SEVERAL = {
     "dagster/asset_partition_range_end": THIRD,
 }
 SEVERAL = dg.BackfillPolicy.single_run()
+
+
+@pytest.fixture
+def database_url(reused_database_url: str) -> str:
+    return reused_database_url
 
 
 def windows(body: Callable[..., Any], **options: Any) -> dg.AssetsDefinition:
@@ -83,7 +88,7 @@ def test_a_partition_has_the_events_of_its_window_and_replaces_its_rows(
     def report(context: dg.AssetExecutionContext, hourly: DataFrame) -> None:
         read[context.partition_key] = sorted(row.ev_data for row in hourly.collect())
 
-    for partition in (FIRST, SECOND, FIRST):
+    for partition in (FIRST, SECOND):
         assert run(orders, hourly, report, of=partition, manager=manager).success
     assert read == {FIRST: ["a", "b"], SECOND: ["c"]}
     assert stored(manager) == [(202601010000, "a"), (202601010000, "b"), (202601010100, "c")]
@@ -106,6 +111,22 @@ def test_a_run_of_several_partitions_stores_and_records_each(
     assert instance.get_materialized_partitions(hourly.key) == {FIRST, SECOND, THIRD}
     for name in ("pgque/events", "pgque/rows"):
         assert [facts(instance, key, name) for key in (FIRST, SECOND, THIRD)] == [2, 1, 0]
+
+
+def test_a_run_of_several_partitions_fails_at_one_for_which_nothing_is_stored(
+    orders: Orders,
+) -> None:
+    send_at_hours(orders.client, [["a"], [], ["c"]])
+    manager = StoringIOManager()
+
+    def of_events(batch: SparkBatch) -> Iterator[Any]:
+        if batch.event_count:
+            yield batch.event_count
+
+    result = run(orders, windows(of_events), of=None, manager=manager)
+
+    assert "nothing was stored for hourly" in error_of(result)
+    assert manager.stored == [1]
 
 
 def test_a_stale_run_does_not_replace_what_a_later_run_stored(orders: Orders, manager: Any) -> None:

@@ -159,6 +159,7 @@ def refused(project: DgProject, **components: str) -> str:
         ("revenue", "payload:\n  schema: ''", 6, "has no field"),
         ("revenue", "payload:\n  schema: a int\n  keep: [ev_tme]", 7, "no column 'ev_tme'"),
         ("revenue", "sink:\n  type: postgres\n  mode: upsert", 5, "the columns of a unique index"),
+        ("revenue", "sink:\n  type: postgres\n  mode: add", 5, "the columns of a unique index"),
         ("revenue", "sink:\n  type: postgres\n  key: [id]", 5, "append, which has no key"),
         ("revenue", "sink:\n  type: delta\n  base_dir: d\n  mode: upsert", 5, "name the columns"),
         ("revenue", "sink:\n  type: delta\n  base_dir: d\n  key: [id]", 5, "which has no key"),

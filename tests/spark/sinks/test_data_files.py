@@ -186,12 +186,15 @@ def test_no_rows_are_no_files(spark: SparkSession, tmp_path: Path) -> None:
     assert write_files(spark.range(0), Storage.of(tmp_path), "files") == []
 
 
-def test_a_task_begins_another_file_at_the_target_size(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 2**10])
+def test_a_task_begins_another_file_at_the_target_size(
+    spark: SparkSession, tmp_path: Path, size: int
+) -> None:
     # More than the 64 MiB of Arrow data of a row group, in batches of 10,000 rows.
     rows = 25_000
     wide = spark.range(0, rows, 1, 1).selectExpr("id", "repeat(md5(cast(id as string)), 110) as a")
 
-    files = write_files(wide, Storage.of(tmp_path), "files", target_file_bytes=2**10)
+    files = write_files(wide, Storage.of(tmp_path), "files", target_file_bytes=size)
 
     assert len(files) > 1
     assert sum(file.rows for file in files) == rows

@@ -1,11 +1,14 @@
 """Batches in a Delta or an Iceberg table: each counts once, read by the format's own library."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, Field, Schema
+from pyiceberg.expressions import IsNull
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.transforms import DayTransform, IdentityTransform, Transform
@@ -174,6 +177,32 @@ def test_a_table_gets_columns_if_this_is_asked_for(lake: Any) -> None:
     stored = lake.arrow().sort_by("number").to_pylist()
     assert [(row["name"], row["more"]) for row in stored] == [("x", None), (None, [{"a": 1}])]
     assert lake.read().count() == 2
+
+
+def test_a_null_struct_and_a_null_in_one_are_found_by_a_condition(lake: Any) -> None:
+    batch = lake.batch(1, 2, 3)
+    part = "if(number = 3, null, named_struct('a.b', 1, 'a', nullif(number, 2))) as part"
+
+    lake.sink().write(batch, batch.payload(SCHEMA).selectExpr("number", part).coalesce(1))
+
+    def where(*path: str) -> list[int]:
+        if isinstance(lake, DeltaLake):
+            found = lake.table().to_pyarrow_dataset().to_table(filter=ds.field(*path).is_null())
+        else:
+            found = lake.table().scan(IsNull(".".join(path))).to_arrow()
+        return sorted(found["number"].to_pylist())
+
+    assert (where("part"), where("part", "a")) == ([3], [2, 3])
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5, "128"])
+def test_a_size_that_no_file_has_is_refused(lake: Any, size: object) -> None:
+    refused = [partial(lake.sink, target_file_bytes=size)]
+    if isinstance(lake, DeltaLake):
+        refused.append(partial(lake.sink().optimize, target_file_bytes=size))
+    for call in refused:
+        with pytest.raises(InvalidArgument, match=f"target_file_bytes is {size!r}: it must be"):
+            call()
 
 
 def test_spark_and_other_readers_get_the_types_exactly(lake: Any) -> None:

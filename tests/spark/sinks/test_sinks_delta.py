@@ -54,6 +54,28 @@ def test_batches_are_merged_by_key_and_another_attempt_changes_nothing(
     assert " ".join(f"{number}{name}" for number, name, _ in lake.rows()) == expected
 
 
+@pytest.mark.parametrize("mode", ["upsert", "replace"])
+def test_columns_that_a_merged_batch_lacks_are_null(lake: DeltaLake, mode: str) -> None:
+    lake.store(1, 2)
+    more = {"mode": mode, "key": ["number"], "schema_evolution": "add_columns"}
+
+    lake.write(lake.batch(2, 3), "number", "1 as more", **more)
+
+    stored = lake.arrow().sort_by("number").to_pylist()
+    assert [(row["name"], row["more"]) for row in stored] == [("x", None), (None, 1), (None, 1)]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "replace"])
+@pytest.mark.parametrize("key", ["-0D", "double('NaN')"])
+def test_a_key_without_an_equal_finds_its_row(lake: DeltaLake, mode: str, key: str) -> None:
+    """As Spark groups by it: -0.0 is 0.0, and NaN is NaN."""
+    merge = {"mode": mode, "key": ["number"]}
+    for name, columns in (("first", f"{key} as number"), ("second", f"abs({key}) as number")):
+        lake.write(lake.batch(1), columns, f"'{name}' as name", **merge)
+
+    assert lake.arrow()["name"].to_pylist() == ["second"]
+
+
 @pytest.mark.parametrize("sink", [DeltaSink, PostgresSink])
 def test_a_key_that_is_a_text_is_refused(sink: Any) -> None:
     with pytest.raises(InvalidArgument) as refused:
@@ -85,12 +107,29 @@ def test_a_key_that_cannot_be_merged_by_is_refused_before_anything_is_stored(
     lake: DeltaLake,
 ) -> None:
     batch = lake.batch(1, 1)
-    for mode, key, column, told in (
-        ("upsert", "number", "number", r"2 rows for .* have the key number 1"),
-        ("replace", "number", "nullif(number, 1) as number", "number is part .* has a null"),
-        ("replace", "customer", "number", "has no column customer, which is part of the key"),
-        ("upsert", "number", "struct(1 as a) as number", "number, whose values have parts"),
+    zeros = "if(monotonically_increasing_id() = 0, 0D, -0D) as number"
+    reserved = "{} has a name that merges into .* use.*withColumnRenamed"
+    for place, (mode, key, column, told) in enumerate(
+        (
+            ("upsert", "number", "number", r"2 rows for .* have the key number 1"),
+            ("replace", "number", "nullif(number, 1) as number", "number is part .* has a null"),
+            ("replace", "customer", "number", "has no column customer, which is part of the key"),
+            ("upsert", "number", "struct(1 as a) as number", "number, whose values have parts"),
+            ("upsert", "number", zeros, r"2 rows for .* have the key number -?0\.0"),
+            (
+                "upsert",
+                "number",
+                "double('NaN') as number",
+                "2 rows for .* have the key number nan",
+            ),
+            *(
+                (mode, name, f"number as {name}", reserved.format(name))
+                for mode in ("upsert", "replace")
+                for name in ("__pgque_key", "__delta_rs_source")
+            ),
+        )
     ):
+        lake.location = str(lake.folder / f"table{place}")
         with pytest.raises(InvalidArgument, match=told):
             lake.write(batch, column, "name", mode=mode, key=[key])
         assert lake.files() == set()
@@ -225,6 +264,8 @@ def test_deltas_library_finds_every_value_by_a_condition(lake: DeltaLake) -> Non
     for number, (kind, value) in enumerate(
         [
             *(("string", text) for text in ("a" * 100, "b" * 31 + last + "c", "c" * 5000, last)),
+            ("string", last[0] * 5000),
+            *(("double", float(text)) for text in ("inf", "-inf")),
             ("decimal(38,18)", Decimal("12345678901234567890.123456789012345678")),
             ("decimal(38,18)", Decimal("-0.000000000000000001")),
             ("decimal(5,2)", Decimal("999.99")),
@@ -233,7 +274,11 @@ def test_deltas_library_finds_every_value_by_a_condition(lake: DeltaLake) -> Non
     ):
         location = f"{lake.location}-{number}"
         frame = lake.spark.createDataFrame([(value,), (None,)], f"value {kind}")
-        DeltaSink(location).write(lake.batch(1), frame.coalesce(1))
+        batch = lake.batch(1)
+        for _ in range(2):
+            batch = lake.again(batch)
+            DeltaSink(location).write(batch, frame.coalesce(1))
+        batch.claim.ack()
 
         found = DeltaTable(location).to_pyarrow_dataset()
         wanted = pa.scalar(value, found.schema.field("value").type)

@@ -11,12 +11,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgque_dagster.client import InvalidArgument
+from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark.sinks import PostgresSink, once_per_batch
 from pgque_dagster.spark.sinks.ledger import Connection
 from tests.conftest import Server
 from tests.support.databases import empty_database
+from tests.support.events import publish
 from tests.support.queues import connect, rows
+from tests.support.streams import Stream
 
 TABLE = "create table balance (account text primary key, amount numeric not null)"
 ADD: dict[str, Any] = {"key": ["account"], "mode": "add"}
@@ -119,6 +121,90 @@ def test_another_checkpoint_is_another_stream(url: str, arriving: Arriving) -> N
     arriving.run(sink.foreach_batch())
 
     assert balances(url) == [("x", 10)]
+
+
+class Killed:
+    """A query over a queue that is killed after it stored a micro-batch, before it committed it."""
+
+    def __init__(self, client: Client, spark: SparkSession, folder: Path, store: Foreach) -> None:
+        self.client, self.checkpoint = client, folder / "checkpoint"
+        self._stream, self._store = Stream(spark, client.url, self.checkpoint), store
+        publish(client, ["a", "b"])
+        with pytest.raises(PySparkException, match="killed"):
+            self.run(killed=True)
+
+    def run(self, *, killed: bool = False) -> None:
+        def store(events: DataFrame, number: int) -> None:
+            self._store(events.selectExpr("'x' as account", "1 as amount"), number)
+            if killed:
+                raise RuntimeError("killed")
+
+        self._stream.drain(store)
+
+
+STORES: dict[str, Callable[[str], Foreach]] = {
+    "sink": lambda url: PostgresSink("balance", url=url, **ADD).foreach_batch(),
+    "effect": lambda url: once_per_batch(
+        url,
+        "any",
+        lambda frame, _, connection: connection.execute(
+            "insert into balance as b values ('x', %s) on conflict (account) do update"
+            " set amount = b.amount + excluded.amount",
+            (frame.count(),),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_same_ticks_count_once_also_with_another_checkpoint(
+    client: Client, spark: SparkSession, tmp_path: Path, url: str, store: str
+) -> None:
+    query = Killed(client, spark, tmp_path, STORES[store](url))
+    shutil.rmtree(query.checkpoint)
+
+    query.run()
+
+    assert balances(url) == [("x", 2)]
+
+
+def test_ticks_that_were_stored_in_part_are_refused_with_another_checkpoint(
+    client: Client, spark: SparkSession, tmp_path: Path, url: str
+) -> None:
+    query = Killed(client, spark, tmp_path, STORES["sink"](url))
+    publish(client, ["c"])
+    for _ in range(2):
+        shutil.rmtree(query.checkpoint)
+        told = r"has events of orders/revenue/\d+ from tick 1 \w+ already, up to another tick"
+        with pytest.raises(PySparkException, match=told):
+            query.run()
+
+    with connect(url) as db:
+        ((row,),) = rows(db, "select batch from pgque_sink_ledger where batch like '% to %'")
+    end = int(row.split(" to tick ")[1].split()[0])
+    with connect(client.url) as db:
+        db.execute("update pgque.position_log set lease_until = now() where sub_batch is not null")
+        db.execute("select pgque.register_consumer_at('orders', 'revenue', %s)", (end,))
+    shutil.rmtree(query.checkpoint)
+    query.run()
+
+    assert balances(url) == [("x", 3)]
+
+
+def test_a_micro_batch_that_an_earlier_version_stored_counts_once(
+    client: Client,
+    spark: SparkSession,
+    tmp_path: Path,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("pgque_dagster.spark.sinks.once._ticks", lambda *_: ())
+        query = Killed(client, spark, tmp_path, STORES["sink"](url))
+
+    query.run()
+
+    assert balances(url) == [("x", 2)]
 
 
 def test_an_effect_of_ones_own_happens_once(url: str, arriving: Arriving) -> None:
