@@ -1,8 +1,6 @@
 """Each broken state makes the shipped alert rules fire, as Prometheus evaluates them."""
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +14,7 @@ from tests.cli.conftest import Pgque
 from tests.support.events import claim, publish, tick
 
 _RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yaml"
-# CI installs it.
-pytestmark = pytest.mark.skipif(
-    shutil.which("promtool") is None and "CI" not in os.environ, reason="promtool is not installed"
-)
+pytestmark = pytest.mark.program("prometheus")
 
 
 def park_a_batch(client: Client) -> None:
