@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-# prometheus has promtool, which evaluates alert rules. pgqd is PgQ's ticker and maintenance, python3-pgq its consumers for Debian's own Python, and
-# postgresql-15-pgq3 the extension for Debian's server.
+# prometheus has promtool, which evaluates alert rules. pgqd is PgQ's ticker and maintenance,
+# python3-pgq its consumers for Debian's own Python, and postgresql-15-pgq3 the extension for
+# Debian's server.
 PROGRAMS = {
     "pgbouncer": Path("/usr/sbin/pgbouncer"),
     "pgqd": Path("/usr/bin/pgqd"),
