@@ -15,8 +15,6 @@ EPOCH = "pgque/epoch"
 # By the database's clock.
 REQUESTED_AT = "pgque/requested_at"
 LINEAGE = "pgque/lineage"
-# The tick up to which a run consumes batch after batch.
-DRAIN_TO = "pgque/drain_to"
 # What a downstream asset wants of an input: batches from this one on, or those of the upstream run.
 SINCE = "pgque/since"
 BATCHES = "pgque/batches"

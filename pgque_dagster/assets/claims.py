@@ -1,42 +1,34 @@
-"""Claims the batches of a run: the batch in its tags, then the next ones of the consumer."""
+"""Claims the batch of a run: the one in its tags, or the next one of the consumer."""
 
-import itertools
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
 import dagster as dg
 
-from ..client import Batch, BatchLeased, BatchNotOpen, Client, ConsumerNotFound, Limits
+from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
 from ..client.calls.states import ConsumerState, consumer_states, needs_run
 from ..client.cooperative import claim_shared
 from ..client.partitions import claim_slot
 from ..consumers import names_of
-from ..keys import BATCH_ID, DRAIN_TO, LINEAGE, SLOT, SUBCONSUMER
+from ..keys import BATCH_ID, LINEAGE, SLOT, SUBCONSUMER
 from ..queue_report import CHECK_TICKS, waiting_for_tick
 from ..ranges import DEFAULT_MAX_EVENTS
 from .consumption import Consumption
 
-# Limits for batches that the run opens itself: those of a run by hand, and those after the first.
+# Limits for the batch of a run by hand, which opens it itself.
 _AT_ONCE = Limits(max_count=DEFAULT_MAX_EVENTS)
 
 
-def next_batches(
+def claim_batch(
     context: dg.AssetExecutionContext, client: Client, consumption: Consumption
-) -> Iterator[Batch]:
-    """Claims the batch in the run's tags, or the next one, and then up to `max_batches` in all.
+) -> Batch | None:
+    """Claims the batch in the run's tags, or the next one with events.
 
-    A run with a tick to drain to goes on until that tick instead.
-
-    Logs the reason if there is no first batch.
-
-    Yields:
-        Batches with events. The caller acks each batch before it requests the next.
+    Returns:
+        The batch; None if there is none for this run. The reason is logged.
     """
-    started = time.monotonic()
-    limit = consumption.max_seconds
     tag = context.run.tags.get(BATCH_ID)
     lineage = context.run.tags.get(LINEAGE)
     if lineage is not None and lineage != str(client.lineage()):
@@ -45,7 +37,7 @@ def next_batches(
             "before a failover or a restore, where the number may stand for other events. The "
             "sensor requests a new run; to start one by hand, materialize the asset."
         )
-        return
+        return None
     claims = _Claims(
         client,
         consumption,
@@ -53,31 +45,15 @@ def next_batches(
         context.run.tags.get(SUBCONSUMER),
         context.run.tags.get(SLOT),
     )
-    drain_to = context.run.tags.get(DRAIN_TO)
-    for number in itertools.count() if drain_to else range(consumption.max_batches):
-        if number and limit is not None and time.monotonic() - started >= limit:
-            context.log.info(f"Stopped after {number} batches: max_seconds={limit} has passed.")
-            return
-        try:
-            batch = claims.open_one(int(tag)) if tag and not number else claims.next()
-        except (BatchLeased, BatchNotOpen) as error:
-            if not number:
-                context.log.warning(f"Skipped: {error}")
-            return
-        except ConsumerNotFound as error:
-            # All that this run took is acked; the events after it belong to other slots now.
-            if not number:
-                raise
-            context.log.warning(f"Stopped after {number} batches: {error}")
-            return
-        if batch is None:
-            if not number:
-                waits = _what_waits(client, consumption)
-                context.log.info(f"Skipped: {consumption} has no batch yet{waits}.")
-            return
-        yield batch
-        if drain_to and batch.lease.tick_id >= int(drain_to):
-            return
+    try:
+        batch = claims.open_one(int(tag)) if tag else claims.next()
+    except (BatchLeased, BatchNotOpen) as error:
+        context.log.warning(f"Skipped: {error}")
+        return None
+    if batch is None:
+        waits = _what_waits(client, consumption)
+        context.log.info(f"Skipped: {consumption} has no batch yet{waits}.")
+    return batch
 
 
 def _what_waits(client: Client, consumption: Consumption) -> str:

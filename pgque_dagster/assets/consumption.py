@@ -22,8 +22,6 @@ class Consumption:
     consumer: str
     lease_ttl: timedelta
     slices: int
-    max_batches: int
-    max_seconds: float | None
     timeout: timedelta | None
     returns_nothing: bool = False
     wants_values: bool = False
@@ -35,7 +33,6 @@ class Consumption:
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         problems = [
-            count_problem("max_batches", self.max_batches),
             count_problem("slices", self.slices),
             duration_problem("lease_ttl", self.lease_ttl, positive=True, at_most=LONGEST_LEASE),
         ]
@@ -47,8 +44,6 @@ class Consumption:
             problems.append(duration_problem("timeout", self.timeout, positive=True))
         for problem in filter(None, problems):
             self._refuse(problem)
-        if self.max_seconds is not None and (self.max_seconds <= 0 or self.max_batches == 1):
-            self._refuse("max_seconds must be more than 0 and needs max_batches of 2 or more")
 
     def __str__(self) -> str:
         return f"{self.queue}/{self.consumer}"

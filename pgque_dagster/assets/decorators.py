@@ -40,8 +40,6 @@ def pgque_asset(
     partitions: int | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
-    max_batches: int = 1,
-    max_seconds: float | None = None,
     timeout: timedelta | None = None,
     returns_nothing: bool = False,
     batch_safe: bool = False,
@@ -86,11 +84,6 @@ def pgque_asset(
         lease_ttl: how long the lease of a run that died lasts. Until then no other run may claim
             the batch. A live run renews its lease.
         slices: the maximum number of partitions in which a large batch is read.
-        max_batches: the maximum number of batches that one run consumes, one after another. Each
-            is stored, recorded and acked by itself; a failed blocking check or an error ends the
-            run. For batches after the first, the function returns metadata with its result,
-            because `context.add_output_metadata` works for the first batch only.
-        max_seconds: after this time the run claims no further batch.
         timeout: how long the work on one batch may take. After it, the batch's Spark jobs are
             cancelled, the run fails and the batch is released, whatever the function waits for. An
             IO manager that waits for something other than Spark is not interrupted.
@@ -148,7 +141,7 @@ def pgque_asset(
                 raise dg.DagsterInvalidDefinitionError(
                     "pass io_manager_def or io_manager_key, not both"
                 )
-            # The key is ours, so that later batches of a run find the IO manager.
+            # The key is ours, so that the step finds the IO manager.
             manager = f"{compute_fn.__name__}_{_IO_MANAGER}"
             resources = options.get("resource_defs") or {}
             options["resource_defs"] = {**resources, manager: options.pop("io_manager_def")}
@@ -157,8 +150,6 @@ def pgque_asset(
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
-            max_batches,
-            max_seconds,
             timeout,
             returns_nothing=returns_nothing or is_annotated_none(compute_fn),
             batch_safe=batch_safe,
@@ -208,8 +199,6 @@ def pgque_multi_asset(
     partitions: int | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
-    max_batches: int = 1,
-    max_seconds: float | None = None,
     timeout: timedelta | None = None,
     returns_nothing: bool = False,
     batch_safe: bool = False,
@@ -235,8 +224,6 @@ def pgque_multi_asset(
         partitions: as for `pgque_asset`.
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
-        max_batches: as for `pgque_asset`.
-        max_seconds: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
         returns_nothing: as for `pgque_asset`; for `specs` only.
         batch_safe: as for `pgque_asset`; for `outs` only.
@@ -269,8 +256,6 @@ def pgque_multi_asset(
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
-            max_batches,
-            max_seconds,
             timeout,
             returns_nothing=returns_nothing or is_annotated_none(compute_fn),
             batch_safe=batch_safe,

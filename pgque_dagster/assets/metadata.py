@@ -10,6 +10,9 @@ from ..client import AckResult, Batch, Client
 from ..client.window import Window
 from ..keys import BATCH_ID, CONSUMER, QUEUE, SLOT
 
+# Metadata that mean nothing for a window, which nobody claims.
+_OF_CLAIMS = {CONSUMER, "pgque/epoch", "pgque/lag_seconds"}
+
 if TYPE_CHECKING:
     from .timed_batch import TimedBatch
 
@@ -46,7 +49,7 @@ class Report:
             "pgque/oldest_event": self._plan.oldest,
             "pgque/newest_event": self._plan.newest,
         }
-        return {
+        made = {
             QUEUE: self._batch.queue,
             CONSUMER: self._batch.consumer,
             **({} if self._batch.slot is None else {SLOT: self._batch.slot}),
@@ -61,6 +64,14 @@ class Report:
             "pgque/read_seconds": read,
             "pgque/process_seconds": self._made - self._started - read,
             **set_aside(self._batch),
+        }
+        if not isinstance(self._batch, Window):
+            return made
+        info = self._batch.info()
+        return {
+            **{key: value for key, value in made.items() if key not in _OF_CLAIMS},
+            "pgque/window_start": dg.MetadataValue.timestamp(info.start),
+            "pgque/window_end": dg.MetadataValue.timestamp(info.end),
         }
 
     def ack(self) -> tuple[AckResult, dict[str, Any]]:

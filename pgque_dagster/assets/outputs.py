@@ -1,11 +1,10 @@
-"""Turns the results of a compute function into Dagster events, and stores those of later batches.
+"""Turns the results of a compute function into Dagster events, and refuses what stores nothing.
 
-A step can yield each of its outputs only once. So Dagster stores the results of a run's first
-batch, and this module passes those of later batches to the IO manager and records them.
+Dagster stores and records the results, as for any asset.
 """
 
 import inspect
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
@@ -23,15 +22,12 @@ AssetRecord = dg.AssetCheckEvaluation | dg.AssetMaterialization | dg.AssetObserv
 StepResult = dg.AssetCheckResult | Result | AssetRecord
 
 _RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
-_RESULTS = (dg.MaterializeResult, dg.Output)
+RESULTS = (dg.MaterializeResult, dg.Output)
 _REFUSED = (dg.DynamicOutput, dg.ObserveResult, CoroutineType, AsyncGeneratorType)
 _LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
 
 # The `value` of a MaterializeResult that was created without one.
-_NO_VALUE = dg.MaterializeResult[Any]().value
-_DATA_VERSION = "dagster/data_version"
-# Dagster 1.12 has no such parameter.
-_TELLS_PARTITIONS = "asset_partitions_def" in inspect.signature(dg.build_output_context).parameters
+NO_VALUE = dg.MaterializeResult[Any]().value
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,6 @@ class Outputs:
         returns_nothing: whether the function stores its results itself and returns nothing.
         wants_values: whether each output must have a value for its IO manager.
         batch_safe: whether somebody said that the IO managers keep batches apart.
-        partition: the partition that `store` stores; None if the asset has none.
     """
 
     context: dg.AssetExecutionContext
@@ -54,7 +49,6 @@ class Outputs:
     returns_nothing: bool
     wants_values: bool
     batch_safe: bool
-    partition: str | None = None
 
     def events(self, returned: Any) -> Iterator[StepResult]:
         """Turns what a compute function returned or yielded into Dagster events.
@@ -65,7 +59,7 @@ class Outputs:
         has_result = False
         for result in returned if inspect.isgenerator(returned) else (returned,):
             for event in self._events(result):
-                has_result = has_result or isinstance(event, _RESULTS)
+                has_result = has_result or isinstance(event, RESULTS)
                 yield event
         if self.returns_nothing and not has_result:
             for key in self.keys.values():
@@ -79,7 +73,7 @@ class Outputs:
             )
         if result is None:
             self._check_may_be_nothing()
-        elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *_RESULTS)):
+        elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *RESULTS)):
             self._check(result)
             yield result
         elif isinstance(result, _LAZY) or (isinstance(result, list) and _has_results(result)):
@@ -116,7 +110,7 @@ class Outputs:
                 f"Return one result for each of {', '.join(self.keys)}, in this order.",
             )
         for name, value in zip(self.keys, values, strict=True):
-            if isinstance(value, _RESULTS):
+            if isinstance(value, RESULTS):
                 self._check(value)
                 yield value
             else:
@@ -132,7 +126,7 @@ class Outputs:
 
     def _check(self, event: StepResult) -> None:
         """Refuses results that store nothing or contradict the function's declaration."""
-        if not isinstance(event, _RESULTS):
+        if not isinstance(event, RESULTS):
             return
         name = self._name(event)
         asset = self.keys[name].to_user_string() if name in self.keys else name
@@ -141,7 +135,7 @@ class Outputs:
                 f"the value for {asset} is None, so nothing of the batch would be stored",
                 "Return the value, or a MaterializeResult if the function stored it itself.",
             )
-        if event.value is not _NO_VALUE and self._stores_nothing(name):
+        if event.value is not NO_VALUE and self._stores_nothing(name):
             raise InvalidArgument(
                 f"{asset}: the function is declared to store its results itself, but returned a "
                 f"{type(event.value).__name__}, which would not be stored",
@@ -149,7 +143,7 @@ class Outputs:
                 "remove the annotation (-> None or -> MaterializeResult) or returns_nothing, and "
                 "name an IO manager; assets given as specs have none.",
             )
-        if event.value is _NO_VALUE and self.wants_values:
+        if event.value is NO_VALUE and self.wants_values:
             raise InvalidArgument(
                 f"{asset}: the IO manager stores the output of a replay, but got no value",
                 "Return the value. What a function stores itself would be added to what it stored "
@@ -166,7 +160,7 @@ class Outputs:
         self, event: StepResult, metadata: Mapping[str, Any], version: dg.DataVersion
     ) -> StepResult:
         """Adds metadata and the data version to an output that is about to be yielded."""
-        if not isinstance(event, _RESULTS):
+        if not isinstance(event, RESULTS):
             return event
         self.context.add_output_metadata(
             {**metadata, **column_schema(event.value)}, output_name=self._name(event)
@@ -180,7 +174,7 @@ class Outputs:
         )
 
     def admit(self, event: StepResult) -> None:
-        """Validates a result before it is stored, since Dagster validates only the first batch.
+        """Validates a result before it is stored.
 
         Raises:
             InvalidArgument: if the result belongs to no output, if its output or check already
@@ -188,10 +182,10 @@ class Outputs:
             DagsterInvariantViolationError: if the result of a check matches no check.
             DagsterTypeCheckDidNotPass: if a value does not have the type of its output.
         """
-        if isinstance(event, _RESULTS):
+        if isinstance(event, RESULTS):
             name = self._name(event)
             self.gate.begin(name)
-            if event.value is not _NO_VALUE:
+            if event.value is not NO_VALUE:
                 self._check_manager(name)
                 self._check_type(name, event.value)
         for check in _checks(event):
@@ -200,35 +194,10 @@ class Outputs:
 
     def mark_stored(self, event: StepResult) -> None:
         """Records in the gate that an event is stored and recorded."""
-        if isinstance(event, _RESULTS):
+        if isinstance(event, RESULTS):
             self.gate.stored(self._name(event))
         for check in _checks(event):
             self.gate.checked(check)
-
-    def record(
-        self, event: StepResult, metadata: Mapping[str, Any], version: dg.DataVersion
-    ) -> Iterator[AssetRecord]:
-        """Stores a result of a later batch; yields the records of it and of its checks."""
-        if isinstance(event, _RECORDS):
-            yield event
-            return
-        if isinstance(event, _RESULTS):
-            own = yield from self.store(event, metadata)
-            tags = {**(event.tags or {}), _DATA_VERSION: (event.data_version or version).value}
-            yield dg.AssetMaterialization(self.keys[self._name(event)], metadata=own, tags=tags)
-        for check in _checks(event):
-            if isinstance(check, dg.AssetCheckResult):
-                yield self._evaluation(check)
-
-    def store(
-        self, event: Result, metadata: Mapping[str, Any]
-    ) -> Generator[AssetRecord, None, dict[str, Any]]:
-        """Stores a result that Dagster does not store; returns the metadata of its asset."""
-        name = self._name(event)
-        own = {**metadata, **column_schema(event.value), **(event.metadata or {})}
-        if event.value is not _NO_VALUE:
-            own |= yield from self._store(name, self.keys[name], event.value, own)
-        return own
 
     def _name(self, event: Result) -> str:
         if isinstance(event, dg.Output):
@@ -246,59 +215,6 @@ class Outputs:
             + ".",
         )
 
-    def _store(
-        self, name: str, key: dg.AssetKey, value: Any, metadata: Mapping[str, Any]
-    ) -> Generator[AssetRecord, None, dict[str, Any]]:
-        """Calls the IO manager as Dagster would; returns the metadata that it adds."""
-        definition = self.context.op_def.output_def_named(name)
-        manager = getattr(self.context.resources, definition.io_manager_key)
-        output = dg.build_output_context(
-            step_key=self.context.op_def.name,
-            name=name,
-            run_id=self.context.run.run_id,
-            asset_key=key,
-            definition_metadata=self.context.assets_def.get_asset_spec(key).metadata,
-            # Dagster passes each entry as a MetadataValue.
-            output_metadata={**dg.AssetMaterialization(key, metadata=metadata).metadata},
-            dagster_type=definition.dagster_type,
-            **self._partition(),
-        )
-        if self.partition is not None and not output.has_asset_partitions:
-            self._check_knows_batches(manager, definition.io_manager_key)
-        handled = manager.handle_output(output, value)
-        added: dict[str, Any] = {}
-        # A generator must be iterated, because it stores nothing before.
-        for item in handled if inspect.isgenerator(handled) else [handled]:
-            if isinstance(item, dg.AssetMaterialization):
-                yield item
-            elif isinstance(item, dict):
-                added |= item
-            elif item:
-                raise InvalidArgument(
-                    f"the IO manager {definition.io_manager_key} returned or yielded a "
-                    f"{type(item).__name__} for {key.to_user_string()}",
-                    "handle_output may yield an AssetMaterialization, or metadata as a dict.",
-                )
-        yield from output.get_logged_events()
-        return {**added, **output.get_logged_metadata()}
-
-    def _partition(self) -> dict[str, Any]:
-        """Returns the arguments that tell an IO manager the partition."""
-        if self.partition is None:
-            return {}
-        definition = {"asset_partitions_def": self.context.assets_def.partitions_def}
-        return {"partition_key": self.partition, **(definition if _TELLS_PARTITIONS else {})}
-
-    def _check_knows_batches(self, manager: Any, key: str) -> None:
-        """Refuses an IO manager that needs the partition, which this Dagster does not tell it."""
-        if not getattr(manager, "batch_safe", False):
-            raise InvalidArgument(
-                f"this version of Dagster cannot tell the IO manager {key} "
-                f"({type(manager).__name__}) which of the run's partitions it stores",
-                "Use a newer Dagster, have a backfill start one run for each partition, or use the "
-                "IO manager for Parquet, Delta or Iceberg.",
-            )
-
     def _check_manager(self, name: str) -> None:
         key = self.context.op_def.output_def_named(name).io_manager_key
         manager = getattr(self.context.resources, key)
@@ -314,6 +230,7 @@ class Outputs:
             )
 
     def _check_type(self, name: str, value: Any) -> None:
+        """Checks a type before Dagster does, whose error would keep this step and so the lease."""
         expected = self.context.op_def.output_def_named(name).dagster_type
         if expected.is_any:
             return
@@ -325,18 +242,6 @@ class Outputs:
                 metadata=found.metadata,
                 dagster_type=expected,
             )
-
-    def _evaluation(self, check: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-        spec = self.gate.spec_of(check)
-        return dg.AssetCheckEvaluation(
-            asset_key=spec.asset_key,
-            check_name=spec.name,
-            passed=check.passed,
-            metadata=check.metadata,
-            severity=check.severity,
-            description=check.description,
-            blocking=spec.blocking,
-        )
 
 
 def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumption) -> bool:
@@ -352,7 +257,7 @@ def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumpt
 
 
 def _has_results(values: Sequence[Any]) -> bool:
-    return any(isinstance(each, (dg.AssetCheckResult, *_RESULTS)) for each in values)
+    return any(isinstance(each, (dg.AssetCheckResult, *RESULTS)) for each in values)
 
 
 def _checks(event: StepResult) -> list[dg.AssetCheckResult | dg.AssetCheckEvaluation]:

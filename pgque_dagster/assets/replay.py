@@ -1,7 +1,7 @@
 """`@pgque_replay_asset`: computes a retained range of ticks again, into a separate asset.
 
-A replay reads the events through a temporary consumer, in batches with their own ids. Its output is
-stored apart from the original output, which does not change.
+A replay reads the events through a temporary consumer, as one batch with an id of its own. Its
+output is stored apart from the original output, which does not change.
 """
 
 import inspect
@@ -16,9 +16,8 @@ from pydantic import Field
 from ..client import Batch, Client, InvalidArgument
 from ..client.calls.plans import tick_range_plan
 from ..client.calls.states import has_events
-from ..client.calls.ticks import Tick, claim_ticks, next_tick, register_at, window_ticks
+from ..client.calls.ticks import Tick, claim_ticks, register_at, window_ticks
 from ..keys import QUEUE, REPLAY, TABLE, queue_key
-from ..ranges import DEFAULT_MAX_EVENTS
 from ..resource import PgqueResource
 from .claims import step_owner
 from .compute_function import ComputeFunction, is_annotated_none, make_step, returns_frames
@@ -54,11 +53,6 @@ class ReplayRange(dg.Config):
         "2030-12-24T18:00+00:00.",
     )
     to_time: str | None = Field(default=None, description="The time before which to end.")
-    max_events: int = Field(
-        default=DEFAULT_MAX_EVENTS,
-        ge=1,
-        description="The approximate maximum number of events in a batch of the replay.",
-    )
 
 
 def pgque_replay_asset(
@@ -80,9 +74,8 @@ def pgque_replay_asset(
 ) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
     """Defines an asset that computes past events again, with the function of a `@pgque_asset`.
 
-    Each of its runs is one replay. The run's config names a range of ticks, or of times. The run
-    reads its events in batches, and stores, records and acks each before the next. No sensor starts
-    such runs; materialize the asset by hand.
+    Each of its runs is one replay. The run's config names a range of ticks, or of times, whose
+    events are one batch. No sensor starts such runs; materialize the asset by hand.
 
     The asset needs an IO manager, because a function that stores its results itself would add them
     to those of the first time. A function annotated with `-> None` is refused. A function that
@@ -135,8 +128,6 @@ def pgque_replay_asset(
             consumer="replay",
             lease_ttl=lease_ttl,
             slices=slices,
-            max_batches=1,
-            max_seconds=None,
             timeout=timeout,
             wants_values=True,
             batch_safe=batch_safe,
@@ -153,10 +144,12 @@ def pgque_replay_asset(
             with pgque.client() as client:
                 consumer = _start_or_resume(context, client, queue, config)
                 mine = replace(consumption, consumer=consumer)
-                to_tick = _last_tick(client, queue, config)
-                batches = _batches(context, client, mine, to_tick, config.max_events)
+                batch = _claim(context, client, mine, config)
                 address = executors_address(pgque, client.url)
-                yield from Step(context, client, address, mine, pyspark, call).run(batches)
+                step = Step(context, client, address, mine, pyspark, call)
+                acked = yield from step.run(batch)
+                if acked or batch is None:
+                    client.unregister_consumer(queue, consumer)
 
         asset: dg.AssetsDefinition = refusing_unknown(pgque_replay_asset, dg.asset, OF_REPLAYS)(
             name=name or f"{compute_fn.__name__}_replay",
@@ -250,7 +243,7 @@ def _ticks(client: Client, queue: str, wanted: ReplayRange) -> tuple[int, int]:
 
 
 def _last_tick(client: Client, queue: str, wanted: ReplayRange) -> int:
-    """Returns the last tick of a range, of which a resumed replay may have finished the first."""
+    """Returns the last tick of a range. The first one may be gone after the replay's ack."""
     if wanted.to_time is None:
         return _ticks(client, queue, wanted)[1]
     end = _time(wanted.to_time)
@@ -269,37 +262,24 @@ def _time(text: str) -> datetime:
     return found
 
 
-def _batches(
-    context: dg.AssetExecutionContext,
-    client: Client,
-    consumption: Consumption,
-    to_tick: int,
-    max_events: int,
-) -> Iterator[Batch]:
-    """Claims the range in batches, and unregisters the consumer when all are acked.
-
-    Yields:
-        Batches with events. The caller acks each batch before it requests the next.
-    """
+def _claim(
+    context: dg.AssetExecutionContext, client: Client, consumption: Consumption, wanted: ReplayRange
+) -> Batch | None:
+    """Claims the range as one batch. Returns None if it has no event, or was acked before."""
     queue, consumer = consumption.queue, consumption.consumer
-    owner, ttl = step_owner(context), consumption.lease_ttl
-    while True:
-        (state,) = (each for each in client.consumers(queue) if each.name == consumer)
-        position = state.last_tick_id
+    (state,) = (each for each in client.consumers(queue) if each.name == consumer)
+    ticks: tuple[Tick | None, Tick | None] = (None, None)
+    # The open batch of a failed attempt keeps its ticks.
+    if state.batch_id is None:
+        position, to_tick = state.last_tick_id, _last_tick(client, queue, wanted)
         assert position is not None
-        ticks: tuple[Tick | None, Tick | None] = (None, None)
-        # The open batch of a failed attempt keeps its ticks, whatever max_events is now.
-        if state.batch_id is None:
-            if position >= to_tick:
-                break
-            end = client.run(next_tick(queue, consumer, position, max_events))
-            last = min(end.id if end else to_tick, to_tick)
-            ticks = (Tick(position, None), Tick(last, None))
-        claim = client.run(claim_ticks(queue, consumer, owner, ttl, *ticks))
-        batch = Batch(client, queue, consumer, claim.lease, ttl)
-        if client.run(has_events(batch.batch_id)):
-            yield batch
-        else:
-            batch.ack()
-    client.unregister_consumer(queue, consumer)
-    context.log.info(f"Replayed up to tick {position} and unregistered consumer {consumer}.")
+        if position >= to_tick:
+            return None
+        ticks = (Tick(position, None), Tick(to_tick, None))
+    owner, ttl = step_owner(context), consumption.lease_ttl
+    claim = client.run(claim_ticks(queue, consumer, owner, ttl, *ticks))
+    batch = Batch(client, queue, consumer, claim.lease, ttl)
+    if client.run(has_events(batch.batch_id)):
+        return batch
+    batch.ack()
+    return None

@@ -1,11 +1,11 @@
-"""How a step consumes batches: claim, compute, store, check, ack, in this order.
+"""How a step consumes a batch: claim, compute, store, check, ack, in this order.
 
 The guarantee that each event counts once depends on this order. Dagster resumes a generator after
 `yield Output` once the IO manager has stored the output, so the ack follows the yield. If the
 function or the IO manager raises, the ack is never reached.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from ..client import (
     Batch,
     Client,
     ConsumerNotFound,
-    LeaseKeeper,
     PgqueError,
     QueueNotFound,
     calls,
@@ -33,15 +32,16 @@ from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.cluster.session import open_session
 from ..spark.cluster.time_limit import TimeLimit
 from .ack_gate import AckGate
-from .claims import next_batches
+from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
 from .metadata import Report
-from .outputs import AssetRecord, Outputs, StepResult, outputs_are_checked
+from .outputs import RESULTS, AssetRecord, Outputs, Result, StepResult, outputs_are_checked
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
-    from .timed_batch import TimedBatch
+
+Store = Callable[[Result, Mapping[str, Any]], Iterator[AssetRecord]]
 
 
 @dataclass(frozen=True)
@@ -64,51 +64,56 @@ class Step:
     pyspark: Any
     call: "Callable[[SparkBatch], Any]"
 
-    def run(self, batches: Iterable[Batch]) -> Iterator[StepResult | AssetRecord]:
-        """Consumes batches one after another, until one is not acked."""
-        number = -1
-        for number, batch in enumerate(batches):
-            if not (yield from self._consume(batch, is_first=not number)):
-                return
-        if number < 0:
+    def run(self, batch: Batch | None) -> Generator[StepResult | AssetRecord, None, bool]:
+        """Computes a batch, then acks or releases it. Without one, skips the assets.
+
+        Returns:
+            Whether the batch was acked.
+        """
+        if batch is None:
             yield from self._skip()
-
-    def _skip(self) -> Iterator[StepResult]:
-        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
-        assets = self.context.assets_def
-        for spec in assets.check_specs:
-            name = assets.get_output_name_for_asset_check_key(spec.key)
-            yield dg.Output(None, output_name=name)
-
-    def _consume(
-        self, batch: Batch, *, is_first: bool
-    ) -> Generator[StepResult | AssetRecord, None, bool]:
-        """Computes a batch, then acks or releases it. Returns whether the batch was acked."""
+            return False
+        name = f"batch {batch.batch_id} of {self.consumption}"
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
-                # Late, so that a code location loads without Arrow.
-                from .timed_batch import TimedBatch
-
-                session = open_session(self.pyspark)
-                spark_batch = TimedBatch(
-                    session,
-                    batch,
-                    self.client.url,
-                    slices=self.consumption.slices,
-                    address=self.address,
-                )
-                spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
-                acked = yield from self._work(batch, spark_batch, keeper, is_first=is_first)
+                gate, report = yield from self.compute(batch, name)
+                if failed := gate.failed_checks():
+                    # Dagster itself fails the step because of these checks.
+                    self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
+                    batch.release()
+                    return False
+                keeper.check()
+                result, figures = report.ack()
+                keys = self.context.assets_def.keys_by_output_name.values()
+                yield from self._report_ack(name, keys, result, figures)
+                return True
         except BaseException:
             with suppress(PgqueError):
                 batch.release()
             raise
-        return acked
 
-    def _work(
-        self, batch: Batch, spark_batch: "TimedBatch", keeper: LeaseKeeper, *, is_first: bool
-    ) -> Generator[StepResult | AssetRecord, None, bool]:
+    def compute(
+        self, batch: Batch, name: str, store: Store | None = None
+    ) -> Generator[StepResult | AssetRecord, None, tuple[AckGate, Report]]:
+        """Computes a batch and has its outputs stored.
+
+        Args:
+            batch: the claim, or a window.
+            name: of the batch, in errors.
+            store: stores an output and yields records of it; by default, Dagster stores it.
+        """
+        # Late, so that a code location loads without Arrow.
+        from .timed_batch import TimedBatch
+
+        spark_batch = TimedBatch(
+            open_session(self.pyspark),
+            batch,
+            self.client.url,
+            slices=self.consumption.slices,
+            address=self.address,
+        )
+        spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
         assets = self.context.assets_def
         keys = dict(assets.keys_by_output_name)
         gate = AckGate(keys, list(assets.check_specs))
@@ -120,7 +125,6 @@ class Step:
             self.consumption.wants_values,
             self.consumption.batch_safe,
         )
-        name = f"batch {batch.batch_id} of {self.consumption}"
         report = Report(self.client, batch, spark_batch)
         try:
             with (
@@ -131,28 +135,23 @@ class Step:
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
                     outputs.admit(event)
                     metadata = report.with_output()
-                    if is_first:
-                        yield outputs.described(event, metadata, report.data_version)
+                    if store is not None and isinstance(event, RESULTS):
+                        yield from store(event, metadata)
                     else:
-                        yield from outputs.record(event, metadata, report.data_version)
+                        yield outputs.described(event, metadata, report.data_version)
                     outputs.mark_stored(event)
+                # While the reports of tasks exist, which `close` drops.
+                batch.run_checks()
         finally:
             spark_batch.close()
-        if failed := gate.failed_checks():
-            self._reject(batch, name, failed, is_first=is_first)
-            return False
-        keeper.check()
-        result, figures = report.ack()
-        yield from self._report_ack(name, keys.values(), result, figures)
-        return True
+        return gate, report
 
-    def _reject(self, batch: Batch, name: str, checks: list[str], *, is_first: bool) -> None:
-        what = f"{name} is not acked: {', '.join(checks)} failed"
-        if not is_first:
-            raise dg.Failure(what, allow_retries=False)
-        # For the first batch, Dagster itself fails the step because of the failed checks.
-        self.context.log.error(what)
-        batch.release()
+    def _skip(self) -> Iterator[StepResult]:
+        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
+        assets = self.context.assets_def
+        for spec in assets.check_specs:
+            name = assets.get_output_name_for_asset_check_key(spec.key)
+            yield dg.Output(None, output_name=name)
 
     def _report_ack(
         self, name: str, keys: Iterable[dg.AssetKey], result: AckResult, figures: dict[str, Any]
@@ -189,7 +188,7 @@ def consume(
     consumption: Consumption,
     call: "Callable[[SparkBatch], Any]",
 ) -> Iterator[StepResult | AssetRecord]:
-    """Consumes batches in a step.
+    """Consumes the batch of a run in a step.
 
     Raises:
         DagsterInvalidDefinitionError: if another asset of the code location has the same consumer.
@@ -215,9 +214,9 @@ def consume(
                 f"The resource pgque declares {declared}: add the queue to its `queues`, or "
                 f"correct queue= of {context.op_def.name}.",
             ) from error
-        batches = next_batches(context, client, consumption)
+        batch = claim_batch(context, client, consumption)
         address = executors_address(pgque, client.url)
-        yield from Step(context, client, address, consumption, pyspark, call).run(batches)
+        yield from Step(context, client, address, consumption, pyspark, call).run(batch)
 
 
 def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:

@@ -125,10 +125,10 @@ def pgque_window_asset(
             consumer="window",
             lease_ttl=timedelta(minutes=1),
             slices=slices,
-            max_batches=1,
-            max_seconds=None,
             timeout=timeout,
             returns_nothing=is_annotated_none(compute_fn),
+            # The IO manager gets partitions, which it must keep apart for any asset.
+            batch_safe=True,
             returns_frames=returns_frames(compute_fn),
         )
         required = set(options.pop("required_resource_keys", None) or ())
@@ -149,7 +149,7 @@ def pgque_window_asset(
             with pgque.client() as client:
                 address = executors_address(pgque, client.url)
                 step = WindowStep(context, client, address, consumption, pyspark, call)
-                yield from step.run(partitions_def, leave_out_failed=leave_out_failed)
+                yield from step.run_partitions(partitions_def, leave_out_failed=leave_out_failed)
 
         asset: dg.AssetsDefinition = refusing_unknown(pgque_window_asset, dg.asset, OF_WINDOWS)(
             name=name or compute_fn.__name__,

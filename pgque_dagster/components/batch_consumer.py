@@ -120,10 +120,6 @@ class AssetOptions(SharedAssetOptions):
             "How long the lease of a run that died lasts.", positive=True, at_most=LONGEST_LEASE
         ),
     ] = timedelta(minutes=1)
-    max_batches: Annotated[int, number("The maximum number of batches in one run.")] = 1
-    max_seconds: Annotated[
-        float | None, option("After this time the run claims no further batch.", 300)
-    ] = None
     returns_nothing: Annotated[
         bool,
         option("Whether the transform stores its results itself; same as annotating it -> None."),
@@ -189,7 +185,7 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
     ] = SensorOptions()
     schedule: Annotated[
         ScheduleOptions | None,
-        option("When the consumer is drained, in place of the sensor; if left out, by the sensor."),
+        option("When the consumer gets runs, in place of the sensor; if left out, by the sensor."),
     ] = None
     replay: Annotated[
         ReplayOptions | None,

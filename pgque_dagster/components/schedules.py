@@ -13,7 +13,7 @@ from .options import Options, duration, number, option
 class ScheduleOptions(Options):
     """Options of `build_pgque_schedule`."""
 
-    cron_schedule: Annotated[str, option("When to drain the consumer.", "0 * * * *")]
+    cron_schedule: Annotated[str, option("When the consumer gets a run.", "0 * * * *")]
     name: Annotated[str | None, option("The schedule's name; by default `<asset>_schedule`.")] = (
         None
     )

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ..client.calls.states import ConsumerState
-from ..keys import ATTEMPT, BATCH_ID, EPOCH, REQUESTED_AT
+from ..keys import ATTEMPT, EPOCH, REQUESTED_AT
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
@@ -118,21 +118,6 @@ def next_attempt(
                 f"{_unclaimed(len(counted) - attempts)}"
             )
     return Attempt(1 + _attempt(newest))
-
-
-def wait_for_slot(state: ConsumerState, runs: Iterable[dg.RunRecord]) -> Wait | None:
-    """Waits for unfinished runs of the slot that were requested for another of its batches.
-
-    So a slot has one run at a time, also while the run of its last batch ends.
-    """
-    for record in runs:
-        batch_id = record.dagster_run.tags.get(BATCH_ID)
-        if batch_id != str(state.batch_id):
-            return Wait(
-                f"{name_batch(state)}: {_named(record, state)}, for batch {batch_id} of the slot"
-                f"{_if_dead(record, state, 'has not ended')}"
-            )
-    return None
 
 
 def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:

@@ -1,7 +1,7 @@
-"""`build_pgque_schedule`: at fixed times, one run for each consumer, which drains what is there.
+"""`build_pgque_schedule`: at fixed times, one run for each consumer, with a batch of what is there.
 
 It takes the place of a sensor, and requests runs as the sensor does: with the same claims, attempts
-and tags. One more tag names the tick up to which the run goes on with further batches.
+and tags.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,6 @@ import dagster as dg
 
 from ..client import Limits
 from ..consumers import consumers_of
-from ..keys import DRAIN_TO, QUEUE
 from ..ranges import DEFAULT_MAX_EVENTS
 from ..resource import PgqueResource
 from .attempts import AttemptPolicy
@@ -33,11 +32,11 @@ def build_pgque_schedule(
     on_exhausted: OnExhausted = "hold",
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """Builds a schedule that drains the assets' consumers, in place of a sensor.
+    """Builds a schedule that starts the runs of the assets' consumers, in place of a sensor.
 
-    At each of its times it requests one run for each consumer with events. The run consumes batch
-    after batch, up to the tick that was the last one when it was requested, whatever `max_batches`
-    of the asset is. Batches that fail are retried at the next times, as with `build_pgque_sensor`.
+    At each of its times it requests one run for each consumer with events, for one batch of up to
+    `max_events`. What is left waits for the next time. Batches that fail are retried at the next
+    times, as with `build_pgque_sensor`.
 
     Args:
         assets: assets made by `@pgque_asset`, each with its own consumer.
@@ -69,7 +68,7 @@ def build_pgque_schedule(
         execution_timezone=execution_timezone,
         target=list(assets),
         default_status=default_status,
-        description="Drains, one run each: "
+        description="Starts one run for a batch of each: "
         + "; ".join(f"queue {each.queue}, consumer {each.name}" for each in consumers),
     )
     def pgque_schedule(
@@ -86,20 +85,13 @@ def build_pgque_schedule(
                 cursor=SensorCursor(),
                 deployment=pgque.deployment_of(context.instance),
             )
-            ends = {info.name: info.last_tick_id for info in client.queues()}
         if not findings.requests:
             yield dg.SkipReason("; ".join(findings.reasons))
             return
         for reason in findings.reasons:
             context.log.info(reason)
-        requests = [
-            dg.RunRequest(
-                run_key=request.run_key,
-                asset_selection=request.asset_selection,
-                tags={**request.tags, DRAIN_TO: str(ends[request.tags[QUEUE]])},
-            )
-            for request in findings.requests
-        ]
-        yield from without_step_process(requests, repository_of(context), pgque_schedule.job_name)
+        yield from without_step_process(
+            findings.requests, repository_of(context), pgque_schedule.job_name
+        )
 
     return pgque_schedule

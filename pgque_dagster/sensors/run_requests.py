@@ -53,11 +53,9 @@ from .attempts import (
     Wait,
     name_batch,
     next_attempt,
-    wait_for_slot,
 )
 from .batch_opening import open_batches
 from .cursor import SensorCursor
-from .slot_runs import unfinished_runs
 
 OnExhausted = Literal["hold", "dead_letter"]
 
@@ -134,7 +132,6 @@ def find_batches(
     findings.is_consuming = any(
         record.dagster_run.status in UNFINISHED for records in runs.values() for record in records
     )
-    slot_runs = unfinished_runs(instance, [each.state for each in opened], lineage)
     served: Consumer | None = None
     for each in opened:
         if time.monotonic() >= ends_at:
@@ -151,7 +148,6 @@ def find_batches(
                 client,
                 each,
                 runs.get(_tags_of(each.state), ()),
-                slot_runs.get((each.state.queue, each.state.name), ()),
                 policy,
                 lineage,
             )
@@ -260,13 +256,12 @@ def _decide(
     client: Client,
     each: _OpenBatch,
     runs: Sequence[dg.RunRecord],
-    slot_runs: Sequence[dg.RunRecord],
     policy: BatchPolicy,
     lineage: str,
 ) -> dg.RunRequest | str:
     state = each.state
     assert state.batch_id is not None
-    decision = wait_for_slot(state, slot_runs) or next_attempt(state, runs, policy.retry)
+    decision = next_attempt(state, runs, policy.retry)
     if isinstance(decision, Exhausted) and state.held_reason is None:
         since = client.run(set_aside_epoch(state.batch_id))
         if since is not None:

@@ -89,9 +89,7 @@ class StoppingPostgres(Stopping, PostgresBatchIOManager):
     pass
 
 
-@pgque_asset(
-    queue=QUEUE, lease_ttl=LEASE, max_batches=5, io_manager_key="parquet", group_name="shop"
-)
+@pgque_asset(queue=QUEUE, lease_ttl=LEASE, io_manager_key="parquet", group_name="shop")
 def order_lines(batch: SparkBatch) -> DataFrame:
     """Each event as a row of Parquet."""
     reach(LINES, BEFORE_WRITE)
@@ -148,7 +146,6 @@ def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
         lease_ttl=LEASE,
         start_at="earliest",
         partitions=slots(),
-        max_batches=2,
         io_manager_key="parted",
     )(parted)
     windows = [window(HOURLY, None), window(AT_ONCE, dg.BackfillPolicy.single_run())]

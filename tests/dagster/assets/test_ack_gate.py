@@ -1,8 +1,4 @@
-"""A batch is acked when its whole output is stored and checked, whatever shape its results have.
-
-Each shape is tried with the first batch of a run, whose results Dagster stores, and with a later
-one, whose results pgque stores.
-"""
+"""A batch is acked when its whole output is stored and checked, whatever shape its results have."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,11 +12,8 @@ from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset, pgque_repl
 from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, texts, values
 from tests.support.events import claim
 
-pytestmark = pytest.mark.usefixtures("one_event_a_batch")
-
-SENT = ["a", "b"]
-BATCHES = [[text] for text in SENT]
-kept = partial(consuming, name="kept", max_batches=9)
+SENT = ["a", "b", "c"]
+kept = partial(consuming, name="kept")
 Made = Callable[[list[str]], Any]
 
 
@@ -51,15 +44,6 @@ class Table(dg.IOManager):
         raise NotImplementedError
 
 
-class YieldingTable(Table):
-    """Its `handle_output` is a generator, which does nothing until somebody iterates it."""
-
-    def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:
-        super().handle_output(context, obj)
-        context.log_event(dg.AssetObservation("table", metadata={"logged": len(obj)}))
-        yield dg.AssetMaterialization("table", metadata={"payloads": len(obj)})
-
-
 @dataclass(frozen=True)
 class Shape:
     """What a function returns for a batch's payloads, and the asset options that belong to it."""
@@ -69,32 +53,24 @@ class Shape:
     options: dict[str, Any] = field(default_factory=dict)
     assets: tuple[str, ...] = ("kept",)
 
-    def asset(self, make: Made) -> dg.AssetsDefinition:
-        """The assets of a function that returns what `make` returns for a batch's payloads."""
+    def asset(self) -> dg.AssetsDefinition:
+        """The assets of a function that returns this shape of a batch's payloads."""
 
         def body(batch):  # type: ignore[no-untyped-def]
-            return make(texts(batch))
+            return self.make(texts(batch))
 
         if self.assets == ("kept",):
             return kept(**self.options)(body)
         outs = {name: dg.AssetOut(is_required=True) for name in self.assets}
-        return pgque_multi_asset(
-            queue="orders", consumer="revenue", outs=outs, max_batches=9, **self.options
-        )(body)
+        return pgque_multi_asset(queue="orders", consumer="revenue", outs=outs, **self.options)(
+            body
+        )
 
-    def replay(self, make: Made) -> dg.AssetsDefinition:
+    def replay(self) -> dg.AssetsDefinition:
         def body(batch):  # type: ignore[no-untyped-def]
-            return make(texts(batch))
+            return self.make(texts(batch))
 
         return pgque_replay_asset(queue="orders", name="kept", **self.options)(body)
-
-    def wrong_at_b(self, v: list[str]) -> Any:
-        """Returns this shape for b; otherwise all that is asked for."""
-        if v == ["b"]:
-            return self.make(v)
-        specs = self.options.get("check_specs", ())
-        results = [passes(asset_key=each.asset_key, check_name=each.name) for each in specs]
-        return yields(*([v] if self.assets == ("kept",) else both(v)), *results)
 
 
 def two(name: str, make: Made, options: dict[str, Any] | None = None) -> Shape:
@@ -206,15 +182,15 @@ def with_checks(v: list[str], *others: Any) -> Iterator[Any]:
     ),
 )
 def test_what_is_stored_and_checked_is_acked(orders: Orders, shape: Shape) -> None:
-    orders.publish(*BATCHES)
-    table = YieldingTable()
+    orders.publish(SENT)
+    table = Table()
 
-    result = orders.run(shape.asset(shape.make), manager=table)
+    result = orders.run(shape.asset(), manager=table)
 
     assert result.success
     for name in shape.assets:
         assert table.stored(name) == SENT
-        assert batches_of(result, name) == [("orders", 1)] * len(SENT)
+        assert batches_of(result, name) == [("orders", len(SENT))]
     assert orders.left() == []
 
 
@@ -293,23 +269,14 @@ def test_what_is_stored_and_checked_is_acked(orders: Orders, shape: Shape) -> No
     ),
 )
 def test_what_is_not_stored_or_not_checked_is_not_acked(orders: Orders, shape: Shape) -> None:
-    orders.publish(*BATCHES, ["c"])
-    asset, table = shape.asset(shape.wrong_at_b), Table()
+    orders.publish(SENT)
 
-    later, first = (orders.run(asset, manager=table) for _ in range(2))
-
-    assert (later.success, first.success) == (False, False)
-    assert all("a" in table.stored(name) for name in shape.assets)
-    assert orders.left() == ["b", "c"]
+    assert not orders.run(shape.asset(), manager=Table()).success
+    assert orders.is_free()
+    assert orders.left() == SENT
 
 
 # Replays
-
-
-def run_replay(orders: Orders, asset: dg.AssetsDefinition, table: Table) -> Result:
-    first, *_, last = orders.consume(*BATCHES, ["c"])
-    config = {"from_tick": first, "to_tick": last, "max_events": 1}
-    return orders.run(asset, manager=table, config=config)
 
 
 @shapes(
@@ -317,15 +284,15 @@ def run_replay(orders: Orders, asset: dg.AssetsDefinition, table: Table) -> Resu
     Shape("a MaterializeResult without a value", lambda v: dg.MaterializeResult()),
     Shape("a failed check", lambda v: yields(v, fails()), BLOCKING),
 )
-def test_a_replay_stops_at_what_is_not_stored_or_not_checked(orders: Orders, shape: Shape) -> None:
-    table = Table()
-    result = run_replay(orders, shape.replay(shape.wrong_at_b), table)
+def test_a_replay_keeps_what_is_not_stored_or_not_checked(orders: Orders, shape: Shape) -> None:
+    first, last = orders.consume(SENT)
+    config = {"from_tick": first, "to_tick": last}
+    result = orders.run(shape.replay(), manager=Table(), config=config)
     (consumer,) = set(orders.consumers()) - {"revenue"}
     waiting = [event.payload for event in claim(orders.client, consumer=consumer).events()]
 
     assert not result.success
-    assert "a" in table.stored("kept")
-    assert waiting == ["b"]
+    assert waiting == SENT
     if isinstance(shape.make([]), dg.MaterializeResult):
         assert "but got no value" in error_of(result)
 
@@ -344,18 +311,18 @@ def test_a_function_that_says_so_returns_nothing(orders: Orders, shape: str) -> 
 
     options: dict[str, Any] = {} if shape == "annotated" else {"returns_nothing": True}
     body.__annotations__ = {"return": None} if shape == "annotated" else {}
-    orders.publish(*BATCHES)
+    orders.publish(SENT)
 
     result = orders.run(kept(**options, **(BLOCKING if results else {}))(body))
 
     assert result.success
-    assert batches_of(result, "kept") == [("orders", 1)] * len(SENT)
+    assert batches_of(result, "kept") == [("orders", len(SENT))]
     assert table.stored("kept") == SENT
     assert orders.left() == []
 
 
 def test_an_asset_with_checks_is_skipped_where_there_is_no_batch(orders: Orders) -> None:
-    result = orders.run(Shape("", list, BLOCKING).asset(lambda v: (v, passes())))
+    result = orders.run(Shape("", lambda v: (v, passes()), BLOCKING).asset())
 
     assert result.success
     assert materialized(result) == []
@@ -367,7 +334,7 @@ def test_a_function_that_says_that_it_returns_nothing_may_not_return_a_value(
     def body(batch: SparkBatch) -> None:
         return ["lost"]  # type: ignore[return-value]
 
-    orders.publish(*BATCHES)
+    orders.publish(SENT)
 
     assert not orders.run(kept()(body)).success
     assert orders.left() == SENT

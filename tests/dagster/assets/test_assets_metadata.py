@@ -105,7 +105,6 @@ def test_options_of_dagsters_own_decorator_work_here_as_there(orders: Orders) ->
         owners=["team:sales"],
         code_version="7",
         freshness_policy=FRESH,
-        max_batches=2,
         op_tags={"cpu": "1"},
     )
     def body(context: dg.AssetExecutionContext, batch: SparkBatch) -> float:

@@ -40,8 +40,8 @@ kept = pgque_asset(queue="orders", consumer="revenue", name="kept")(payloads)
 replayed = pgque_replay_asset(queue="orders", name="kept_replay")(payloads)
 
 
-def ticks(first: int, last: int, **more: Any) -> dict[str, Any]:
-    return {"from_tick": first, "to_tick": last, **more}
+def ticks(first: int, last: int) -> dict[str, Any]:
+    return {"from_tick": first, "to_tick": last}
 
 
 def replay(orders: Orders, folder: Path, config: dict[str, Any], asset: Any = replayed) -> Result:
@@ -68,14 +68,14 @@ def test_a_range_of_ticks_comes_once_more_and_what_was_consumed_stays(
     assert orders.consumers() == ["revenue"]
 
 
-def test_each_replay_has_a_directory_of_its_own_and_batches_of_so_many_events(
+def test_each_replay_has_a_directory_of_its_own_and_its_range_as_one_batch(
     orders: Orders, tmp_path: Path
 ) -> None:
     first, *_, last = orders.consume(["a"], ["b"], ["c"])
 
-    runs = [replay(orders, tmp_path, ticks(first, last, max_events=2)) for _ in range(2)]
+    runs = [replay(orders, tmp_path, ticks(first, last)) for _ in range(2)]
 
-    assert [values(each)["pgque/events"] for each in materialized(runs[0])] == [2, 1]
+    assert [values(each)["pgque/events"] for each in materialized(runs[0])] == [3]
     table = orders.spark.read.parquet(str(tmp_path / "kept_replay"))
     assert {row.replay for row in table.collect()} == {f"replay-{run.run_id[:8]}" for run in runs}
     assert stored(orders, tmp_path) == sorted("abcabc")
@@ -111,7 +111,7 @@ def test_a_range_that_is_none_is_red_and_leaves_no_consumer(
     send_at_hours(orders.client, [["a"], ["b"]])
 
     # The config of a run may not be empty.
-    result = replay(orders, tmp_path, config or {"max_events": 1})
+    result = replay(orders, tmp_path, config or {"from_tick": 1})
 
     assert words in error_of(result)
     assert orders.consumers() == ["revenue"]
@@ -142,7 +142,7 @@ def test_a_replay_that_failed_goes_on_with_its_batch_when_it_is_executed_again(
     monkeypatch.setenv(FAILS_AT, "b")
     (tmp_path / "home").mkdir()
     job = dg.reconstructable(replay_job)
-    config = {"ops": {"kept_replay": {"config": ticks(first, last, max_events=1)}}}
+    config = {"ops": {"kept_replay": {"config": ticks(first, last)}}}
     with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
         failed = dg.execute_job(job, instance, run_config=config)
         (consumer,) = set(orders.consumers()) - {"revenue"}
@@ -188,11 +188,11 @@ def test_a_replay_is_kept_in_a_table_beside_that_of_its_asset_or_named_after_it(
         db.execute("create schema sales")
         for table in ("sales.kept", "sales.kept_replay", "kept_replay"):
             db.execute(f"create table {table} (ev_data text)".encode())
-        orders.run(beside(payloads), config=ticks(first, last, max_events=1), manager=manager)
+        orders.run(beside(payloads), config=ticks(first, last), manager=manager)
 
         assert sorted(rows(db, "table sales.kept_replay")) == [("a",), ("b",)]
         assert rows(db, "table kept_replay") == rows(db, "table sales.kept") == []
-        orders.run(replayed, config=ticks(first, last, max_events=1), manager=manager)
+        orders.run(replayed, config=ticks(first, last), manager=manager)
         assert sorted(rows(db, "table kept_replay")) == [("a",), ("b",)]
 
 
@@ -225,5 +225,5 @@ def test_what_a_replay_cannot_be_is_refused_when_it_is_defined() -> None:
 def test_the_config_of_a_replay_is_explained_in_the_launchpad() -> None:
     fields = replayed.op.config_schema.config_type.fields  # type: ignore[attr-defined]
 
-    assert set(fields) == {"from_tick", "to_tick", "from_time", "to_time", "max_events"}
+    assert set(fields) == {"from_tick", "to_tick", "from_time", "to_time"}
     assert all(field.description for field in fields.values())

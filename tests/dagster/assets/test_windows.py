@@ -19,7 +19,7 @@ from pgque_dagster import (
     pgque_window_asset,
     queue_key,
 )
-from pgque_dagster.assets import outputs
+from pgque_dagster.assets import window_step
 from pgque_dagster.spark import batch as batches
 from tests.dagster.orders import Orders, Result, error_of, texts
 from tests.dagster.support import SessionHolder, StoringIOManager
@@ -192,8 +192,8 @@ def test_an_io_manager_that_is_not_told_the_partition_is_refused_in_a_run_of_sev
     class Overwriting(StoringIOManager):
         batch_safe = False
 
-    monkeypatch.setattr(outputs, "_TELLS_PARTITIONS", False)
-    monkeypatch.setattr(outputs, "dg", Older())
+    monkeypatch.setattr(window_step, "_TELLS_PARTITIONS", False)
+    monkeypatch.setattr(window_step, "dg", Older())
     send_at_hours(orders.client, [["a"], ["b"], ["c"]])
     manager = Overwriting()
 

@@ -1,4 +1,4 @@
-"""`build_pgque_schedule`: at fixed times, a run for each consumer drains what is there."""
+"""`build_pgque_schedule`: at fixed times, one run for each consumer, with what is there."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -42,10 +42,10 @@ def evaluate(
     return list(data.run_requests or ()) or str(data.skip_message)
 
 
-def test_a_run_has_the_tags_of_a_sensor_and_drains_batch_after_batch(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance, one_event_a_batch: None
+def test_a_run_has_the_tags_of_a_sensor_and_takes_all_that_was_there(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
-    schedule = build_pgque_schedule([revenue], cron_schedule=HOURLY, max_events=1)
+    schedule = build_pgque_schedule([revenue], cron_schedule=HOURLY)
     idle = evaluate(schedule, client.url, instance)
     assert idle == "orders/revenue: no batch yet, no event waits"
     for text in ("a", "b", "c"):
@@ -60,7 +60,7 @@ def test_a_run_has_the_tags_of_a_sensor_and_drains_batch_after_batch(
     )
 
     assert result.success
-    assert manager.stored == [["a"], ["b"], ["c"]]
+    assert manager.stored == [["a", "b", "c"]]
     assert request.run_key == f"{client.lineage()}:orders:revenue:{tags['pgque/batch_id']}:1"
     assert request.asset_selection == [revenue.key]
     assert (tags["pgque/attempt"], tags["dagster/max_retries"]) == ("1", "0")
