@@ -2,7 +2,7 @@
 
 Both run the same project, in which Spark parses and sums up ten events at a time. The sensor is
 measured with warm processes and with Dagster's default launcher, each with a Spark in the runs and
-with sessions of `pgque spark-server`. The memory is the most that Dagster and its runs, the JVMs
+with sessions of a Spark Connect server. The memory is the most that Dagster and its runs, the JVMs
 and Spark's Python workers held at a time, without what processes share.
 """
 
@@ -30,7 +30,7 @@ from demo import processes
 from pgque_dagster import installer
 from pgque_dagster.client import Client, Ticker
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.support.spark_server import SparkServer, spark_server
+from tests.support.clusters import connect_server
 
 _EVENTS = 10
 _PATIENCE = 600.0
@@ -133,7 +133,7 @@ def measure(worker_rounds: int, sensor_rounds: int) -> Iterator[Result]:
             for name, (targets, settings) in launchers.items():
                 yield from sensor(f"sensor, {name}", targets, settings=settings)
             yield _bare_spark()
-            with spark_server(project, server.url) as spark:
+            with connect_server(project) as spark:
                 for name, (targets, settings) in launchers.items():
                     yield from sensor(
                         f"sensor, {name}, Spark Connect", targets, settings=settings, spark=spark
@@ -195,7 +195,7 @@ def _latencies(
     warm_up: int,
     pause: float,
     settings: str = "",
-    spark: SparkServer | None = None,
+    spark: str | None = None,
 ) -> list[Result]:
     home = Path(tempfile.mkdtemp(prefix="home-", dir=project))
     (home / "dagster.yaml").write_text(f"telemetry:\n  enabled: false\n{settings}")
@@ -204,14 +204,13 @@ def _latencies(
         "PGQUE_URL": url,
         "DAGSTER_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_CONFIG": json.dumps(_LOCAL if spark is None else {"spark.remote": spark.url}),
+        "SPARK_CONFIG": json.dumps(_LOCAL if spark is None else {"spark.remote": spark}),
     }
     seconds, memory = [], dict.fromkeys(_PARTS, 0.0)
     with _serving(command, project, environment, home / "log") as session:
         for number in range(warm_up + rounds):
             taken = _one_batch(url)
-            roots = [session] if spark is None else [session, spark.process_id]
-            for part, megabytes in _memory(roots).items():
+            for part, megabytes in _memory(session).items():
                 memory[part] = max(memory[part], megabytes)
             if number >= warm_up:
                 seconds.append(taken)
@@ -231,10 +230,11 @@ def _latencies(
     ]
 
 
-def _memory(roots: Sequence[int]) -> dict[str, float]:
-    """Returns the megabytes of processes and all below them, by part."""
+def _memory(session: int) -> dict[str, float]:
+    """Returns the megabytes of Dagster, the Connect server and all below them, by part."""
     found = dict.fromkeys(_PARTS, 0.0)
-    for root in map(psutil.Process, roots):
+    servers = [child for child in psutil.Process().children() if child.name() == "java"]
+    for root in (psutil.Process(session), *servers):
         for process in (root, *root.children(recursive=True)):
             with suppress(psutil.Error):
                 found[_part(process)] += process.memory_full_info().pss / 2**20

@@ -25,7 +25,8 @@ command, before or after its name.
   `dead-letters export`. Durations are in seconds, times in ISO 8601.
 - Errors are one line on stderr, without passwords and stack traces.
 - Colours are for terminals only.
-- `eval "$(pgque completion bash)"` makes the shell complete commands and options.
+- `eval "$(_PGQUE_COMPLETE=bash_source pgque)"` in `~/.bashrc` makes the shell complete commands and
+  options; other shells use `zsh_source` or `fish_source`.
 
 Which question which command answers: `status` how everything stands, on one screen with `--watch`;
 `queues` and `consumers` the figures of each; `health` what is wrong with the queues; `doctor` what
@@ -42,8 +43,6 @@ def _page() -> str:
 def _sections(group: click.Group, name: str) -> Iterator[str]:
     yield _section(group, name)
     for inner, command in group.commands.items():
-        if (group, inner) == (pgque, "dlq"):
-            continue
         if isinstance(command, click.Group):
             yield from _sections(command, f"{name} {inner}")
         else:

@@ -105,17 +105,45 @@ def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
     _refuse_shared(name, consumers_of_location(context) or ())
 
 
+def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
+    """Warns of blocking checks that other definitions have on the step's assets.
+
+    Dagster runs them after the step, and so after the ack. It has no hook when a code location
+    loads, so this runs in each run.
+    """
+    assets, repository = context.assets_def, _repository_of(context)
+    late = [
+        f"{key.name} of {key.asset_key.to_user_string()}"
+        for key, checks in (repository.asset_checks_defs_by_key if repository else {}).items()
+        if key.asset_key in assets.keys and key not in {spec.key for spec in assets.check_specs}
+        if any(spec.key == key and spec.blocking for spec in checks.check_specs)
+    ]
+    if late:
+        context.log.warning(
+            f"blocking checks that run after the ack: {', '.join(late)}. A batch that fails them "
+            "is not delivered again. To keep it, put them in the asset's check_specs."
+        )
+
+
 def consumers_of_location(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
 ) -> list[Consumer] | None:
     """Returns the consumers of all assets of the run's code location; None without a location."""
-    try:
-        repository = context.repository_def
-    except Exception:
-        # Dagster raises an error of a private module if there is no code location.
+    repository = _repository_of(context)
+    if repository is None:
         return None
     consuming = consuming_among(repository.assets_defs_by_key.values())
     return [Consumer.of(asset) for asset in consuming]
+
+
+def _repository_of(
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
+) -> dg.RepositoryDefinition | None:
+    try:
+        return context.repository_def
+    except Exception:
+        # Dagster raises an error of a private module if there is no code location.
+        return None
 
 
 def _refuse_shared(name: str, consumers: Iterable[Consumer]) -> None:

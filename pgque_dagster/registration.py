@@ -51,6 +51,14 @@ def how_to_create(queue: str) -> str:
     return f"Name {name} in `{option}` of the PgqueResource, or create it with {command}."
 
 
+def how_to_register_again(queue: str, consumer: str) -> str:
+    """Returns how a consumer that was removed, or whose queue was, starts again without a loss."""
+    return (
+        f"Register it with `pgque register {queue} {consumer} --start-at earliest`, so that it "
+        "starts at the first event that the queue has; without --start-at it skips those that wait."
+    )
+
+
 def _log_sql(queue: str) -> str:
     addon, _, name = queue.partition(".")
     return f"select {_FUNCTIONS[addon]}({sql.Literal(name).as_string(None)});"

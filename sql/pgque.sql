@@ -168,6 +168,35 @@ begin
 end;
 $$;
 
+-- Raises the error for a lock that was not free in time, with the sessions that have held locks on
+-- the queues' tables for at least the lock_timeout.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_locked(i_what text, i_hint text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_holders text;
+begin
+    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
+    into v_holders
+    from pg_locks l
+    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted
+      and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and coalesce(a.xact_start, '-infinity')
+          <= clock_timestamp() - current_setting('lock_timeout')::interval;
+    raise exception using
+        errcode = 'lock_not_available',
+        message = format('transactions that are open on the queues hold %s up: %s', i_what,
+                         coalesce(v_holders, 'they ended just now')),
+        hint = format('These are process ids (pg_stat_activity). %s', i_hint);
+end;
+$$;
+
 -- Takes every lock that an installation needs; with i_with_events also those on the event tables,
 -- which an uninstall needs. Sessions that use the queue take their locks in various orders, so
 -- waiting for one lock while holding others would end in deadlocks. So this function asks for all
@@ -190,7 +219,6 @@ declare
     v_locks    text[];
     v_lock     text;
     v_until    timestamptz;
-    v_holders  text;
 begin
     for v_attempt in 1 .. 1000000 loop
         v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 10 = 0
@@ -215,19 +243,9 @@ begin
         perform pg_sleep(0.02 * random());
     end loop;
 
-    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
-    into v_holders
-    from pg_locks l
-    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-    where l.granted
-      and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database());
-    raise exception using
-        errcode = 'lock_not_available',
-        message = format('transactions that are open on the queues hold this up: %s',
-                         coalesce(v_holders, 'they ended just now')),
-        hint = 'These are process ids (pg_stat_activity). Nothing was changed: let them end and try '
-               'again; set lock_timeout for another patience than a minute.';
+    perform pgque.refuse_locked(
+        'this', 'Nothing was changed: let them end and try again; set lock_timeout for another '
+                'patience than a minute.');
 end;
 $$;
 
@@ -252,6 +270,7 @@ $$;
 
 -- What 0.3.0 had and this version has not.
 drop function if exists pgque.move_event_tables(integer);
+drop function if exists pgque.run_maintenance(text, text);  -- returned a boolean
 
 -- ===== schema/config.sql =========================================================================
 
@@ -1996,31 +2015,6 @@ begin
 end;
 $$;
 
--- Finds a queue and locks its row against everything, also producers whose entries name it.
--- locks: the queue's row. writes: nothing.
-create or replace function pgque.lock_queue_to_drop(i_queue_name text)
-returns pgque.queue
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue pgque.queue;
-begin
-    loop
-        v_queue := pgque.find_queue(i_queue_name);
-        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
-        exit when found;
-    end loop;
-    return v_queue;
-exception when lock_not_available then
-    raise exception using
-        errcode = 'lock_not_available',
-        message = format('a transaction that is open or prepared uses queue "%s"', i_queue_name),
-        hint = 'Nothing was dropped. End it (pg_stat_activity, pg_prepared_xacts), or set '
-               'lock_timeout for another patience than a minute.';
-end;
-$$;
-
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
 -- Without force it refuses while the queue has registered consumers, or dead letters, also those of
 -- former consumers. The next compaction removes its ticks and positions, and maintenance its empty
@@ -2041,7 +2035,11 @@ begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
     end if;
-    v_queue := pgque.lock_queue_to_drop(x_queue_name);
+    loop  -- against everything, also producers whose entries name the queue
+        v_queue := pgque.find_queue(x_queue_name);
+        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
+        exit when found;
+    end loop;
 
     select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
     from pgque.subscription_base s
@@ -2082,6 +2080,11 @@ begin
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
     return 1;
+exception when lock_not_available then
+    perform pgque.refuse_locked(
+        format('the drop of "%s"', x_queue_name),
+        'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
+        'patience than a minute.');
 end;
 $$;
 
@@ -3377,17 +3380,20 @@ begin
 end;
 $$;
 
--- Ticks every queue that is due; returns how many.
+-- Ticks every queue that is due; returns how many. Waits a second at most for a lock.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
+exception when lock_not_available then
+    perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
 end;
 $$;
 
@@ -3398,10 +3404,12 @@ create or replace function pgque.ticker(i_queue_name text)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue;
 begin
+    v_queue := pgque.find_queue(i_queue_name);
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
@@ -3410,6 +3418,8 @@ begin
     return (select t.new_tick
             from pgque.make_ticks(array(select d from pgque.tick_due d
                                         where d.queue_id = v_queue.queue_id)) t);
+exception when lock_not_available then
+    perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
 end;
 $$;
 
@@ -3490,11 +3500,14 @@ create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
     ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
     job_id := (select c.ticker_job_id from pgque.config c);
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -3528,6 +3541,7 @@ create or replace function pgque.next_beat(
 returns timestamptz
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 declare
     v_config  pgque.config;
@@ -3541,6 +3555,8 @@ begin
         return null;
     end if;
     return v_next;
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -4245,6 +4261,9 @@ begin
         return 1;
     end if;
     perform from pgque.subscription_base s where s.sub_id = v_sub.sub_id for update;
+    if not found then
+        return 0;
+    end if;
     if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
         raise exception using
             errcode = 'PQ016',
@@ -4493,6 +4512,7 @@ begin
         when sqlstate 'PQ001' or sqlstate 'PQ002' then
             return 0;
     end;
+    perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
         return 0;
@@ -5735,7 +5755,6 @@ declare
     v_sub     pgque.subscription;
     v_before  bigint[];
     v_ids     bigint[];
-    v_others  text;
     v_events  integer;
 begin
     perform pgque.check_reasons(i_event_ids, array[i_reason]);
@@ -5754,15 +5773,6 @@ begin
                       where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
     v_ids := array(select distinct i.id from unnest(i_event_ids) i (id)
                    where i.id <> all (v_before));
-    select string_agg(i.id::text, ', ' order by i.id) into v_others
-    from unnest(v_ids) i (id)
-    where i.id not in (select e.ev_id from pgque.pick_events(i_batch_id, v_ids) e);
-    if v_others is not null then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('batch %s has no event %s', i_batch_id, v_others),
-            hint = 'No event was set aside. Pass ids of events that this batch delivers (msg_id, ev_id).';
-    end if;
     v_events := pgque.settle_events(i_batch_id, v_ids, null, 0, array[i_reason], null);
     insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
     values (v_sub.sub_id, i_batch_id, v_sub.lease_epoch, v_before || v_ids)
@@ -6688,11 +6698,10 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub      pgque.subscription := pgque.find_batch(i_batch_id);
-    v_owner    pgque.subscription_base;
-    v_events   integer;
-    v_lost     integer;
-    v_lost_id  bigint;
+    v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
+    v_owner     pgque.subscription_base;
+    v_events    integer;
+    v_lost_ids  bigint[];
 begin
     perform pgque.check_reasons(i_msg_ids, i_reasons);
     select b.* into v_owner
@@ -6734,15 +6743,16 @@ begin
         where not f.is_retried
         on conflict do nothing
     )
-    select count(f.ev_id), count(*) - count(f.ev_id), min(g.id) filter (where f.ev_id is null)
-    into v_events, v_lost, v_lost_id
+    select count(f.ev_id), array_agg(g.id order by g.id) filter (where f.ev_id is null)
+    into v_events, v_lost_ids
     from given g
     left join found f on f.ev_id = g.id;
-    if v_lost > 0 then
+    if v_lost_ids is not null then
         raise exception using
             errcode = 'PQ009',
-            message = format('event %s is not in batch %s', v_lost_id, i_batch_id),
-            detail = format('%s of %s ids are not.', v_lost, v_lost + v_events),
+            message = format('batch %s has no event %s', i_batch_id,
+                             array_to_string(v_lost_ids[:20], ', ')),
+            detail = format('%s of the ids are not in it.', cardinality(v_lost_ids)),
             hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     return v_events;
@@ -7993,7 +8003,6 @@ set lock_timeout = '1s'
 as $$
 declare
     v_step     record;
-    v_count    bigint;
     v_done     bigint := 0;
     v_state    text;
     v_message  text;
@@ -8003,13 +8012,8 @@ begin
     perform pgque.check_adopted();
     for v_step in select s.func_name, s.func_arg from pgque.maint_steps() s loop
         begin
-            if v_step.func_arg is null then
-                execute format('select pgque.%I()', v_step.func_name) into v_count;
-            else
-                execute format('select pgque.%I(%L)', v_step.func_name, v_step.func_arg)
-                into v_count;
-            end if;
-            v_done := v_done + v_count;
+            v_done := v_done + pgque.run_maintenance(format('pgque.%s', v_step.func_name),
+                                                     v_step.func_arg);
         exception
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
@@ -8110,6 +8114,8 @@ begin
     end if;
     return query select 'pgque.maint_addon', m from pgque.addon_maintenance() m;
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
+exception when lock_not_available then
+    perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
 end;
 $$;
 
@@ -8139,11 +8145,11 @@ $$;
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
 
--- Runs a function that maint_operations names. Returns whether it did something and has to be
+-- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
 -- called again. Skips vacuum, which no procedure can run.
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
-returns boolean
+returns bigint
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
@@ -8153,13 +8159,15 @@ declare
     v_done  bigint;
 begin
     if v_name is null then
-        return false;
+        return 0;
     elsif i_func_arg is null then
         execute format('select pgque.%I()', v_name) into v_done;
     else
         execute format('select pgque.%I(%L)', v_name, i_func_arg) into v_done;
     end if;
-    return coalesce(v_done, 0) > 0;
+    return coalesce(v_done, 0);
+exception when lock_not_available then
+    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
 end;
 $$;
 
@@ -8170,10 +8178,13 @@ create or replace function pgque.maint_pause()
 returns interval
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 begin
     return case when exists (select from pgque.log l where l.half = 1) then interval '1 second'
                 else interval '10 seconds' end;
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -8199,7 +8210,8 @@ begin
         for v_operation in select o.func_name, o.func_arg from pgque.maint_operations() o loop
             loop
                 begin
-                    v_again := pgque.run_maintenance(v_operation.func_name, v_operation.func_arg);
+                    v_again := pgque.run_maintenance(v_operation.func_name,
+                                                         v_operation.func_arg) operator(pg_catalog.>) 0;
                 exception
                     when others then
                         v_again := false;
@@ -11273,10 +11285,45 @@ begin
 end;
 $$;
 
+-- Returns when the first event that came after a tick with this snapshot was sent; null if there is
+-- none, or the queue was dropped meanwhile. First is the one with the lowest transaction id, which
+-- the index knows; no other was inserted before its time. Redelivered events do not count. The block
+-- ends with an error, which gives back its locks: those of a thousand queues fill the lock table.
+-- locks: none. writes: nothing.
+create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
+returns timestamptz
+language plpgsql strict
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_c      record := pgque.snapshot_conditions(i_after, pg_current_snapshot());
+    v_table  text;
+    v_cond   text;
+    v_time   timestamptz;
+    v_first  timestamptz;
+begin
+    for v_table, v_cond in
+        execute format('select t, c from unnest(pgque.%I($1, $2)) t '
+                       'cross join unnest(array[$3, $4]) c where c is not null',
+                       format('event_%s_tables', i_queue_id))
+        using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
+    loop
+        execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
+                       'order by ev_txid limit 1', v_table, v_cond)
+        into v_time;
+        v_first := least(v_first, v_time);
+    end loop;
+    raise no_data_found;
+exception
+    when no_data_found or undefined_function then
+        return v_first;
+end;
+$$;
+
 -- The figures of each queue, for queue_stats and metrics. depth is the number of events that the
 -- slowest consumer has not finished, including events without a tick; it is 0 without consumers.
--- oldest_tick is the last one before the oldest of these events. finished counts the events before
--- the positions of all consumers, less those in open batches of subconsumers.
+-- oldest_time is when the oldest of these events was sent. finished counts the events before the
+-- positions of all consumers, less those in open batches of subconsumers.
 create or replace view pgque.queue_figures as
 select q.queue_id,
        q.queue_name,
@@ -11288,7 +11335,8 @@ select q.queue_id,
        q.tick_time,
        q.last_event_id,
        coalesce(q.last_event_id - c.event_seq, 0) as depth,
-       case when q.last_event_id > c.event_seq then oldest.tick_time end as oldest_time,
+       case when q.last_event_id > c.event_seq
+            then pgque.first_event_time(q.queue_id, oldest.tick_snapshot) end as oldest_time,
        coalesce(c.consumers, 0) as consumers,
        coalesce(c.finished, 0) as finished,
        coalesce(round((q.tick_event_seq - before.tick_event_seq)
@@ -11314,7 +11362,7 @@ left join (
     group by s.sub_queue
 ) c on c.sub_queue = q.queue_id
 left join lateral (
-    select t.tick_time from pgque.tick t
+    select t.tick_snapshot from pgque.tick t
     where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
     order by t.tick_id desc limit 1
 ) oldest on true
@@ -11329,8 +11377,8 @@ left join (
     group by l.dl_queue_id
 ) d on d.dl_queue_id = q.queue_id;
 
--- Returns the key figures of each queue. oldest_msg_age is at least the age of the oldest event that
--- the slowest consumer has not finished, and null if there is none. Subconsumers do not count as
+-- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the
+-- slowest consumer has not finished, and null if there is none. Subconsumers do not count as
 -- consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
@@ -11365,11 +11413,7 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_queue  pgque.queue_progress;
-    v_c      record;
-    v_table  text;
-    v_cond   text;
-    v_first  timestamptz;
+    v_queue pgque.queue_progress;
 begin
     perform pgque.check_logs_visible();
     if i_queue_name is not null then
@@ -11382,19 +11426,7 @@ begin
           and q.last_event_id > q.tick_event_seq
         order by q.queue_name
     loop
-        v_c := pgque.snapshot_conditions(v_queue.tick_snapshot, pg_current_snapshot());
-        waiting_since := null;
-        for v_table, v_cond in
-            execute format('select t, c from unnest(pgque.%I($1, $2)) t '
-                           'cross join unnest(array[$3, $4]) c where c is not null',
-                           format('event_%s_tables', v_queue.queue_id))
-            using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
-        loop
-            execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
-                           'order by ev_txid limit 1', v_table, v_cond)
-            into v_first;
-            waiting_since := least(waiting_since, v_first);
-        end loop;
+        waiting_since := pgque.first_event_time(v_queue.queue_id, v_queue.tick_snapshot);
         continue when waiting_since is null;
         queue_name := v_queue.queue_name;
         -- An event of a transaction that ended after the tick may have begun before it.
@@ -11694,7 +11726,8 @@ with figures as materialized (  -- or the labels are made for each metric
                  coalesce(n.acked + q.finished, 0),
                  coalesce(n.nacked, 0),
                  coalesce(n.dead_lettered, 0),
-                 q.dead_letters]::numeric[] as figures
+                 q.dead_letters,
+                 extract(epoch from clock_timestamp() - q.tick_time)]::numeric[] as figures
     from pgque.queue_figures q
     left join (
         select c.queue_id, sum(c.acked) as acked, sum(c.nacked) as nacked,
@@ -11713,17 +11746,22 @@ cross join (values
     (5, 'pgque.message.acked_total', 'counter'),
     (6, 'pgque.message.nacked_total', 'counter'),
     (7, 'pgque.message.dead_lettered_total', 'counter'),
-    (8, 'pgque.message.dead_lettered', 'gauge')
-) m (nr, metric_name, metric_type);
+    (8, 'pgque.message.dead_lettered', 'gauge'),
+    (9, 'pgque.queue.last_tick_age_seconds', 'gauge')
+) m (nr, metric_name, metric_type)
+where f.figures[m.nr] is not null;
 
--- The metrics of consumers. A subconsumer has no counters, and without a batch no metrics. Events of
+-- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle
+-- while no ticker runs. A subconsumer has no counters, and without a batch no metrics. Events of
 -- a subconsumer's open batch are not finished, although the cursor of its main consumer is past
 -- them. An event counts as finished once, however often it was delivered again.
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
            array[extract(epoch from clock_timestamp() - p.tick_time),
-                 p.pending_events,
+                 case when p.sub_main is null
+                      then coalesce(pg_sequence_last_value(q.queue_seq), 0) - p.tick_event_seq
+                      else p.batch_events end,
                  n.acked + p.tick_event_seq
                  - coalesce(sum(p.batch_events) filter (where p.sub_main is not null)
                             over (partition by coalesce(p.sub_main, p.sub_id)), 0),
@@ -11780,8 +11818,9 @@ cross join (values
 -- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
 -- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
 -- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
--- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
--- docs/observability.md.
+-- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
+-- pgque.health is each check of queue_health(): 0 ok, 1 unknown, 2 warning, 3 critical; a check of
+-- the whole database has an empty label queue. See docs/observability.md.
 -- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -11794,6 +11833,11 @@ begin
     return query select * from pgque.queue_metric;
     return query select * from pgque.consumer_metric;
     return query select * from pgque.batch_metric;
+    return query
+    select 'pgque.health', 'gauge',
+           array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
+           jsonb_build_object('queue', coalesce(h.queue_name, ''), 'check_name', h.check_name)
+    from pgque.queue_health() h;
     return query
     select 'pgque.ticker.duration_seconds', 'gauge',
            coalesce(extract(epoch from max(r.tick_time) - min(r.tick_time))::numeric, 0), '{}'::jsonb

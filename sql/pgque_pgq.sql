@@ -480,7 +480,7 @@ begin
 exception
     when lock_not_available then
         raise exception using
-            errcode = 'lock_not_available',
+            errcode = 'object_in_use',
             message = format('an open transaction uses the views pgq.event_%s of the queue',
                              old.queue_id),
             hint = format('Try again when it has ended. Its process: select pid from pg_locks where '

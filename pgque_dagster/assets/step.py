@@ -22,10 +22,10 @@ from ..client import (
     calls,
 )
 from ..client.partitions import slot_name
-from ..consumers import refuse_rivals
+from ..consumers import refuse_rivals, warn_of_late_checks
 from ..keys import BATCH_ID, SLOT, dead_letters_key
 from ..queue_report import CodeLocation, Metadata, report_queues
-from ..registration import ensure_consumer
+from ..registration import ensure_consumer, how_to_register_again
 from ..resource import PgqueResource
 from ..spark.address import DatabaseAddress
 from ..spark.cluster.executor_errors import clear_executor_errors
@@ -199,6 +199,7 @@ def consume(
         LeaseLost: if another owner took over the batch.
     """
     refuse_rivals(context, str(consumption))
+    warn_of_late_checks(context)
     pgque.check_start(
         consumption.queue, consumption.consumer, consumption.start_at, consumption.partitions
     )
@@ -251,8 +252,7 @@ def _find_consumer(
             ) from error
         raise ConsumerNotFound(
             f"consumer {consumption} was removed while its batch {batch_id} waited for this run",
-            f"Register it with `pgque register {consumption.queue} {consumption.consumer}`; it "
-            "starts at the last tick.",
+            how_to_register_again(consumption.queue, consumption.consumer),
         ) from error
 
 

@@ -16,7 +16,6 @@ from ..queue_report import consumer_lag
 from ..ranges import duration_problem
 from ..resource import PgqueResource
 from ..sensors.attempts import name_batch
-from ..sensors.describing import SWITCHING_ON
 from .alert_cursor import AlertCursor, GivenUp, Problem
 from .dead_letters import what_to_do_about
 
@@ -67,7 +66,7 @@ def build_pgque_alerts(
     max_lag: timedelta | None = None,
     name: str = "pgque_alerts",
     interval: timedelta = timedelta(minutes=1),
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
     """Builds the sensor that calls a function when something is wrong with queues.
 
@@ -88,7 +87,8 @@ def build_pgque_alerts(
             `consumer_lag`, which is critical at a whole rotation period.
         name: the sensor's name.
         interval: the minimum time between two evaluations.
-        default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
+        default_status: RUNNING, because it consumes nothing and an alert that is off never rings;
+            or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
         The sensor. It needs the resource `pgque`, with a role that has pgque_reader.
@@ -114,8 +114,8 @@ def build_pgque_alerts(
             f"{', '.join(queues)} begins and once when it is over: a critical check of `pgque "
             "health`, such as a held batch or missing ticks; events that were given up; "
             f"{'' if max_lag is None else f'a consumer more than {max_lag} behind; '}"
-            "a queue that does not exist; a database that cannot be queried. It only reads. While "
-            f"it is off, nobody is called. {SWITCHING_ON}"
+            "a queue that does not exist; a database that cannot be queried. It only reads, so "
+            "unlike other sensors it is RUNNING by default. While it is off, nobody is called."
         ),
     )
     def pgque_alerts(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SensorResult:

@@ -14,6 +14,7 @@ from .tables import shortened, table
 ShowPayloads = bool | Callable[[DeadLetter], str | None]
 
 _HIDDEN = "(hidden)"
+_SHOWN = 5
 _COUNTER = "pgque.message.dead_lettered_total"
 # How many evaluations are read at a time, in the search for the last one with a result.
 _PAGE = 100
@@ -48,23 +49,6 @@ class _Limits:
         return self.others if reason is None else self.by_reason[reason]
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """How many dead letters to show, and whether to show their payloads."""
-
-    rows: int
-    payloads: ShowPayloads
-
-    def payload(self, letter: DeadLetter) -> str:
-        if not callable(self.payloads):
-            return shortened(letter.payload) if self.payloads else _HIDDEN
-        try:
-            return shortened(self.payloads(letter))
-        except Exception as error:
-            # The payload must stay hidden if the function that redacts it fails.
-            return f"{_HIDDEN[:-1]}: show_payloads raised {type(error).__name__})"
-
-
 def build_dead_letter_checks(
     queues: Sequence[str],
     *,
@@ -72,7 +56,6 @@ def build_dead_letter_checks(
     max_by_reason: Mapping[str, int] | None = None,
     max_growth: int | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
-    sample_rows: int = 5,
     show_payloads: ShowPayloads = True,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
@@ -89,7 +72,6 @@ def build_dead_letter_checks(
             that match a pattern do not count towards `max_dead_letters`.
         max_growth: how many events may be given up between two evaluations.
         severity: of a failure.
-        sample_rows: how many of the newest dead letters to show.
         show_payloads: whether to show their payloads, which then stay in Dagster's event log; or a
             function that returns what to show of a dead letter. Reasons are always shown.
         automation_condition: when Dagster evaluates the checks by itself.
@@ -101,15 +83,14 @@ def build_dead_letter_checks(
         DagsterInvalidDefinitionError: if a number is negative.
     """
     by_reason = dict(max_by_reason or {})
-    if min(max_dead_letters, max_growth or 0, sample_rows, *by_reason.values()) < 0:
+    if min(max_dead_letters, max_growth or 0, *by_reason.values()) < 0:
         raise dg.DagsterInvalidDefinitionError(
-            "a number for a check on dead letters is negative: limits and sample_rows must be 0 or "
-            "more"
+            "a limit of a check on dead letters is negative: limits must be 0 or more"
         )
     limits = _Limits(max_dead_letters, by_reason)
-    sample = _Sample(sample_rows, show_payloads)
     checks = [
-        _count_check(queue, limits, severity, sample, automation_condition) for queue in queues
+        _count_check(queue, limits, severity, show_payloads, automation_condition)
+        for queue in queues
     ]
     if max_growth is not None:
         checks += [
@@ -122,7 +103,7 @@ def _count_check(
     queue: str,
     limits: _Limits,
     severity: dg.AssetCheckSeverity,
-    sample: _Sample,
+    show_payloads: ShowPayloads,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None,
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
@@ -134,7 +115,7 @@ def _count_check(
     def dead_letters(pgque: PgqueResource) -> dg.AssetCheckResult:
         with pgque.client() as client:
             counts = client.dead_letter_counts(queue)
-            newest = client.dead_letters(queue, sample.rows) if counts else []
+            newest = client.dead_letters(queue, _SHOWN) if counts else []
         exceeded = limits.exceeded(counts)
         metadata: dict[str, dg.MetadataValue | int] = {
             "dead_letters": sum(count.count for count in counts),
@@ -142,7 +123,7 @@ def _count_check(
             "by_consumer_and_reason": _reasons(counts),
         }
         if newest:
-            metadata["newest"] = _newest(newest, sample)
+            metadata["newest"] = _newest(newest, show_payloads)
         if exceeded:
             metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(queue))
         return dg.AssetCheckResult(
@@ -248,7 +229,7 @@ def _reasons(counts: Sequence[DeadLetterCount]) -> dg.TableMetadataValue:
     )
 
 
-def _newest(letters: Sequence[DeadLetter], sample: _Sample) -> dg.TableMetadataValue:
+def _newest(letters: Sequence[DeadLetter], show: ShowPayloads) -> dg.TableMetadataValue:
     return table(
         {
             "id": "int",
@@ -263,11 +244,21 @@ def _newest(letters: Sequence[DeadLetter], sample: _Sample) -> dg.TableMetadataV
                 letter.time.isoformat(timespec="seconds"),
                 letter.type or "",
                 shortened(letter.reason),
-                sample.payload(letter),
+                _payload(letter, show),
             )
             for letter in letters
         ],
     )
+
+
+def _payload(letter: DeadLetter, show: ShowPayloads) -> str:
+    if not callable(show):
+        return shortened(letter.payload) if show else _HIDDEN
+    try:
+        return shortened(show(letter))
+    except Exception as error:
+        # The payload must stay hidden if the function that redacts it fails.
+        return f"{_HIDDEN[:-1]}: show_payloads raised {type(error).__name__})"
 
 
 def what_to_do_about(queue: str) -> str:

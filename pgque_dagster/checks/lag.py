@@ -1,7 +1,7 @@
 """Checks on how far consumers are behind."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import dagster as dg
@@ -125,6 +125,9 @@ def _result(
             description=f"{consumer} is not registered. The asset's sensor or first run registers "
             "it; until then the queue keeps no events for it",
         )
+    (stats,) = (each for each in client.queue_stats() if each.queue == consumer.queue)
+    if stats.oldest_message_age is None:  # ids of senders that rolled back
+        infos = [replace(info, pending_events=0) for info in infos]
     lag = max(consumer_lag(info) for info in infos)
     waiting = [info.pending_events or 0 for info in infos]
     # Each slot counts the events of all keys.

@@ -16,8 +16,6 @@ from .commands import (
     scheduled,
     schema,
     sending,
-    shell,
-    spark_server,
     status,
 )
 from .database import Database
@@ -92,14 +90,11 @@ for _command in (
     running.ticker,
     running.maint,
     running.worker,
-    spark_server.spark_server,
     dead_letters.dead_letters,
     diagnosis.health,
     diagnosis.doctor,
     metrics.metrics,
     embedded.embedded,
-    shell.completion,
 ):
     main.add_command(_command)
 add_common_options(main)
-main.add_command(dead_letters.dead_letters, "dlq")

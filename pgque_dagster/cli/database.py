@@ -34,11 +34,6 @@ class Database:
             self._url = _start_embedded()
         return self._url
 
-    @property
-    def named_url(self) -> str | None:
-        """The connection string that the user or the environment named, if one did."""
-        return self._url
-
     @contextmanager
     def client(self) -> Iterator[Client]:
         """Opens a client for the duration of the block.

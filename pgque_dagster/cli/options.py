@@ -14,7 +14,7 @@ def _choose(context: click.Context, parameter: click.Parameter, value: str | Non
 def _options() -> list[click.Option]:
     return [
         click.Option(
-            ["-d", "--url", "--dsn"],
+            ["-d", "--url"],
             metavar="URL",
             expose_value=False,
             callback=_choose,

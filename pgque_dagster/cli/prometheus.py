@@ -9,6 +9,9 @@ from ..client.models import Metric
 
 Read = Callable[[], Iterable[Metric]]
 
+# OpenMetrics gives a counter's family the name without _total, which this gauge has in SQL.
+_RENAMED = {"pgque.message.dead_lettered": "pgque.queue.dead_letters"}
+
 
 def text_of(read: Read) -> str:
     """Returns the metrics in the text format of Prometheus."""
@@ -56,7 +59,7 @@ def _registry(read: Read) -> Any:
             by_name: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
             for metric in read():
                 kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
-                name = metric.name.replace(".", "_")
+                name = _RENAMED.get(metric.name, metric.name).replace(".", "_")
                 labels = sorted(metric.labels)
                 family = by_name.setdefault(name, kind(name, metric.name, labels=labels))
                 family.add_metric([metric.labels[label] for label in labels], metric.value)

@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from .remote import (
         Change,
         QueueMover,
-        QueueSplitter,
         RemoteConsumer,
         TableLoader,
         TargetOutOfStep,
@@ -146,7 +145,6 @@ __all__ = [
     "QueueInfo",
     "QueueMover",
     "QueueNotFound",
-    "QueueSplitter",
     "QueueStats",
     "RateLimit",
     "Received",
@@ -192,7 +190,6 @@ _MODULES = {
     "remote": (
         "Change",
         "QueueMover",
-        "QueueSplitter",
         "RemoteConsumer",
         "TableLoader",
         "TargetOutOfStep",

@@ -139,9 +139,6 @@ class AsyncSession(AsyncFace):
 
     async def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
-            if self._connection is not None and self._held.get() is None and not self._is_closed:
-                async with self._lock:
-                    return await self._call(self._connection, work)
             async with self._borrowed() as connection:
                 return await self._call(connection, work)
         async with self.transaction() as connection:
@@ -203,7 +200,15 @@ class AsyncSession(AsyncFace):
             raise closed()
         elif self._connection is not None:
             async with self._lock:
-                yield self._connection
+                if self._is_own and self._connection.closed:
+                    self._connection = await connect_async(self._url)
+                connection = self._connection
+                try:
+                    yield connection
+                finally:
+                    # A cancelled call may leave a statement behind, whose transaction stays open.
+                    if connection.info.transaction_status == TransactionStatus.ACTIVE:
+                        await connection.close()
         elif self._pool is not None:
             with translated():
                 async with self._pool.connection() as connection:
@@ -216,4 +221,5 @@ class AsyncSession(AsyncFace):
 
 
 def _is_open(connection: AsyncConnection) -> bool:
-    return connection.info.transaction_status != TransactionStatus.IDLE
+    status = connection.info.transaction_status
+    return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)

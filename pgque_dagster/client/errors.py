@@ -19,6 +19,15 @@ def sentences(*texts: str) -> str:
     return " ".join([*ends, *parts[-1:]])
 
 
+def told(error: BaseException) -> str:
+    """Returns the class and the text of an error, which may be unable to tell its text."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:
+        return f"{name}, which cannot be written as text"
+
+
 class PgqueError(Exception):
     """Base of all errors that this package raises on purpose.
 
@@ -203,6 +212,8 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 }
 
 
+# By an administrator or a shutdown, after a crash, after idle_session_timeout, and found later.
+_SESSION_ENDED = ("57P01", "57P02", "57P05", "the connection is closed", "the connection is lost")
 _ADDON = re.compile(r'"(pgq|postgremq|qgres)\b')
 _INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
 
@@ -261,9 +272,13 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
         return MalformedPayload(message)
     if isinstance(error, psycopg.OperationalError) and _is_about_connection(error.sqlstate):
+        has_ended = (error.sqlstate or message) in _SESSION_ENDED
         return ConnectionFailed(
             sentences(*message.splitlines()),
-            "Check that the server runs and the connection string names it.",
+            "Repeat what is not committed: a client with a URL connects again, and a connection "
+            "that you gave to it has to be replaced."
+            if has_ended
+            else "Check that the server runs and the connection string names it.",
         )
     return DatabaseError(message, hint)
 

@@ -346,7 +346,7 @@ class QueueStats:
 
     Attributes:
         depth: events that the slowest consumer has not finished, including events without a tick.
-        oldest_message_age: at least the age of the oldest such event; None if there is none.
+        oldest_message_age: the age of the oldest such event; None if there is none.
         events_per_second: the rate between the last two ticks.
         rotation_age: the time since the last rotation.
         last_tick_time: None if the queue has no ticks.

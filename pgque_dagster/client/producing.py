@@ -23,7 +23,6 @@ class Producing:
         *,
         type: str = "default",
         partition_key: str | None = None,
-        check_json: bool = False,
     ) -> Call[int]:
         """Sends one event.
 
@@ -33,7 +32,6 @@ class Producing:
                 list, dataclass or Pydantic model, stored as JSON.
             type: the event's type.
             partition_key: partitioned consumers handle events with the same key in order.
-            check_json: makes the server refuse text that is not JSON.
 
         Returns:
             The event's id.
@@ -42,7 +40,7 @@ class Producing:
             >>> client.send("orders", {"id": 1, "total": 4.5}, type="order.created")
             1
         """
-        return calls.publishing.send(queue, payload, type, partition_key, check_json)
+        return calls.publishing.send(queue, payload, type, partition_key)
 
     @operation
     def send_idem(

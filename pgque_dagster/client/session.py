@@ -4,13 +4,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
+from psycopg import capabilities
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .calls.call import Call, Copy, Hook, Steps
+from .calls.call import Call, Copy, Hook, Row, Steps
 from .connection import apply_settings, closed, connect, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
 from .held import Held
@@ -141,11 +143,20 @@ class Session(Face):
         except QueueNotFound as error:
             raise self._explained(error) from error.__cause__
 
+    def pages(self, call: Call[Any], size: int) -> Iterator[list[Row]]:
+        """Yields the rows of a call, so many at a time, as the server sends them."""
+        with self._borrowed() as connection:
+            cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+            try:
+                chunk = size if capabilities.has_stream_chunked() else 1
+                rows = cursor.stream(call.sql, call.params, size=chunk)
+                while page := list(islice(rows, size)):
+                    yield page
+            except (psycopg.Error, NotImplementedError) as error:
+                raise error_with_role(connection, call.sql, error) from error
+
     def _run(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
-            if self._connection is not None and self._held.get() is None and not self._is_closed:
-                with self._lock:
-                    return self._call(self._connection, work)
             with self._borrowed() as connection:
                 return self._call(connection, work)
         with self.transaction() as connection:
@@ -208,6 +219,8 @@ class Session(Face):
             raise closed()
         elif self._connection is not None:
             with self._lock:
+                if self._is_own and self._connection.closed:
+                    self._connection = connect(self._url)
                 yield self._connection
         else:
             assert self._pool is not None
@@ -216,4 +229,5 @@ class Session(Face):
 
 
 def _is_open(connection: Connection) -> bool:
-    return connection.info.transaction_status != TransactionStatus.IDLE
+    status = connection.info.transaction_status
+    return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)

@@ -3,20 +3,19 @@
 import logging
 import threading
 import time
-from datetime import timedelta
 
 from . import calls
 from .client import Client
 from .errors import ConnectionFailed, DatabaseError, TransactionOutdated
-from .intervals import check_interval
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 30.0
+_MAINT_SECONDS = 10.0
 
 
 class Ticker:
-    """Calls the ticker every tick period, and maintenance every `maint_interval`.
+    """Calls the ticker every tick period, and maintenance every 10 seconds.
 
     Several tickers can run for one database; two concurrent ticks create only one. After a broken
     connection, or another error that can pass (such as a queue dropped during a tick), the ticker
@@ -24,13 +23,10 @@ class Ticker:
 
     Args:
         url: the database.
-        maint_interval: the time between two runs of maintenance (rotation, retries, compaction).
     """
 
-    def __init__(self, url: str, *, maint_interval: timedelta = timedelta(seconds=10)) -> None:
-        check_interval("maint_interval", maint_interval)
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._maint_interval = maint_interval.total_seconds()
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -62,6 +58,6 @@ class Ticker:
             client.ticker()
             # While there is more to do, such as further retries, with a tick between.
             if time.monotonic() >= next_maint and client.maint() == 0:
-                next_maint = time.monotonic() + self._maint_interval
+                next_maint = time.monotonic() + _MAINT_SECONDS
             next_tick = max(next_tick + period, time.monotonic())
             self._stopped.wait(next_tick - time.monotonic())

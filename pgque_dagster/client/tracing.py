@@ -27,10 +27,10 @@ class ProducerSpan:
         traceparent: the span's W3C context.
     """
 
-    def __init__(self, operation: str, queue: str) -> None:
+    def __init__(self, queue: str) -> None:
         trace = sys.modules["opentelemetry.trace"]
         self._span = trace.get_tracer(_NAME).start_span(
-            f"{operation} {queue}", kind=trace.SpanKind.PRODUCER, attributes=_attributes(queue)
+            f"send {queue}", kind=trace.SpanKind.PRODUCER, attributes=_attributes(queue)
         )
         self.traceparent = _traceparent(self._span)
 
@@ -42,12 +42,12 @@ class ProducerSpan:
             yield
 
 
-def producer_span(operation: str, queue: str) -> ProducerSpan | None:
+def producer_span(queue: str) -> ProducerSpan | None:
     """Starts the span of a call that sends; None unless the application is in a trace."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None or not trace.get_current_span().get_span_context().is_valid:
         return None
-    return ProducerSpan(operation, queue)
+    return ProducerSpan(queue)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class AlertOptions(Options):
     ] = timedelta(minutes=1)
     default_status: Annotated[
         dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
-    ] = dg.DefaultSensorStatus.STOPPED
+    ] = dg.DefaultSensorStatus.RUNNING
 
 
 @dg.scaffold_with(PgqueScaffolder)

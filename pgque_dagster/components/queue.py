@@ -40,9 +40,6 @@ class DeadLetterChecks(Options):
     severity: Annotated[
         dg.AssetCheckSeverity, option("The severity of a failure: ERROR or WARN.")
     ] = dg.AssetCheckSeverity.ERROR
-    sample_rows: Annotated[
-        int, number("How many of the newest dead letters to show.", at_least=0)
-    ] = 5
     show_payloads: Annotated[
         ShowPayloads,
         dg.Resolver(

@@ -37,8 +37,8 @@ attributes:
   spark_config:
     spark.master: local[2]
 
-  # Or a session on the server of `pgque spark-server`, which outlives runs. Its Python finds the
-  # database in the variable, so that no query contains a password.
+  # Or a session on a Spark Connect server, which outlives runs. Its Python finds the database in
+  # the variable, so that no query contains a password.
   # spark_config:
   #   spark.remote: sc://localhost:15002
   # executors_url_env: PGQUE_SECRET_URL

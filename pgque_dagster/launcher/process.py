@@ -5,6 +5,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .liveness import Address, locked_file
@@ -77,6 +78,7 @@ class WarmProcess:
             os.close(lock)
         self.address = Address(socket.gethostname(), self._process.pid, path)
         threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._wait, daemon=True).start()
 
     def execute(self, arguments: str) -> None:
         """Starts the run `run_id`.
@@ -96,10 +98,14 @@ class WarmProcess:
     def retire(self) -> None:
         """Lets the process end, after its run if it has one."""
         # Not close: the thread that listens still uses the socket.
-        try:
+        with suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
+
+    def _wait(self) -> None:
+        """Ends `_listen` after the process, even if a child of it has its end of the socket."""
+        self._process.wait()
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RD)
 
     def _listen(self) -> None:
         for answer in answers(self._channel):

@@ -44,12 +44,19 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
         os.set_inheritable(descriptor, False)
     try:
         with socket.socket(fileno=channel_descriptor) as channel:
+            # Nor must a child that an asset forks. The lock stays with this process.
+            os.register_at_fork(after_in_child=lambda: _leave(channel, lock_descriptor))
             for request in requests(channel):
                 succeeded = _execute(request.run_id, request.arguments)
                 with suppress(OSError):  # The launcher is gone, and the loop ends.
                     send(channel, Ended(succeeded, _resident_bytes(), loaded_files()))
     finally:
         lock.unlink(missing_ok=True)
+
+
+def _leave(channel: socket.socket, lock_descriptor: int) -> None:
+    os.close(channel.detach())
+    os.close(lock_descriptor)
 
 
 def _execute(run_id: str, arguments: str) -> bool:

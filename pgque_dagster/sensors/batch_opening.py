@@ -12,7 +12,7 @@ from ..client.cooperative import claim_shared, register_subconsumer
 from ..consumers import Consumer
 from ..keys import CONSUMER, LINEAGE, QUEUE
 from ..queue_report import CHECK_TICKS, waiting_for_tick
-from ..registration import how_to_create, register
+from ..registration import how_to_create, how_to_register_again, register
 from .slot_opening import open_slots
 
 _OPENING_TTL = timedelta(seconds=30)
@@ -140,9 +140,9 @@ def _register(
     tags = {QUEUE: state.queue, CONSUMER: state.consumer, LINEAGE: str(client.lineage())}
     if instance.get_run_records(dg.RunsFilter(tags=tags), limit=1):
         return (
-            "the consumer was removed from its queue after it had runs. Register it with "
-            f"`pgque register {state.queue} {state.consumer}`, so that it starts at the last tick, "
-            "or remove its asset from this sensor."
+            "the consumer was removed from its queue after it had runs, or the queue was dropped "
+            f"and created again. {how_to_register_again(state.queue, state.consumer)} Or remove "
+            "its asset from this sensor."
         )
     start = register(client, state.queue, state.consumer, consumer.start_at, consumer.partitions)
     return f"registered at {start}, no batch yet"

@@ -64,31 +64,6 @@ begin
 end;
 $$;
 
--- Finds a queue and locks its row against everything, also producers whose entries name it.
--- locks: the queue's row. writes: nothing.
-create or replace function pgque.lock_queue_to_drop(i_queue_name text)
-returns pgque.queue
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue pgque.queue;
-begin
-    loop
-        v_queue := pgque.find_queue(i_queue_name);
-        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
-        exit when found;
-    end loop;
-    return v_queue;
-exception when lock_not_available then
-    raise exception using
-        errcode = 'lock_not_available',
-        message = format('a transaction that is open or prepared uses queue "%s"', i_queue_name),
-        hint = 'Nothing was dropped. End it (pg_stat_activity, pg_prepared_xacts), or set '
-               'lock_timeout for another patience than a minute.';
-end;
-$$;
-
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
 -- Without force it refuses while the queue has registered consumers, or dead letters, also those of
 -- former consumers. The next compaction removes its ticks and positions, and maintenance its empty
@@ -109,7 +84,11 @@ begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
     end if;
-    v_queue := pgque.lock_queue_to_drop(x_queue_name);
+    loop  -- against everything, also producers whose entries name the queue
+        v_queue := pgque.find_queue(x_queue_name);
+        perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
+        exit when found;
+    end loop;
 
     select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
     from pgque.subscription_base s
@@ -150,6 +129,11 @@ begin
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
     return 1;
+exception when lock_not_available then
+    perform pgque.refuse_locked(
+        format('the drop of "%s"', x_queue_name),
+        'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
+        'patience than a minute.');
 end;
 $$;
 

@@ -16,7 +16,6 @@ set lock_timeout = '1s'
 as $$
 declare
     v_step     record;
-    v_count    bigint;
     v_done     bigint := 0;
     v_state    text;
     v_message  text;
@@ -26,13 +25,8 @@ begin
     perform pgque.check_adopted();
     for v_step in select s.func_name, s.func_arg from pgque.maint_steps() s loop
         begin
-            if v_step.func_arg is null then
-                execute format('select pgque.%I()', v_step.func_name) into v_count;
-            else
-                execute format('select pgque.%I(%L)', v_step.func_name, v_step.func_arg)
-                into v_count;
-            end if;
-            v_done := v_done + v_count;
+            v_done := v_done + pgque.run_maintenance(format('pgque.%s', v_step.func_name),
+                                                     v_step.func_arg);
         exception
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,

@@ -2,11 +2,11 @@
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
 
--- Runs a function that maint_operations names. Returns whether it did something and has to be
+-- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
 -- called again. Skips vacuum, which no procedure can run.
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
-returns boolean
+returns bigint
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
@@ -16,13 +16,15 @@ declare
     v_done  bigint;
 begin
     if v_name is null then
-        return false;
+        return 0;
     elsif i_func_arg is null then
         execute format('select pgque.%I()', v_name) into v_done;
     else
         execute format('select pgque.%I(%L)', v_name, i_func_arg) into v_done;
     end if;
-    return coalesce(v_done, 0) > 0;
+    return coalesce(v_done, 0);
+exception when lock_not_available then
+    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
 end;
 $$;
 
@@ -33,10 +35,13 @@ create or replace function pgque.maint_pause()
 returns interval
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 begin
     return case when exists (select from pgque.log l where l.half = 1) then interval '1 second'
                 else interval '10 seconds' end;
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -62,7 +67,8 @@ begin
         for v_operation in select o.func_name, o.func_arg from pgque.maint_operations() o loop
             loop
                 begin
-                    v_again := pgque.run_maintenance(v_operation.func_name, v_operation.func_arg);
+                    v_again := pgque.run_maintenance(v_operation.func_name,
+                                                         v_operation.func_arg) operator(pg_catalog.>) 0;
                 exception
                     when others then
                         v_again := false;

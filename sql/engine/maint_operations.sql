@@ -48,6 +48,8 @@ begin
     end if;
     return query select 'pgque.maint_addon', m from pgque.addon_maintenance() m;
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
+exception when lock_not_available then
+    perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
 end;
 $$;
 

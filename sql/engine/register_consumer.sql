@@ -190,6 +190,9 @@ begin
         return 1;
     end if;
     perform from pgque.subscription_base s where s.sub_id = v_sub.sub_id for update;
+    if not found then
+        return 0;
+    end if;
     if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
         raise exception using
             errcode = 'PQ016',

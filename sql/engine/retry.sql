@@ -112,11 +112,10 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub      pgque.subscription := pgque.find_batch(i_batch_id);
-    v_owner    pgque.subscription_base;
-    v_events   integer;
-    v_lost     integer;
-    v_lost_id  bigint;
+    v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
+    v_owner     pgque.subscription_base;
+    v_events    integer;
+    v_lost_ids  bigint[];
 begin
     perform pgque.check_reasons(i_msg_ids, i_reasons);
     select b.* into v_owner
@@ -158,15 +157,16 @@ begin
         where not f.is_retried
         on conflict do nothing
     )
-    select count(f.ev_id), count(*) - count(f.ev_id), min(g.id) filter (where f.ev_id is null)
-    into v_events, v_lost, v_lost_id
+    select count(f.ev_id), array_agg(g.id order by g.id) filter (where f.ev_id is null)
+    into v_events, v_lost_ids
     from given g
     left join found f on f.ev_id = g.id;
-    if v_lost > 0 then
+    if v_lost_ids is not null then
         raise exception using
             errcode = 'PQ009',
-            message = format('event %s is not in batch %s', v_lost_id, i_batch_id),
-            detail = format('%s of %s ids are not.', v_lost, v_lost + v_events),
+            message = format('batch %s has no event %s', i_batch_id,
+                             array_to_string(v_lost_ids[:20], ', ')),
+            detail = format('%s of the ids are not in it.', cardinality(v_lost_ids)),
             hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     return v_events;

@@ -15,7 +15,6 @@ declare
     v_sub     pgque.subscription;
     v_before  bigint[];
     v_ids     bigint[];
-    v_others  text;
     v_events  integer;
 begin
     perform pgque.check_reasons(i_event_ids, array[i_reason]);
@@ -34,15 +33,6 @@ begin
                       where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
     v_ids := array(select distinct i.id from unnest(i_event_ids) i (id)
                    where i.id <> all (v_before));
-    select string_agg(i.id::text, ', ' order by i.id) into v_others
-    from unnest(v_ids) i (id)
-    where i.id not in (select e.ev_id from pgque.pick_events(i_batch_id, v_ids) e);
-    if v_others is not null then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('batch %s has no event %s', i_batch_id, v_others),
-            hint = 'No event was set aside. Pass ids of events that this batch delivers (msg_id, ev_id).';
-    end if;
     v_events := pgque.settle_events(i_batch_id, v_ids, null, 0, array[i_reason], null);
     insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
     values (v_sub.sub_id, i_batch_id, v_sub.lease_epoch, v_before || v_ids)

@@ -212,6 +212,7 @@ begin
         when sqlstate 'PQ001' or sqlstate 'PQ002' then
             return 0;
     end;
+    perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
         return 0;

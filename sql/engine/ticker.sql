@@ -176,17 +176,20 @@ begin
 end;
 $$;
 
--- Ticks every queue that is due; returns how many.
+-- Ticks every queue that is due; returns how many. Waits a second at most for a lock.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 begin
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
+exception when lock_not_available then
+    perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
 end;
 $$;
 
@@ -197,10 +200,12 @@ create or replace function pgque.ticker(i_queue_name text)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
+    v_queue pgque.queue;
 begin
+    v_queue := pgque.find_queue(i_queue_name);
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
@@ -209,6 +214,8 @@ begin
     return (select t.new_tick
             from pgque.make_ticks(array(select d from pgque.tick_due d
                                         where d.queue_id = v_queue.queue_id)) t);
+exception when lock_not_available then
+    perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
 end;
 $$;
 

@@ -41,11 +41,14 @@ create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
     ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
     job_id := (select c.ticker_job_id from pgque.config c);
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 
@@ -79,6 +82,7 @@ create or replace function pgque.next_beat(
 returns timestamptz
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '5s'
 as $$
 declare
     v_config  pgque.config;
@@ -92,6 +96,8 @@ begin
         return null;
     end if;
     return v_next;
+exception when lock_not_available then
+    perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
 end;
 $$;
 

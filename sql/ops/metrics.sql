@@ -10,7 +10,8 @@ with figures as materialized (  -- or the labels are made for each metric
                  coalesce(n.acked + q.finished, 0),
                  coalesce(n.nacked, 0),
                  coalesce(n.dead_lettered, 0),
-                 q.dead_letters]::numeric[] as figures
+                 q.dead_letters,
+                 extract(epoch from clock_timestamp() - q.tick_time)]::numeric[] as figures
     from pgque.queue_figures q
     left join (
         select c.queue_id, sum(c.acked) as acked, sum(c.nacked) as nacked,
@@ -29,17 +30,22 @@ cross join (values
     (5, 'pgque.message.acked_total', 'counter'),
     (6, 'pgque.message.nacked_total', 'counter'),
     (7, 'pgque.message.dead_lettered_total', 'counter'),
-    (8, 'pgque.message.dead_lettered', 'gauge')
-) m (nr, metric_name, metric_type);
+    (8, 'pgque.message.dead_lettered', 'gauge'),
+    (9, 'pgque.queue.last_tick_age_seconds', 'gauge')
+) m (nr, metric_name, metric_type)
+where f.figures[m.nr] is not null;
 
--- The metrics of consumers. A subconsumer has no counters, and without a batch no metrics. Events of
+-- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle
+-- while no ticker runs. A subconsumer has no counters, and without a batch no metrics. Events of
 -- a subconsumer's open batch are not finished, although the cursor of its main consumer is past
 -- them. An event counts as finished once, however often it was delivered again.
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
            array[extract(epoch from clock_timestamp() - p.tick_time),
-                 p.pending_events,
+                 case when p.sub_main is null
+                      then coalesce(pg_sequence_last_value(q.queue_seq), 0) - p.tick_event_seq
+                      else p.batch_events end,
                  n.acked + p.tick_event_seq
                  - coalesce(sum(p.batch_events) filter (where p.sub_main is not null)
                             over (partition by coalesce(p.sub_main, p.sub_id)), 0),
@@ -96,8 +102,9 @@ cross join (values
 -- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
 -- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
 -- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
--- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes. See
--- docs/observability.md.
+-- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
+-- pgque.health is each check of queue_health(): 0 ok, 1 unknown, 2 warning, 3 critical; a check of
+-- the whole database has an empty label queue. See docs/observability.md.
 -- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -110,6 +117,11 @@ begin
     return query select * from pgque.queue_metric;
     return query select * from pgque.consumer_metric;
     return query select * from pgque.batch_metric;
+    return query
+    select 'pgque.health', 'gauge',
+           array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
+           jsonb_build_object('queue', coalesce(h.queue_name, ''), 'check_name', h.check_name)
+    from pgque.queue_health() h;
     return query
     select 'pgque.ticker.duration_seconds', 'gauge',
            coalesce(extract(epoch from max(r.tick_time) - min(r.tick_time))::numeric, 0), '{}'::jsonb

@@ -82,10 +82,45 @@ begin
 end;
 $$;
 
+-- Returns when the first event that came after a tick with this snapshot was sent; null if there is
+-- none, or the queue was dropped meanwhile. First is the one with the lowest transaction id, which
+-- the index knows; no other was inserted before its time. Redelivered events do not count. The block
+-- ends with an error, which gives back its locks: those of a thousand queues fill the lock table.
+-- locks: none. writes: nothing.
+create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
+returns timestamptz
+language plpgsql strict
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_c      record := pgque.snapshot_conditions(i_after, pg_current_snapshot());
+    v_table  text;
+    v_cond   text;
+    v_time   timestamptz;
+    v_first  timestamptz;
+begin
+    for v_table, v_cond in
+        execute format('select t, c from unnest(pgque.%I($1, $2)) t '
+                       'cross join unnest(array[$3, $4]) c where c is not null',
+                       format('event_%s_tables', i_queue_id))
+        using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
+    loop
+        execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
+                       'order by ev_txid limit 1', v_table, v_cond)
+        into v_time;
+        v_first := least(v_first, v_time);
+    end loop;
+    raise no_data_found;
+exception
+    when no_data_found or undefined_function then
+        return v_first;
+end;
+$$;
+
 -- The figures of each queue, for queue_stats and metrics. depth is the number of events that the
 -- slowest consumer has not finished, including events without a tick; it is 0 without consumers.
--- oldest_tick is the last one before the oldest of these events. finished counts the events before
--- the positions of all consumers, less those in open batches of subconsumers.
+-- oldest_time is when the oldest of these events was sent. finished counts the events before the
+-- positions of all consumers, less those in open batches of subconsumers.
 create or replace view pgque.queue_figures as
 select q.queue_id,
        q.queue_name,
@@ -97,7 +132,8 @@ select q.queue_id,
        q.tick_time,
        q.last_event_id,
        coalesce(q.last_event_id - c.event_seq, 0) as depth,
-       case when q.last_event_id > c.event_seq then oldest.tick_time end as oldest_time,
+       case when q.last_event_id > c.event_seq
+            then pgque.first_event_time(q.queue_id, oldest.tick_snapshot) end as oldest_time,
        coalesce(c.consumers, 0) as consumers,
        coalesce(c.finished, 0) as finished,
        coalesce(round((q.tick_event_seq - before.tick_event_seq)
@@ -123,7 +159,7 @@ left join (
     group by s.sub_queue
 ) c on c.sub_queue = q.queue_id
 left join lateral (
-    select t.tick_time from pgque.tick t
+    select t.tick_snapshot from pgque.tick t
     where t.tick_queue = q.queue_id and t.tick_event_seq = c.event_seq
     order by t.tick_id desc limit 1
 ) oldest on true
@@ -138,8 +174,8 @@ left join (
     group by l.dl_queue_id
 ) d on d.dl_queue_id = q.queue_id;
 
--- Returns the key figures of each queue. oldest_msg_age is at least the age of the oldest event that
--- the slowest consumer has not finished, and null if there is none. Subconsumers do not count as
+-- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the
+-- slowest consumer has not finished, and null if there is none. Subconsumers do not count as
 -- consumers.
 -- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
@@ -174,11 +210,7 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_queue  pgque.queue_progress;
-    v_c      record;
-    v_table  text;
-    v_cond   text;
-    v_first  timestamptz;
+    v_queue pgque.queue_progress;
 begin
     perform pgque.check_logs_visible();
     if i_queue_name is not null then
@@ -191,19 +223,7 @@ begin
           and q.last_event_id > q.tick_event_seq
         order by q.queue_name
     loop
-        v_c := pgque.snapshot_conditions(v_queue.tick_snapshot, pg_current_snapshot());
-        waiting_since := null;
-        for v_table, v_cond in
-            execute format('select t, c from unnest(pgque.%I($1, $2)) t '
-                           'cross join unnest(array[$3, $4]) c where c is not null',
-                           format('event_%s_tables', v_queue.queue_id))
-            using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
-        loop
-            execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
-                           'order by ev_txid limit 1', v_table, v_cond)
-            into v_first;
-            waiting_since := least(waiting_since, v_first);
-        end loop;
+        waiting_since := pgque.first_event_time(v_queue.queue_id, v_queue.tick_snapshot);
         continue when waiting_since is null;
         queue_name := v_queue.queue_name;
         -- An event of a transaction that ended after the tick may have begun before it.

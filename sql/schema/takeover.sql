@@ -21,6 +21,35 @@ begin
 end;
 $$;
 
+-- Raises the error for a lock that was not free in time, with the sessions that have held locks on
+-- the queues' tables for at least the lock_timeout.
+-- locks: none. writes: nothing.
+create or replace function pgque.refuse_locked(i_what text, i_hint text)
+returns void
+language plpgsql
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_holders text;
+begin
+    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
+    into v_holders
+    from pg_locks l
+    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted
+      and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and coalesce(a.xact_start, '-infinity')
+          <= clock_timestamp() - current_setting('lock_timeout')::interval;
+    raise exception using
+        errcode = 'lock_not_available',
+        message = format('transactions that are open on the queues hold %s up: %s', i_what,
+                         coalesce(v_holders, 'they ended just now')),
+        hint = format('These are process ids (pg_stat_activity). %s', i_hint);
+end;
+$$;
+
 -- Takes every lock that an installation needs; with i_with_events also those on the event tables,
 -- which an uninstall needs. Sessions that use the queue take their locks in various orders, so
 -- waiting for one lock while holding others would end in deadlocks. So this function asks for all
@@ -43,7 +72,6 @@ declare
     v_locks    text[];
     v_lock     text;
     v_until    timestamptz;
-    v_holders  text;
 begin
     for v_attempt in 1 .. 1000000 loop
         v_until := least(v_give_up, clock_timestamp() + case when v_attempt % 10 = 0
@@ -68,19 +96,9 @@ begin
         perform pg_sleep(0.02 * random());
     end loop;
 
-    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
-    into v_holders
-    from pg_locks l
-    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-    where l.granted
-      and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database());
-    raise exception using
-        errcode = 'lock_not_available',
-        message = format('transactions that are open on the queues hold this up: %s',
-                         coalesce(v_holders, 'they ended just now')),
-        hint = 'These are process ids (pg_stat_activity). Nothing was changed: let them end and try '
-               'again; set lock_timeout for another patience than a minute.';
+    perform pgque.refuse_locked(
+        'this', 'Nothing was changed: let them end and try again; set lock_timeout for another '
+                'patience than a minute.');
 end;
 $$;
 
@@ -105,3 +123,4 @@ $$;
 
 -- What 0.3.0 had and this version has not.
 drop function if exists pgque.move_event_tables(integer);
+drop function if exists pgque.run_maintenance(text, text);  -- returned a boolean

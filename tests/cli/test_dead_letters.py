@@ -31,7 +31,7 @@ def test_add_takes_events_out_of_the_open_batch(
     batch_id, ids = open_batch
 
     added = pgque("dead-letters", "add", "orders", "billing", str(ids[1]), "--reason", "no id")
-    rest = pgque("--json", "dlq", "add", "orders", "billing", str(ids[0]), str(ids[2]))
+    rest = pgque("--json", "dead-letters", "add", "orders", "billing", str(ids[0]), str(ids[2]))
 
     assert added.output == (
         f"dead letters added: 1; batch {batch_id} is open, with other events: have it consumed\n"

@@ -73,7 +73,7 @@ class TestQueues:
         commands = (
             *("drop-queue {}", "register {} billing", "unregister {} billing", "consumers {}"),
             *("assign {} billing laptop", "seek {} billing earliest", "send {} 1"),
-            *("dlq list {}", "dlq replay {}", "dlq purge {}"),
+            *("dead-letters list {}", "dead-letters replay {}", "dead-letters purge {}"),
         )
         for command in commands:
             line = refused(*command.format("nope").split())
@@ -287,14 +287,12 @@ class TestShell:
                 assert last_words(process) == "pgque: [Errno 28] No space left on device\n"
                 assert process.wait(PATIENCE_SECONDS) == 1
 
-    def test_every_command_has_examples_and_json(self, pgque: Pgque) -> None:
+    def test_every_command_has_examples_and_json(self) -> None:
         for name in main.commands:
             result = CliRunner().invoke(main, [name, "--help"], env={"PGQUE_URL": "none"})
             assert result.exit_code == 0
             assert "Examples:" in result.output
             assert "--json" in result.output or name == "worker"
-        for shell in ("bash", "zsh", "fish"):
-            assert "_PGQUE_COMPLETE" in pgque("completion", shell).output
 
     def test_json_may_stand_before_or_after_the_command(self, pgque: Pgque, client: Client) -> None:
         assert json.loads(pgque("--json", "queues").stdout) == [

@@ -162,11 +162,11 @@ class TestDeadLetters:
         assert "first" in short and "not JSON" in short
         assert "x" * 61 not in short
         assert "x" * 200 in pgque("dead-letters", "list", "orders", "--full").output
-        assert len(pgque("dlq", "list", "orders", "--limit", "1").output.splitlines()) == 2
-        shown = pgque("dlq", "show", "orders", str(two[1])).output
+        assert len(pgque("dead-letters", "list", "orders", "--limit", "1").output.splitlines()) == 2
+        shown = pgque("dead-letters", "show", "orders", str(two[1])).output
         assert "x" * 200 in shown and "billing" in shown
-        assert "no dead letter 99" in refused("dlq", "show", "orders", "99")
-        exported = pgque("dlq", "export", "orders").output.splitlines()
+        assert "no dead letter 99" in refused("dead-letters", "show", "orders", "99")
+        exported = pgque("dead-letters", "export", "orders").output.splitlines()
         assert [json.loads(line)["payload"] for line in exported] == ["first", "x" * 200]
 
     @pytest.mark.parametrize(
@@ -185,33 +185,33 @@ class TestDeadLetters:
     def test_those_that_fit_are_replayed(
         self, pgque: Pgque, client: Client, filters: list[str], replayed: int
     ) -> None:
-        result = pgque("dlq", "replay", "orders", *filters)
+        result = pgque("dead-letters", "replay", "orders", *filters)
         assert result.output == f"dead letters replayed: {replayed}\n"
         assert self.left(client) == 2 - replayed
 
     def test_those_of_an_id_are_replayed_or_none(
         self, pgque: Pgque, refused: Refused, misused: Refused, client: Client, two: list[int]
     ) -> None:
-        assert "999" in refused("dlq", "replay", "--id", str(two[0]), "--id=999")
+        assert "999" in refused("dead-letters", "replay", "--id", str(two[0]), "--id=999")
         for both in ([], ["orders", "--id", "1"], ["--id", "1", "--limit", "1"]):
-            misused("dlq", "replay", *both)
+            misused("dead-letters", "replay", *both)
         assert self.left(client) == 2
-        pgque("dlq", "replay", "--id", str(two[0]))
+        pgque("dead-letters", "replay", "--id", str(two[0]))
         assert [letter.id for letter in client.dead_letters("orders")] == [two[1]]
 
     def test_a_closed_queue_and_an_option_keep_them(
         self, pgque: Pgque, refused: Refused, client: Client
     ) -> None:
         client.configure_queue("orders", disable_insert="true")
-        assert "takes no events" in refused("dlq", "replay", "orders")
+        assert "takes no events" in refused("dead-letters", "replay", "orders")
         pgque("unregister", "orders", "billing", "--keep-dead-letters")
         assert self.left(client) == 2
 
     def test_they_are_purged_by_age(self, pgque: Pgque, misused: Refused, client: Client) -> None:
         for age in ("5", "-1d", "1w", "soon"):
-            assert "30d" in misused("dlq", "purge", "orders", "--older-than", age)
-        assert pgque("dlq", "purge", "orders").output == "dead letters purged: 0\n"
+            assert "30d" in misused("dead-letters", "purge", "orders", "--older-than", age)
+        assert pgque("dead-letters", "purge", "orders").output == "dead letters purged: 0\n"
         assert self.left(client) == 2
-        purged = pgque("dlq", "purge", "orders", "--older-than", "0s")
+        purged = pgque("dead-letters", "purge", "orders", "--older-than", "0s")
         assert purged.output == "dead letters purged: 2\n"
         assert self.left(client) == 0

@@ -88,7 +88,7 @@ class TestDatabase:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PGQUE_URL", "postgresql://127.0.0.1:1/elsewhere")
-        for option in ("--url", "--dsn", "-d"):
+        for option in ("--url", "-d"):
             assert run("queues", option, database_url).exit_code == 0
         assert run("--url", database_url, "queues").exit_code == 0
         assert run("queues").exit_code == 1

@@ -24,8 +24,12 @@ from pgque_dagster.client import (
 from tests.client.consumer.support import Queue, wait_until
 from tests.support.databases import as_user, empty_database
 from tests.support.logins import as_login
-from tests.support.queues import connect, value
+from tests.support.queues import connect, rows, value
 
+END_ALL_SESSIONS = (
+    "select pg_terminate_backend(pid, 60000) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid()"
+)
 PASSWORD = "not-this-one"
 CONNECTORS: list[Callable[[str], Any]] = [
     Client,
@@ -181,6 +185,34 @@ def test_a_closed_client_closes_its_session_and_says_so(client: Client, database
     for use in uses:
         with pytest.raises(ConnectionFailed, match=f"^{told}$"):
             use()
+
+
+def test_a_client_connects_again_after_its_session_was_ended(q: Queue) -> None:
+    def ended(use: Callable[[], object]) -> None:
+        rows(q.db, END_ALL_SESSIONS)
+        with pytest.raises(ConnectionFailed, match="connects again"):
+            use()
+
+    async def use_async() -> None:
+        async with AsyncClient(q.url) as client:
+            rows(q.db, END_ALL_SESSIONS)
+            with pytest.raises(ConnectionFailed, match="connects again"):
+                await client.send("q", "lost")
+            await client.send("q", "b")
+
+    ended(lambda: q.client.send("q", "lost"))
+    q.client.send("q", "a")
+    with pytest.raises(ConnectionFailed), q.client.transaction():
+        q.client.send("q", "lost")
+        ended(lambda: q.client.send("q", "lost"))
+        # Not on another connection, in half of the transaction.
+        q.client.send("q", "lost")
+    asyncio.run(use_async())
+    with psycopg.connect(q.url) as given:
+        ended(Client(given).version)
+        with pytest.raises(ConnectionFailed, match="that you gave to it has to be replaced"):
+            Client(given).version()
+    assert q.sent() == ["a", "b"]
 
 
 def test_an_asynchronous_client_that_is_not_open_says_what_to_do() -> None:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.support.queues import PATIENCE_SECONDS, bloat_positions, last_tick, r
 @contextmanager
 def ticking(q: Queue) -> Iterator[threading.Thread]:
     """A ticker in a thread, which must live until the end of the block, and no longer."""
-    ticker = Ticker(q.url, maint_interval=timedelta(milliseconds=50))
+    ticker = Ticker(q.url)
     thread = threading.Thread(target=ticker.run, daemon=True)
     thread.start()
     try:
@@ -28,7 +27,8 @@ def ticking(q: Queue) -> Iterator[threading.Thread]:
 
 
 @pytest.fixture(autouse=True)
-def short_periods(q: Queue) -> None:
+def short_periods(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgque_dagster.client.ticker._MAINT_SECONDS", 0.05)
     q.client.configure_queue("q", ticker_idle_period="0")
     q.db.execute("update pgque.config set tick_period_ms = 5")
 

@@ -26,9 +26,9 @@ from pgque_dagster.client import (
     InvalidArgument,
     QueueNotFound,
 )
-from tests.client.consumer.support import Queue
+from tests.client.consumer.support import Queue, wait_until
 from tests.client.examples import sqlalchemy_url, use_django
-from tests.support.queues import PATIENCE_SECONDS, tick
+from tests.support.queues import PATIENCE_SECONDS, tick, value
 
 
 class Undo(Exception):
@@ -303,6 +303,34 @@ class TestTasks:
         run(main())
         assert len(q.sent()) >= 3
 
+    @pytest.mark.parametrize("times", [1, 2])
+    @pytest.mark.parametrize("name", ["copy_events", "send_batch", "receive"])
+    def test_a_cancelled_call_leaves_a_client_that_works_and_no_transaction(
+        self, q: Queue, name: str, times: int
+    ) -> None:
+        q.send(*["x" * 10_000] * 50)
+        left = (
+            "select count(*) from pg_stat_activity where datname = current_database()"
+            " and state <> 'idle' and pid <> pg_backend_pid()"
+        )
+
+        async def main() -> None:
+            async with AsyncClient(q.url) as client:
+                for steps in range(12):
+                    args = ["c"] if name == "receive" else [["x" * 10_000] * 500]
+                    call = asyncio.create_task(getattr(client, name)("q", *args))
+                    for _ in range(times):
+                        for _ in range(steps):
+                            await asyncio.sleep(0)
+                        call.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await call
+                    wait_until(lambda: value(q.db, left) == 0)
+                    await client.send("q", "after")
+
+        run(main())
+        assert q.sent().count("after") == 12
+
     @pytest.mark.parametrize("is_pool", [False, True])
     def test_a_call_after_an_inner_block_is_part_of_the_transaction(
         self, q: Queue, is_pool: bool
@@ -372,7 +400,7 @@ class TestTasks:
 
 
 # What a face has of its own: properties that may have to wait for a connection.
-SYNC_ONLY = {"url", "user", "database", "reset"}
+SYNC_ONLY = {"url", "user", "database", "reset", "pages"}
 ASYNC_ONLY = {"find_url", "open"}
 OWN = {"transaction", "keep_alive", "close", "run"}
 # What only notes something for the ack, or returns a call.

@@ -78,13 +78,6 @@ class Orders:
             **options,
         )
 
-    def run_of(self, definitions: dg.Definitions) -> Result:
-        """Materializes all assets of definitions, whose own resources come first."""
-        given = {**self.resources, **(definitions.resources or {})}
-        assets = dg.Definitions(definitions.assets, resources=given)
-        job = assets.resolve_implicit_global_asset_job_def()
-        return job.execute_in_process(raise_on_error=False)
-
     def is_free(self) -> bool:
         """Whether a batch waits, which nobody works on."""
         lease = self.client.lease_info("orders", "revenue")

@@ -48,6 +48,20 @@ def unregisters_main(db: Connection) -> Any:
 
 
 class TestTwoAtOnce:
+    def test_of_two_that_unregister_a_worker_one_did(
+        self, db: Connection, another: Another
+    ) -> None:
+        queue_with_ticks(db, "a")
+        first, answer = race(another, leaves("w1"), leaves("w1"))
+        assert (first, answer.result()) == (1, 0)
+
+    def test_of_two_that_unregister_a_consumer_one_did(
+        self, db: Connection, another: Another
+    ) -> None:
+        make_queue(db)
+        first, answer = race(another, unregisters_main, unregisters_main)
+        assert (first, answer.result()) == (1, 0)
+
     def test_two_workers_get_different_batches(self, db: Connection, another: Another) -> None:
         queue_with_ticks(db, "a", "b")
         register(db, "w2")

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.support.metrics import (
+    age_ticks,
     bloat_counters,
     compact_counters,
     consumer_counters,
@@ -69,10 +70,22 @@ def test_every_metric_of_the_specification_is_there_once_with_a_value(worked: Co
     assert rows(worked, "select * from pgque.otel_metrics() where value is null") == []
 
 
-def test_an_empty_database_has_only_the_tickers_metric(db: Connection) -> None:
-    assert rows(db, "select metric_name, value, labels from pgque.otel_metrics()") == [
-        ("pgque.ticker.duration_seconds", 0, {})
-    ]
+def test_an_empty_database_has_the_metrics_of_the_database(db: Connection) -> None:
+    found = rows(db, "select metric_name, value, labels->>'queue' from pgque.otel_metrics()")
+    assert set(found) == {("pgque.ticker.duration_seconds", 0, None), ("pgque.health", 0, "")}
+
+
+def test_events_are_pending_before_a_tick_and_the_missing_tick_shows(q: Connection) -> None:
+    send(q, "a", "b")
+    age_ticks(q, "1 hour")
+    assert metric(q, "pgque.consumer.pending_events", "c", "q") == 2
+    assert metric(q, "pgque.queue.last_tick_age_seconds", "q") == 3600
+    assert metric(q, "pgque.health", "ticker_running", "q") == 3
+    tick(q)
+    assert metric(q, "pgque.consumer.pending_events", "c", "q") == 2
+    assert metric(q, "pgque.health", "ticker_running", "q") == 0
+    drain(q)
+    assert metric(q, "pgque.consumer.pending_events", "c", "q") == 0
 
 
 def test_the_documented_queries_give_what_their_collectors_ask_for(worked: Connection) -> None:
@@ -92,7 +105,7 @@ def test_the_documented_queries_give_what_their_collectors_ask_for(worked: Conne
         cursor = worked.execute(sql.encode())
         assert set(columns) <= {column.name for column in cursor.description or ()}
         assert cursor.fetchall() != []
-    assert len(asked) == 5
+    assert len(asked) == 4
 
 
 class TestCounting:

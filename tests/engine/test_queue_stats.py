@@ -10,6 +10,7 @@ from tests.support.queues import (
     Another,
     Connection,
     finish,
+    hold_snapshot,
     last_tick,
     make_queue,
     next_batch,
@@ -40,6 +41,10 @@ def queue_stats(db: Connection, queue: str = "q") -> dict[str, Any]:
 
 def consumer_stats(db: Connection, consumer: str = "c") -> dict[str, Any]:
     return stats(db, "consumer", consumer)
+
+
+def age_events(db: Connection, age: str) -> None:
+    db.execute(f"update pgque.event_1 set ev_time = ev_time - interval '{age}'".encode())
 
 
 def stuck(db: Connection, threshold: str = "1 hour") -> list[str]:
@@ -86,16 +91,36 @@ class TestQueues:
         next_of(db, "w1")
         assert (queue_stats(db)["depth"], queue_stats(db)["consumers"]) == (2, 1)
 
-    def test_the_oldest_message_is_younger_than_idle_ticks_and_ages(self, q: Connection) -> None:
+    def test_the_oldest_message_is_as_old_as_its_event(self, q: Connection) -> None:
         tick(q)
         age_ticks(q, "1 hour")
         assert queue_stats(q)["oldest_msg_age"] is None
-        tick(q)
         send(q, "a")
-        tick(q)
-        assert queue_stats(q)["oldest_msg_age"] < timedelta(minutes=1)
-        age_ticks(q, "1 hour")
+        age_events(q, "2 minutes")
+        send(q, "younger")
+        for _ in range(2):
+            assert 120 < queue_stats(q)["oldest_msg_age"].total_seconds() < 150
+            tick(q)
+
+    def test_the_oldest_message_may_be_older_than_the_tick(
+        self, q: Connection, another: Another
+    ) -> None:
+        with (writer := another()).transaction():
+            send(writer, "slow")
+            tick(q)
+        age_events(q, "1 hour")
+        send(q, "quick")
         assert HOUR < queue_stats(q)["oldest_msg_age"] < 2 * HOUR
+
+    def test_a_queue_that_is_dropped_meanwhile_has_no_oldest_message(
+        self, q: Connection, another: Another
+    ) -> None:
+        send(q, "a")
+        old = hold_snapshot(another())
+        value(q, "select pgque.drop_queue('q', true)")
+        found = "select queue_name, oldest_msg_age from pgque.queue_stats()"
+        assert rows(old, found) == [("q", None)]
+        assert rows(old, FOUND, None) == []
 
     def test_the_rate_is_that_between_the_last_two_ticks(self, q: Connection) -> None:
         tick(q)
@@ -250,9 +275,20 @@ def test_health_counts_a_paused_queues_events_as_lag(db: Connection, age: str, s
     value(db, "select pgque.pause_queue('q')")
     send(db, "a")
     age_ticks(db, "4 hours")
-    db.execute(f"update pgque.event_1 set ev_time = ev_time - interval '{age}'")
+    age_events(db, age)
     found, detail = health(db)["consumer_lag:c"]
     assert found == status
     if status != "ok":
         assert "1 events wait for a tick, the first for 03:00:0" in detail
         assert "see ticker_running" in detail
+
+
+@pytest.mark.parametrize("call", ["queue_stats()", "unticked_events(null)", "queue_health()"])
+def test_no_lock_on_events_is_kept_so_that_thousands_of_queues_fit(
+    q: Connection, call: str
+) -> None:
+    send(q, "a")
+    with q.transaction():
+        rows(q, f"select * from pgque.{call}")
+        locked = "select relation::regclass::text from pg_locks where pid = pg_backend_pid()"
+        assert not {name for (name,) in rows(q, locked)} & {f"pgque.event_1_{nr}" for nr in "012"}

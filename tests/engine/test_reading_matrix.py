@@ -371,7 +371,7 @@ def test_events_of_another_queue_are_not_settled(db: Connection, foreign: list[i
         "nack(%(batch)s, row(%(id)s, %(batch)s, 't', 'a', null, now(),"
         " null, null, null, null)::pgque.message)",
     ):
-        with refused("PQ009", f"event {foreign[0]} is not in batch {batch}"):
+        with refused("PQ009", f"batch {batch} has no event {foreign[0]}"):
             db.execute(f"select pgque.{settle}".encode(), given)
     assert value(db, "select pgque.batch_retry(%s, 0)", batch) == 0
     value(db, "select pgque.next_batch('q', 'shared', 'w')")

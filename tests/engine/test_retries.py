@@ -145,8 +145,8 @@ def test_an_id_that_is_not_in_the_batch_is_refused(db: Connection, call: str) ->
 
 def test_one_wrong_id_or_time_settles_none(q: Connection) -> None:
     batch = open_batch(q, "a")
-    with refused("PQ009", "4711"):
-        nack(q, batch, [*event_ids(q, batch), 4711])
+    with refused("PQ009", f"batch {batch} has no event 4711, 4712"):
+        nack(q, batch, [4712, *event_ids(q, batch), 4711])
     for after in ("-1 second", None):
         with refused("PQ005"):
             nack(q, batch, event_ids(q, batch), after)

@@ -20,12 +20,12 @@ from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.support import live_project
+from tests.support.clusters import connect_server
 from tests.support.events import make_queue, tick
 from tests.support.live_graphql import LOCATION
 from tests.support.live_points import Points
 from tests.support.live_project import CONSUMERS, KEYED, LINES, QUEUE, TABLE, TOTALS, remote_file
 from tests.support.queues import connect, rows
-from tests.support.spark_server import SparkServer, spark_server
 
 PATIENCE_SECONDS = 900.0
 
@@ -72,7 +72,6 @@ class Live:
         output: the folder of what is stored outside the database.
         dagster: changes when it is started again.
         points: where runs stop.
-        spark: the Spark Connect server of the runs, if they have no Spark of their own.
     """
 
     dagster: Dagster
@@ -80,7 +79,8 @@ class Live:
     def __init__(self, place: Place, server: EmbeddedPostgres, settings: str, module: str) -> None:
         self._place = place
         self._settings = settings
-        self.spark: SparkServer | None = None
+        self._spark = ExitStack()
+        self._spark_port = "0"
         self._module = module
         self.dagster_home = place.dagster_home
         self.output = place.output
@@ -117,9 +117,20 @@ class Live:
     @contextmanager
     def spark_connect(self) -> Iterator[None]:
         """Has the runs use the sessions of a Spark Connect server while the block runs."""
-        with spark_server(self._place.folder, self.url) as self.spark:
-            remote_file(self._place.folder).write_text(self.spark.url)
+        with self._spark:
+            self.start_spark()
             yield
+
+    def start_spark(self) -> None:
+        """Starts the Spark Connect server, at the same URL each time."""
+        port = {"spark.connect.grpc.binding.port": self._spark_port}
+        server = connect_server(self._place.folder, port, {"PGQUE_SECRET_URL": self.url})
+        url = self._spark.enter_context(server)
+        self._spark_port = url.rpartition(":")[2]
+        remote_file(self._place.folder).write_text(url)
+
+    def kill_spark(self) -> None:
+        self._spark.close()
 
     def kill(self) -> None:
         """Kills `dagster dev` with all that it started, runs included."""

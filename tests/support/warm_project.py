@@ -3,9 +3,11 @@
 Its ops say in which process they are, wait for the test, or end in some way.
 """
 
+import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
@@ -40,6 +42,29 @@ def die(context: dg.OpExecutionContext) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def leave_a_child(context: dg.OpExecutionContext, fork: Callable[[], int]) -> None:
+    """Dies, and leaves a child that waits for the test."""
+    folder = note(context)
+    child = fork()
+    if child:
+        (folder / "child").write_text(str(child))
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+    os._exit(0)
+
+
+@dg.op
+def fork(context: dg.OpExecutionContext) -> None:
+    leave_a_child(context, os.fork)
+
+
+@dg.op
+def fork_in_c(context: dg.OpExecutionContext) -> None:
+    # Python does not notice it.
+    leave_a_child(context, ctypes.PyDLL(None).fork)
+
+
 @dg.op
 def fail(context: dg.OpExecutionContext) -> None:
     note(context)
@@ -52,5 +77,5 @@ def job_of(op: dg.OpDefinition) -> dg.JobDefinition:
     )
 
 
-JOBS = {op.name: job_of(op) for op in (say, wait, die, fail)}
+JOBS = {op.name: job_of(op) for op in (say, wait, die, fork, fork_in_c, fail)}
 defs = dg.Definitions(jobs=list(JOBS.values()))

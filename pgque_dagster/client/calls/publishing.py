@@ -15,38 +15,26 @@ from .call import Call, Copy, Steps, first, nothing
 _BLOCK_BYTES = 1 << 16
 
 
-def send(
-    queue: str, payload: Payload, type: str, partition_key: str | None, check_json: bool
-) -> Call[int]:
-    """Sends one event. With `check_json` the server refuses text that is not JSON."""
+def send(queue: str, payload: Payload, type: str, partition_key: str | None) -> Call[int]:
+    """Sends one event."""
     params = (queue, type, encode(payload))
-    span = producer_span("send", queue)
+    span = producer_span(queue)
     if span is not None:
         extras = (
             (span.traceparent, None) if partition_key is None else (partition_key, span.traceparent)
         )
         return Call(
-            "select pgque.insert_event(%s::text, %s::text, %s::jsonb::text, %s, %s, null, null)"
-            if check_json
-            else "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
+            "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
             (*params, *extras),
             first,
             span.current,
         )
     if partition_key is not None:
-        if check_json:
-            return Call(
-                "select pgque.send(%s::text, %s::text, %s::jsonb, %s::text)",
-                (*params, partition_key),
-                first,
-            )
         return Call(
             "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
             (*params, partition_key),
             first,
         )
-    if check_json:
-        return Call("select pgque.send(%s::text, %s::text, %s::jsonb)", params, first)
     return Call("select pgque.send(%s::text, %s::text, %s::text)", params, first)
 
 
@@ -97,7 +85,7 @@ def send_idem(
 
 def send_batch(queue: str, payloads: Sequence[Payload | Event], type: str) -> Call[list[int]]:
     """Sends many events in one statement."""
-    span = producer_span("send", queue)
+    span = producer_span(queue)
     rows = [_fields(payload, type, span) for payload in payloads]
     if all(row[0] == type and row[2] is None for row in rows):
         return Call(
@@ -118,7 +106,7 @@ def send_batch(queue: str, payloads: Sequence[Payload | Event], type: str) -> Ca
 
 def copy_events(queue: str, payloads: Iterable[Payload | Event], type: str) -> Steps[int]:
     """Sends many events by COPY; how many."""
-    span = producer_span("send", queue)
+    span = producer_span(queue)
     table = yield from _event_table(queue)
     rows = _Rows(_lines(payloads, type, span))
     with span.current() if span else nullcontext():

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, TypeVar
 
 from ..client import Client
@@ -28,6 +29,7 @@ from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
 from ..positions import Position
 from .backoff import Backoff
+from .delivery import Pages
 from .dispatch import Dispatch
 from .errors import HandlerTimeout
 from .handlers import Function, Handlers, RateLimit, check_types
@@ -36,6 +38,7 @@ from .options import check_options
 from .renewals import Renewals
 from .signals import stopping_on_signals, stopping_on_unhandled_sigterm
 from .sources import BatchSource, SlotSource, Source, Work
+from .transactional import is_refusal
 from .wakeup import Wakeup, listening
 
 logger = logging.getLogger("pgque.consumer")
@@ -284,13 +287,13 @@ class Consumer:
         self._error = None
         wakeup.wait(self._poll_interval, self._stopped)
 
-    def _process(self, client: Client, work: Work, renewals: Renewals) -> None:
+    def _process(
+        self, client: Client, work: Work, renewals: Renewals, checks_constraints: bool = False
+    ) -> None:
         failed = work.failed(self._retry_after)
-        is_in_time = True
         try:
             messages = work.messages(failed)
-            name = f"batch {work.batch_id} of {work.queue}/{self.name}"
-            self._handlers.check(messages, name)
+            self._handlers.check(messages.types, self._name_of(work))
             keeper = work.keeper()
             with renewals.of(keeper):
                 dispatch = Dispatch(
@@ -300,21 +303,15 @@ class Consumer:
                     keeper.check,
                     self._max_batch_time,
                     work.pauses,
+                    checks_constraints,
                 )
-                found = self._handlers.found(messages)
-                if any(handler.transactional for handler in found):
-                    with client.transaction() as connection:
-                        dispatch.in_turn(messages, connection)
-                        work.finish(failed)
-                    return
-                if any(handler.is_async for handler in found):
-                    is_in_time = self._run_coroutine(dispatch.in_tasks(messages, self._concurrency))
-                elif self._concurrency > 1 or self._max_batch_time:
-                    is_in_time = dispatch.in_threads(messages, self._concurrency)
-                else:
-                    dispatch.in_turn(messages)
-                work.finish(failed)
-        except BaseException:
+                is_in_time = self._handle(client, work, dispatch, messages)
+        except BaseException as error:
+            has_savepoints = any(handler.transactional for handler in self._handlers)
+            if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
+                # A COMMIT names no event: it is looked for, at a cost for each event.
+                self._process(client, work, renewals, checks_constraints=True)
+                return
             with suppress(PgqueError):
                 work.release()
             raise
@@ -325,6 +322,30 @@ class Consumer:
                 "Restart the process, because the thread cannot be ended, or write the handler as "
                 "a coroutine function, which is cancelled.",
             )
+
+    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> bool:
+        """Handles and finishes the messages; returns whether all handlers returned in time."""
+        is_in_time = True
+        found = self._handlers.found(messages.types)
+        if any(handler.transactional for handler in found):
+            with client.transaction() as connection:
+                for page in messages:
+                    dispatch.in_turn(page, connection)
+                work.finish(messages.failed)
+            return True
+        # What is late is all that was not handled, not only what is of a page.
+        for page in [[*chain(*messages)]] if self._max_batch_time else messages:
+            if any(handler.is_async for handler in found):
+                is_in_time = self._run_coroutine(dispatch.in_tasks(page, self._concurrency))
+            elif self._concurrency > 1 or self._max_batch_time:
+                is_in_time = dispatch.in_threads(page, self._concurrency)
+            else:
+                dispatch.in_turn(page)
+        work.finish(messages.failed)
+        return is_in_time
+
+    def _name_of(self, work: Work) -> str:
+        return f"batch {work.batch_id} of {work.queue}/{self.name}"
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop is not None:

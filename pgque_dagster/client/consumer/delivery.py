@@ -1,13 +1,16 @@
 """A message as a handler gets it, and what became of the messages of a batch."""
 
 import json
+import pickle
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 from ..batch import Batch
+from ..calls.call import Row
 from ..intervals import check_interval
 from ..models import Message
 
@@ -116,6 +119,36 @@ class Delivery(Message):
                 when their retries run out.
         """
         self.failed.dead_letter(self, reason)
+
+
+_delivery: Callable[..., Delivery] = Delivery
+
+
+class Pages:
+    """The messages of a batch, in order, as deliveries of one page at a time.
+
+    A million small messages take 700 MB as objects, so all pages but the last are packed.
+
+    Attributes:
+        types: of all the messages.
+        failed: what notes which messages failed.
+    """
+
+    def __init__(self, rows: Iterable[list[Row]], queue: str, failed: Failed) -> None:
+        self.types: set[str | None] = set()
+        self._packed: list[bytes] = []
+        self._last: list[Row] = []
+        self.failed = failed
+        self._queue = queue
+        for page in rows:
+            self.types.update(row[1] for row in page)
+            if self._last:
+                self._packed.append(pickle.dumps(self._last))
+            self._last = page
+
+    def __iter__(self) -> Iterator[list[Delivery]]:
+        for page in chain(map(pickle.loads, self._packed), [self._last]):
+            yield [_delivery(*row, self._queue, self.failed) for row in page]
 
 
 def _storable(reason: str | None) -> str | None:

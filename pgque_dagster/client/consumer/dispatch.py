@@ -8,10 +8,12 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
+from ..errors import told
 from .delivery import Delivery, Failed
 from .handlers import Handler, Handlers
 from .telemetry import is_observed, observed
@@ -33,6 +35,8 @@ class Dispatch:
         check: raises if the batch is no longer the consumer's.
         max_time: how long the batch may take.
         pauses: whether later messages of a key wait for one that failed.
+        checks_constraints: whether deferred constraints are checked after each transactional
+            handler.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Dispatch:
         check: Callable[[], None],
         max_time: timedelta | None = None,
         pauses: bool = False,
+        checks_constraints: bool = False,
     ) -> None:
         self._handlers = handlers
         self._consumer = consumer
@@ -50,6 +55,7 @@ class Dispatch:
         self._check = check
         self._max_time = max_time
         self._pauses = pauses
+        self._checks_constraints = checks_constraints
         self._paused: set[str] = set()
         self._running: set[int] = set()
         self._in_threads: set[int] = set()
@@ -68,11 +74,14 @@ class Dispatch:
 
     def in_threads(self, messages: Sequence[Delivery], count: int) -> bool:
         """Handles the messages in threads; returns whether all handlers returned in time."""
-        lanes = _Shared(_lanes(messages))
+        lanes: SimpleQueue[Sequence[Delivery] | None] = SimpleQueue()
+        for lane in [*_lanes(messages), *[None] * count]:
+            lanes.put(lane)
+        self._is_over = False
 
         def work() -> None:
             try:
-                for lane in lanes:
+                for lane in iter(lanes.get, None):
                     for message in lane:
                         if self._is_over:
                             return
@@ -152,7 +161,9 @@ class Dispatch:
         try:
             if handler.transactional:
                 with observed(message, self._consumer, self._failed):
-                    result = call_in_savepoint(handler, message, connection, self._failed)
+                    result = call_in_savepoint(
+                        handler, message, connection, self._failed, self._checks_constraints
+                    )
             elif self._is_observed:
                 with observed(message, self._consumer, self._failed):
                     result = handler.function(message)
@@ -208,7 +219,7 @@ class Dispatch:
         if self._failed.is_dead(message):
             fate = "becomes a dead letter"
         else:
-            self._failed.nack(message, None, f"{type(error).__name__}: {error}")
+            self._failed.nack(message, None, told(error))
             after = self._failed.retry_after
             fate = (
                 f"is delivered again after {after}, or becomes a dead letter without retries left"
@@ -252,22 +263,6 @@ class Dispatch:
             self._consumer,
             self._max_time,
         )
-
-
-class _Shared:
-    """An iterator that several threads share."""
-
-    def __init__(self, items: Sequence[Sequence[Delivery]]) -> None:
-        self._items = iter(items)
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[Sequence[Delivery]]:
-        while True:
-            with self._lock:
-                item = next(self._items, None)
-            if item is None:
-                return
-            yield item
 
 
 def _lanes(messages: Sequence[Delivery]) -> list[list[Delivery]]:

@@ -152,20 +152,19 @@ class Handlers:
         assert handler is not None
         return handler
 
-    def found(self, messages: Iterable[Message]) -> list[Handler]:
-        """Returns the handlers that the messages need."""
-        of_types = {message.type: message for message in messages}
-        return [self.find(message) for message in of_types.values()]
+    def found(self, types: Iterable[str | None]) -> list[Handler]:
+        """Returns the handlers that messages of the types need."""
+        return [found for type in types if (found := self.by_type.get(type or "", self.other))]
 
-    def check(self, messages: Iterable[Message], batch: str) -> None:
-        """Checks that all messages have a handler.
+    def check(self, types: Iterable[str | None], batch: str) -> None:
+        """Checks that messages of all the types have a handler.
 
         Raises:
             HandlerMissing: if some have none.
         """
-        if self.other is not None:
+        if self.other is not None or not self.by_type:
             return
-        missing = sorted({str(m.type) for m in messages if (m.type or "") not in self.by_type})
+        missing = sorted(str(type) for type in types if (type or "") not in self.by_type)
         if missing:
             names = ", ".join(f'"{name}"' for name in missing)
             raise HandlerMissing(

@@ -2,7 +2,6 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
@@ -11,7 +10,6 @@ from typing import Any
 
 from .. import calls
 from ..batch import Batch
-from ..calls.call import Call, Row
 from ..client import Client
 from ..cooperative import claim_shared, register_subconsumer
 from ..errors import InvalidArgument, PgqueError
@@ -19,9 +17,9 @@ from ..lease import Keeper, LeaseKeeper
 from ..models import Limits, Message
 from ..partitions import OnFailure, PartitionedConsumer, Slot
 from ..positions import Position
-from .delivery import Delivery, Failed
+from .delivery import Failed, Pages
 
-_delivery: Callable[..., Delivery] = Delivery
+_PAGE = 10_000
 _values = attrgetter(*(field.name for field in fields(Message)))
 
 
@@ -43,7 +41,7 @@ class Work(ABC):
         """Returns what notes the messages that fail."""
 
     @abstractmethod
-    def messages(self, failed: Failed) -> list[Delivery]:
+    def messages(self, failed: Failed) -> Pages:
         """Reads the messages, in order."""
 
     @abstractmethod
@@ -76,15 +74,10 @@ class BatchWork(Work):
         """Returns what notes the messages that fail."""
         return Failed(retry_after)
 
-    def messages(self, failed: Failed) -> list[Delivery]:
+    def messages(self, failed: Failed) -> Pages:
         """Reads the messages, in order."""
         events = calls.batches.batch_events(self.batch.batch_id)
-        queue = self.queue
-
-        def parse(rows: list[Row]) -> list[Delivery]:
-            return [_delivery(*row, queue, failed) for row in rows]
-
-        return self.batch.run(Call(events.sql, events.params, parse))
+        return Pages(self.batch.session.pages(events, _PAGE), self.queue, failed)
 
     def keeper(self) -> Keeper:
         """Returns what renews the lease."""
@@ -92,8 +85,11 @@ class BatchWork(Work):
 
     def finish(self, failed: Failed) -> None:
         """Acks the batch."""
-        failed.write_to(self.batch)
-        self.batch.ack()
+        # A new one: if its transaction was refused, other events may have failed the next time.
+        claimed = self.batch
+        batch = Batch(claimed.session, self.queue, claimed.consumer, claimed.lease, self._ttl)
+        failed.write_to(batch)
+        batch.ack()
 
     def release(self) -> None:
         """Releases the lease."""
@@ -114,9 +110,9 @@ class SlotWork(Work):
         """Returns what notes the messages that fail."""
         return _SlotFailed(retry_after)
 
-    def messages(self, failed: Failed) -> list[Delivery]:
+    def messages(self, failed: Failed) -> Pages:
         """Returns the messages of the page."""
-        return [_delivery(*_values(message), self.queue, failed) for message in self._page]
+        return Pages([[_values(message) for message in self._page]], self.queue, failed)
 
     def keeper(self) -> Keeper:
         """Returns what renews the lease on the slot."""

@@ -10,11 +10,35 @@ from .delivery import Delivery, Failed
 from .errors import TransactionEnded
 from .handlers import Handler
 
+# Constraints that are immediate at first stay so: a handler may count on their errors.
+CHECK_CONSTRAINTS = """
+do $$ begin
+    set constraints all immediate;
+    execute coalesce(
+        (select 'set constraints '
+                || string_agg(distinct format('%I.%I', n.nspname, c.conname), ',') || ' deferred'
+         from pg_catalog.pg_constraint c join pg_catalog.pg_namespace n on n.oid = c.connamespace
+         where c.condeferred and c.conparentid = 0
+           and pg_catalog.has_schema_privilege(n.oid, 'usage')), 'select');
+end $$"""
+# A limit of the program, and an object that is not in the state that is needed: psycopg counts
+# them as operational, but the same statement fails again.
+_LASTING = ("54", "55000")
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether it is a psycopg error that the same statements, or their COMMIT, cause again."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    state = error.sqlstate or ""
+    is_operational = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(_LASTING) or not (is_operational or state.startswith("PQ"))
+
 
 def call_in_savepoint(
-    handler: Handler, message: Delivery, connection: Any, failed: Failed
+    handler: Handler, message: Delivery, connection: Any, failed: Failed, checks: bool
 ) -> object:
-    """Calls the handler, and rolls back what it wrote if its message failed.
+    """Calls the handler, checks deferred constraints, and rolls back if its message failed.
 
     Raises:
         InvalidArgument: if the handler went on after an SQL error, because the transaction would
@@ -31,6 +55,8 @@ def call_in_savepoint(
         if message in failed:
             # It is delivered again, or set aside: what the handler wrote must not stay.
             raise psycopg.Rollback
+        if checks:
+            connection.execute(CHECK_CONSTRAINTS)
     return result
 
 

@@ -5,12 +5,10 @@ from .consumer import RemoteConsumer
 from .errors import TargetOutOfStep, TargetRefused
 from .loader import TableLoader
 from .mover import QueueMover
-from .splitter import QueueSplitter
 
 __all__ = [
     "Change",
     "QueueMover",
-    "QueueSplitter",
     "RemoteConsumer",
     "TableLoader",
     "TargetOutOfStep",

@@ -1,8 +1,9 @@
 """The consumer that applies batches in another database, each exactly once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 from typing import Literal, TypeVar, get_args
 
 import psycopg
@@ -12,13 +13,13 @@ from .. import calls
 from ..client import Client
 from ..connection import connect
 from ..consumer import Consumer, Delivery, RateLimit, TransactionEnded
-from ..consumer.delivery import Failed
+from ..consumer.delivery import Pages
 from ..consumer.dispatch import Dispatch
 from ..consumer.handlers import Function
-from ..consumer.renewals import Renewals
 from ..consumer.sources import BatchWork, Work
+from ..consumer.transactional import is_refusal
 from ..consuming import DEFAULT_TTL, NO_LIMITS
-from ..errors import InvalidArgument, PgqueError, TicksUnavailable, error_from, translated
+from ..errors import DatabaseError, InvalidArgument, TicksUnavailable, translated
 from ..models import Limits
 from ..positions import Position
 from ..table_rights import Connection
@@ -26,10 +27,6 @@ from .completed import CompletedBatches, Span
 from .errors import TargetRefused
 
 F = TypeVar("F", bound=Function)
-
-# A limit of the program, and an object that is not in the state that is needed: psycopg counts
-# them as operational, but the same statement fails again.
-_LASTING = ("54", "55000")
 
 Tracking = Literal["batch", "event"]
 
@@ -244,55 +241,42 @@ class RemoteConsumer(Consumer):
             self._target_connection.close()
             self._target_connection = None
 
-    def _process(self, client: Client, work: Work, renewals: Renewals) -> None:
+    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> bool:
         assert isinstance(work, BatchWork)
-        name = f"batch {work.batch_id} of {work.queue}/{self.name}"
-        failed = work.failed(self._retry_after)
+        self._dispatch, name = dispatch, self._name_of(work)
         try:
-            messages = work.messages(failed)
-            if not self._is_bulk:
-                self._handlers.check(messages, name)
-            keeper = work.keeper()
-            with renewals.of(keeper), self._refusing(name):
-                self._dispatch = Dispatch(self._handlers, self.name, failed, keeper.check)
+            with translated(), self._refusing(name):
                 if self._target is None:
                     with client.transaction() as connection:
                         self._apply(messages, connection, name)
-                        work.finish(failed)
-                    return
+                        work.finish(messages.failed)
+                    return True
                 if self._target_connection is None:
                     self._connect()
-                self._apply_in_target(client, work, messages, failed, name)
+                self._apply_in_target(client, work, messages, name)
             # Only now: the target has the batch, or had it before.
-            work.finish(failed)
+            work.finish(messages.failed)
         except BaseException:
             self._disconnect()
-            with suppress(PgqueError):
-                work.release()
             raise
+        return True
 
-    def _apply_in_target(
-        self,
-        client: Client,
-        work: BatchWork,
-        messages: Sequence[Delivery],
-        failed: Failed,
-        name: str,
-    ) -> None:
+    def _apply_in_target(self, client: Client, work: BatchWork, messages: Pages, name: str) -> None:
         connection, completed = self._target_connection, self._completed[work.queue]
+        failed = messages.failed
         assert connection is not None
         lease = work.batch.lease
         lineage, *fingerprints = client.run(calls.batches.identity(work.queue, lease))
         batch = Span(work.batch.batch_id, lease.prev_tick_id, lease.tick_id, lineage, *fingerprints)
         completed.check_events(connection, batch.batch_id)
         if self._by_event:
-            for message in messages:
+            for message in chain(*messages):
                 with connection.transaction():
                     if completed.lock(connection, batch, work.batch.renew):
                         break
                     if completed.has_event(connection, batch.batch_id, message.msg_id):
                         continue
-                    self._apply([message], connection, name)
+                    self._apply([[message]], connection, name)
                     if message not in failed:
                         completed.record_event(connection, batch.batch_id, message.msg_id)
         with connection.transaction():
@@ -308,7 +292,7 @@ class RemoteConsumer(Consumer):
                 self._apply(messages, connection, name)
             completed.record(connection, batch, failed.dump())
 
-    def _apply(self, messages: Sequence[Delivery], connection: Connection, name: str) -> None:
+    def _apply(self, pages: Iterable[list[Delivery]], connection: Connection, name: str) -> None:
         ended = TransactionEnded(
             f"the transaction in which {name} is applied was ended; the batch is not acked, and "
             "what was written may be rolled back or committed",
@@ -316,7 +300,8 @@ class RemoteConsumer(Consumer):
             "connection.transaction():` around a part.",
         )
         try:
-            self.apply_batch(messages, connection)
+            for page in [[*chain(*pages)]] if self._is_bulk else pages:
+                self.apply_batch(page, connection)
         except psycopg.Rollback as error:
             raise ended from error
         if connection.info.transaction_status == TransactionStatus.IDLE:
@@ -324,19 +309,19 @@ class RemoteConsumer(Consumer):
 
     @contextmanager
     def _refusing(self, name: str) -> Iterator[None]:
-        """Raises psycopg errors as errors of this package: those that pass, or `TargetRefused`."""
+        """Raises psycopg errors that do not pass as `TargetRefused`."""
         try:
             yield
-        except psycopg.Error as error:
-            state = error.sqlstate or ""
-            is_operational = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-            if (is_operational and not state.startswith(_LASTING)) or state.startswith("PQ"):
-                raise error_from(error) from error
+        except (psycopg.Error, DatabaseError) as error:
+            # The COMMIT in the database of the queue is the client's.
+            cause = error if isinstance(error, psycopg.Error) else error.__cause__
+            if not (isinstance(cause, psycopg.Error) and is_refusal(cause)):
+                raise
             raise TargetRefused(
                 f"{name} was refused by database {self._target_name()}: "
-                f"{error.diag.message_primary or error}; nothing of it was applied or acked",
-                error.diag.message_hint or "Correct the cause, and run the consumer again.",
-            ) from error
+                f"{cause.diag.message_primary or cause}; nothing of it was applied or acked",
+                cause.diag.message_hint or "Correct the cause, and run the consumer again.",
+            ) from cause
 
     def _target_name(self) -> str:
         if self._target_connection is None:

@@ -7,7 +7,7 @@ import psycopg
 from psycopg import errors as pg
 
 from ..consumer import Delivery
-from ..errors import InvalidArgument, MalformedPayload
+from ..errors import InvalidArgument, MalformedPayload, told
 from ..models import Message
 from ..table_rights import Connection
 from .changes import Change, read_change
@@ -108,13 +108,13 @@ class TableLoader(RemoteConsumer):
                 self._set_aside(message, error)
             except (UnicodeError, *_OF_A_ROW) as error:
                 # A text that the encoding of the target lacks is found before it is sent.
-                told = str(error)
+                why = str(error)
                 if isinstance(error, psycopg.Error):
-                    told = error.diag.message_primary or told
+                    why = error.diag.message_primary or why
                 refused = TargetRefused(
                     f"event {message.msg_id} of queue {message.queue}, an {change.operation} of "
                     f"table {change.table}, was refused by database {connection.info.dbname}: "
-                    f"{told}; nothing of its batch was applied or acked",
+                    f"{why}; nothing of its batch was applied or acked",
                     "Correct the table, and run the loader again; or pass "
                     'on_malformed="dead_letter" to set such events aside.',
                 )
@@ -129,9 +129,8 @@ class TableLoader(RemoteConsumer):
             if isinstance(error, MalformedPayload):
                 self._set_aside(message, error)
             else:
-                told = f"event {message.msg_id} cannot be read: {type(error).__name__}: {error}"
                 malformed = MalformedPayload(
-                    told,
+                    f"event {message.msg_id} cannot be read: {told(error)}",
                     "Correct the function change=, or pass "
                     'on_malformed="dead_letter" to set such events aside.',
                 )

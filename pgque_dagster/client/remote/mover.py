@@ -8,7 +8,6 @@ from ..client import Client
 from ..connection import connect
 from ..consumer import Delivery
 from ..errors import InvalidArgument, QueueNotFound
-from ..models import Message
 from ..near_names import with_near_names
 from ..table_rights import Connection
 from .consumer import RemoteConsumer
@@ -59,14 +58,31 @@ class QueueMover(RemoteConsumer):
         self._keep_time = keep_time
 
     def prepare_target(self, connection: Connection) -> None:
-        """Checks that the target queue exists, and is not a queue that is moved."""
-        is_same = is_same_database(connection, self._url)
-        check_target_queue(connection, self, self._target_queue, is_same=is_same)
+        """Checks that the target queue takes events, and is not a queue that is moved."""
+        queue, client = self._target_queue, Client(connection)
+        with connect(self._url) as own:
+            is_same = own.execute(_DATABASE).fetchone() == connection.execute(_DATABASE).fetchone()
+        if is_same and queue in self.queues:
+            raise InvalidArgument(
+                f"{self.name} would send the events of queue {queue} to that queue again, "
+                "without an end",
+                "Choose another target queue, or another database.",
+            )
+        try:
+            # In a savepoint, so that the names can be read if it fails.
+            with client.transaction():
+                client.run(calls.publishing.current_event_table(queue))
+        except QueueNotFound as error:
+            names = client.run(calls.queues.queue_names())
+            raise with_near_names(error, names) from error.__cause__
 
     def apply_batch(self, messages: Sequence[Delivery], connection: Connection) -> None:
         """Sends the events of a batch to the target queue."""
-        if messages:
-            send_messages(connection, self._target_queue, messages, keep_time=self._keep_time)
+        client = Client(connection)
+        if messages and self._keep_time:
+            client.run(calls.publishing.insert_messages(self._target_queue, messages))
+        elif messages:
+            client.run(calls.publishing.copy_messages(self._target_queue, messages))
 
 
 def refuse_tracking(consumer: RemoteConsumer, options: dict[str, Any]) -> None:
@@ -80,46 +96,3 @@ def refuse_tracking(consumer: RemoteConsumer, options: dict[str, Any]) -> None:
             f"a {type(consumer).__name__} tracks batches, because it applies each as a whole",
             "Leave out tracking.",
         )
-
-
-def is_same_database(connection: Connection, url: str) -> bool:
-    """Whether a connection and a URL lead to the same database."""
-    with connect(url) as other:
-        return other.execute(_DATABASE).fetchone() == connection.execute(_DATABASE).fetchone()
-
-
-def check_target_queue(
-    connection: Connection, consumer: RemoteConsumer, queue: str, *, is_same: bool
-) -> None:
-    """Checks that a queue takes events, and is none that the consumer consumes.
-
-    Raises:
-        QueueNotFound: if there is no such queue; suggests near names.
-        QueueClosed: if the queue takes no events.
-        InvalidArgument: if the queue would be moved to itself, without an end.
-    """
-    if is_same and queue in consumer.queues:
-        raise InvalidArgument(
-            f"{consumer.name} would send the events of queue {queue} to that queue again, "
-            "without an end",
-            "Choose another target queue, or another database.",
-        )
-    client = Client(connection)
-    try:
-        # In a savepoint, so that the names can be read if it fails.
-        with client.transaction():
-            client.run(calls.publishing.current_event_table(queue))
-    except QueueNotFound as error:
-        names = client.run(calls.queues.queue_names())
-        raise with_near_names(error, names) from error.__cause__
-
-
-def send_messages(
-    connection: Connection, queue: str, messages: Sequence[Message], *, keep_time: bool
-) -> None:
-    """Sends events to a queue in their order, within the transaction of the connection."""
-    client = Client(connection)
-    if keep_time:
-        client.run(calls.publishing.insert_messages(queue, messages))
-    else:
-        client.run(calls.publishing.copy_messages(queue, messages))

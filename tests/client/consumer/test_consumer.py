@@ -1,12 +1,25 @@
 """A consumer handles each event by its type, and loses none."""
 
 import logging
+import tracemalloc
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
-from pgque_dagster.client import Client, ConsumerNotFound, Delivery, Event, HandlerMissing, Limits
+from pgque_dagster.client import (
+    Client,
+    Consumer,
+    ConsumerNotFound,
+    Delivery,
+    Event,
+    HandlerMissing,
+    Limits,
+    RemoteConsumer,
+)
+from pgque_dagster.client.consumer import sources
 from tests.client.consumer.support import (
     Queue,
     collect,
@@ -103,6 +116,22 @@ class TestFailures:
         (letter,) = q.client.dead_letters("q")
         assert (letter.payload, letter.reason) == ("bad", "ValueError: no such ?customer")
 
+    def test_an_error_without_a_text_fails_its_event_alone(self, q: Queue) -> None:
+        class Untold(Exception):
+            def __str__(self) -> str:
+                raise ValueError("no text")
+
+        consumer = q.consumer()
+
+        @consumer.on()
+        def handle(message: Delivery) -> None:
+            if message.payload == "bad":
+                raise Untold
+
+        q.send("bad", "good")
+        q.run(consumer)
+        assert q.retried() == ["bad"]
+
     def test_a_handler_may_nack_and_dead_letter_by_itself(self, q: Queue) -> None:
         consumer = q.consumer()
 
@@ -158,6 +187,32 @@ class TestTransactional:
         assert q.retried() == ["raises", "nacks"]
         assert q.payloads("dead_letter") == ["dead"]
 
+    @pytest.mark.parametrize("kind", [Consumer, RemoteConsumer])
+    @pytest.mark.parametrize("options", [{}, {"slots": 1, "name": "parts", "start_at": "latest"}])
+    def test_an_event_that_only_the_commit_refuses_fails_alone(
+        self, q: Queue, options: dict[str, Any], kind: type[Consumer]
+    ) -> None:
+        if options and kind is RemoteConsumer:
+            pytest.skip("it has no slots")
+        q.db.execute("create table known (id text primary key)")
+        q.db.execute("insert into known values ('1'), ('2')")
+        q.db.execute("alter table done add foreign key (id) references known initially deferred")
+        # Its error is expected at the statement.
+        q.db.execute("alter table done add unique (id) deferrable")
+        consumer = kind(q.url, **{"queue": "q", "name": "c", **options})
+
+        @consumer.on(transactional=True)
+        def handle(message: Delivery, connection: Any) -> None:
+            insert(message, connection)
+            with suppress(psycopg.errors.UniqueViolation), connection.transaction():
+                insert(message, connection)
+
+        with running(consumer) as errors:
+            wait_until(lambda: bool(errors) or consumer.health().state == "idle")
+            q.send("1", "unknown", "2")
+            wait_until(lambda: bool(errors) or q.retried() == ["unknown"])
+        assert (errors, q.done()) == ([], ["1", "2"])
+
     def test_nothing_is_written_twice_if_the_lease_was_lost(self, q: Queue) -> None:
         consumer = q.consumer()
         taken: list[Any] = []
@@ -195,6 +250,55 @@ class TestTransactional:
 
 
 class TestBatches:
+    def test_a_large_batch_is_not_held_as_objects(
+        self, q: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sources, "_PAGE", 1000)
+        count = 20_000
+        q.client.copy_events("q", (str(number) for number in range(count)))
+        q.tick()
+        consumer = q.consumer()
+        peaks: list[float] = []
+        handled: list[int] = []
+
+        @consumer.on()
+        def handle(message: Delivery) -> None:
+            if not peaks:
+                peaks.append(tracemalloc.get_traced_memory()[1] / count)
+            handled.append(int(message.payload or ""))
+
+        tracemalloc.start()
+        q.run(consumer)
+        tracemalloc.stop()
+        assert peaks[0] < 200  # bytes
+        assert handled == list(range(count))
+
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"concurrency": 2}, {"max_batch_time": timedelta(hours=1)}, {"transactional": True}],
+    )
+    def test_a_batch_of_several_pages_is_handled_as_one(
+        self, q: Queue, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sources, "_PAGE", 2)
+        is_transactional = options.pop("transactional", False)
+        first, consumer = q.consumer(**options), q.consumer(**options)
+        handled: list[str | None] = []
+
+        @first.on("default", transactional=is_transactional)
+        @consumer.on("default", transactional=is_transactional)
+        def handle(message: Delivery, *connection: Any) -> None:
+            handled.append(message.payload)
+            if message.payload in "25":
+                message.nack()
+
+        q.send(*(Event(each, key="k") for each in "123456"), Event("7", type="of no handler"))
+        assert isinstance(run_until_error(first), HandlerMissing)
+        assert handled == []
+        consumer.on("of no handler")(print)
+        q.run(consumer)
+        assert (handled, q.retried()) == (list("123456"), ["2", "5"])
+
     def test_limits_say_which_batches_are_opened(self, q: Queue) -> None:
         consumer = q.consumer(limits=Limits(min_count=3))
         handled = collect(consumer)

@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 
 from pgque_dagster.client import (
-    Event,
-    HandlerMissing,
     InvalidArgument,
     PermissionDenied,
     QueueClosed,
     QueueMover,
     QueueNotFound,
-    QueueSplitter,
 )
 from tests.client.consumer.support import Queue, run_until_error
 from tests.client.remote.conftest import Target
@@ -26,17 +23,12 @@ NASTY = ["\\N", "a\tb\nc\\d\r", "", "naïve ☃ 𝄞", "'; drop table pgque.even
 
 @pytest.fixture(autouse=True)
 def queues(other: Target) -> None:
-    for queue in ("q", "orders", "mails"):
+    for queue in ("q", "orders"):
         value(other.db, "select pgque.create_queue(%s)", queue)
 
 
 def mover(other: Target, **options: Any) -> QueueMover:
     return QueueMover(other.q.url, "q", "c", **{"target": other.url, **options})
-
-
-def splitter(to: Target, routes: Any, **options: Any) -> QueueSplitter:
-    options = {"target": to.url, "routes": routes, **options}
-    return QueueSplitter(to.q.url, "q", "c", **options)
 
 
 def moved(db: Connection, queue: str, fields: str = "ev_data") -> list[Any]:
@@ -113,46 +105,3 @@ class TestMover:
             QueueMover("", ["a", "b"], "c")
         with pytest.raises(InvalidArgument, match="tracks batches"):
             QueueMover("", "q", "c", target="", tracking="event")
-
-
-class TestSplitter:
-    def test_events_go_to_the_queues_of_their_types(self, q: Queue, other: Target) -> None:
-        events = [("order", 1), ("mail", 2), ("both", 3), ("noise", 4), ("order", 5), ("new", 6)]
-        q.send(*(Event(str(number), type=type) for type, number in events))
-        both = ["orders", "mails", "orders"]
-        routes = {"order": "orders", "mail": "mails", "both": both, "noise": []}
-        q.run(splitter(other, routes, other="q"))
-        assert moved(other.db, "orders") == ["1", "3", "5"]
-        assert moved(other.db, "mails") == ["2", "3"]
-        assert moved(other.db, "q") == ["6"]
-
-    def test_a_function_chooses_the_queue(self, q: Queue, other: Target) -> None:
-        q.send("1", "2", "3")
-        q.run(splitter(other, lambda message: ["mails"] if message.json() % 2 else []))
-        assert moved(other.db, "mails") == ["1", "3"]
-
-    @pytest.mark.parametrize(
-        ("routes", "error", "words"),
-        [
-            ({"refund": "orders"}, HandlerMissing, 'event 1 of queue q is of type "order"'),
-            ({"order": "order"}, QueueNotFound, "Did you mean orders"),
-            (lambda message: "order", QueueNotFound, "Did you mean orders"),
-            (lambda message: None, InvalidArgument, "returned None for event 1"),
-        ],
-    )
-    def test_an_event_that_has_no_queue_stops_it(
-        self, q: Queue, other: Target, routes: Any, error: type[Exception], words: str
-    ) -> None:
-        q.send(Event("1", type="order"), Event("2", type="refund"))
-        found = run_until_error(splitter(other, routes))
-        assert isinstance(found, error)
-        assert words in str(found)
-        assert moved(other.db, "orders") == []
-        assert not q.is_acked()
-
-    @pytest.mark.parametrize("routes", [{"order": "q"}, lambda message: "q"])
-    def test_a_queue_is_not_split_into_itself(self, q: Queue, other: Target, routes: Any) -> None:
-        q.send(Event("1", type="order"))
-        error = run_until_error(splitter(other, routes, target=None))
-        assert isinstance(error, InvalidArgument)
-        assert "without an end" in str(error)

@@ -76,6 +76,16 @@ def test_an_event_that_fails_leaves_nothing_and_is_applied_later(
         assert value(target.db, "select count(*) from pgque_completed_event") == 0
 
 
+@pytest.mark.parametrize("tracking", ["batch", "event"])
+def test_an_event_that_only_the_commit_refuses_fails_alone(
+    q: Queue, target: Target, tracking: str
+) -> None:
+    target.db.execute("alter table done add unique (id) deferrable initially deferred")
+    q.send("a", "b", "a")
+    target.apply(tracking)
+    assert (target.done(), q.retried()) == (["a", "b"], ["a"])
+
+
 class TestOutOfStep:
     @pytest.fixture
     def copy(self, server: Server, q: Queue, target: Target) -> Any:
@@ -199,6 +209,22 @@ class TestBadInput:
         assert isinstance(error, TargetRefused)
         assert "nowhere" in str(error)
         assert target.done() == []
+        assert not q.is_acked()
+
+    @pytest.mark.parametrize("is_same", [False, True])
+    def test_a_batch_that_only_the_commit_refuses_stops_the_consumer(
+        self, q: Queue, target: Target, is_same: bool
+    ) -> None:
+        class Wrong(RemoteConsumer):
+            def apply_batch(self, messages: Any, connection: Any) -> None:
+                connection.execute("insert into done (id) values ('x'), ('x')")
+
+        (q.db if is_same else target.db).execute(
+            "alter table done add unique (id) deferrable initially deferred"
+        )
+        q.send("a")
+        error = run_until_error(Wrong(q.url, "q", "c", target=None if is_same else target.url))
+        assert isinstance(error, TargetRefused) and "duplicate key" in str(error)
         assert not q.is_acked()
 
     @pytest.mark.parametrize("statement", ["commit", "rollback"])

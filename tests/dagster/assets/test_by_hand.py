@@ -107,11 +107,48 @@ def test_a_run_whose_consumer_was_removed_fails_and_registers_no_other(
 
     batch_id = request.tags["pgque/batch_id"]
     assert f"orders/revenue was removed while its batch {batch_id} waited for this run" in error
-    assert "pgque register orders revenue" in error
+    assert "pgque register orders revenue --start-at earliest" in error
     assert orders.consumers() == []
     # A run by hand registers it, in a new queue at its first tick.
     assert by_hand(orders) == [["a"]]
     assert orders.consumers() == ["revenue"]
+
+
+CHECKED = """
+import dagster as dg
+from pgque_dagster import PgqueResource, pgque_asset
+
+@pgque_asset(queue='orders')
+def revenue(batch) -> None: pass
+
+@dg.asset_check(asset='revenue', blocking=True)
+def sane(): return dg.AssetCheckResult(passed=True)
+
+@dg.asset_check(asset='revenue')
+def pretty(): return dg.AssetCheckResult(passed=True)
+
+defs = dg.Definitions(
+    assets=[revenue],
+    asset_checks=[sane, pretty],
+    executor=dg.in_process_executor,
+    resources={'pgque': PgqueResource(url=dg.EnvVar('PGQUE_URL')), 'pyspark': None},
+)
+"""
+
+
+def test_a_run_warns_of_a_blocking_check_that_runs_after_the_ack(
+    orders: Orders,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PGQUE_URL", orders.client.url)
+
+    assert execute(instance, tmp_path / "checked.py", CHECKED, select="revenue").success
+
+    told = capfd.readouterr().err
+    assert "blocking checks that run after the ack: sane of revenue. A batch" in told
 
 
 SHOP = """

@@ -94,6 +94,10 @@ class Warm:
         words, process = (self._notes / run).read_text().split()
         return words, int(process)
 
+    def child(self) -> Path:
+        """The entry in /proc of the child that a process left."""
+        return Path("/proc", (self._notes / "child").read_text())
+
     def messages(self, run: str) -> str:
         return "\n".join(entry.message for entry in self.instance.all_logs(run))
 
@@ -194,6 +198,17 @@ def test_a_process_that_dies_fails_its_run_alone(warm: Warm) -> None:
     assert warm.status(other) == "STARTED"
     warm.go()
     assert warm.end_of(other) == "SUCCESS"
+
+
+@pytest.mark.parametrize("op", ["fork", "fork_in_c"])
+def test_a_process_that_dies_fails_its_run_while_a_child_of_it_lives(warm: Warm, op: str) -> None:
+    run = warm.start(op)
+
+    assert warm.end_of(run) == "FAILURE"
+    assert "was killed by signal 9" in warm.messages(run)
+    held = {str(file.readlink()) for file in warm.child().glob("fd/*")}
+    # What Python forks does not hold the lock either, by which others see whether it lives.
+    assert any("pgque-warm-" in file for file in held) == (op == "fork_in_c")
 
 
 def test_a_process_whose_run_failed_gets_no_other_run(warm: Warm) -> None:

@@ -1,4 +1,4 @@
-"""Loading a code location starts nothing: its sensors are stopped until they are switched on."""
+"""Loading a code location consumes nothing: only the sensor that alerts runs from the start."""
 
 import math
 
@@ -27,7 +27,7 @@ def revenue(batch: SparkBatch) -> int:
     return batch.event_count
 
 
-def test_no_sensor_runs_before_somebody_switches_it_on() -> None:
+def test_no_sensor_that_consumes_runs_before_somebody_switches_it_on() -> None:
     components = [
         QueueComponent(queue="orders"),
         BatchConsumerComponent(queue="orders", transform=math.sqrt),
@@ -38,7 +38,6 @@ def test_no_sensor_runs_before_somebody_switches_it_on() -> None:
         build_pgque_sensor([]),
         build_pgque_ticker_sensor(),
         build_pgque_observation_sensor(["orders"]),
-        build_pgque_alerts(["orders"], notify=notify),
         *(sensor for each in definitions for sensor in each.sensors or []),
     ]
     schedules = [
@@ -46,7 +45,7 @@ def test_no_sensor_runs_before_somebody_switches_it_on() -> None:
         *(schedule for each in definitions for schedule in each.schedules or []),
     ]
 
-    assert len(sensors) == 7
+    assert len(sensors) == 6
     assert {each.default_status for each in sensors} == {dg.DefaultSensorStatus.STOPPED}
     assert len(schedules) == 2
     assert {
@@ -56,3 +55,12 @@ def test_no_sensor_runs_before_somebody_switches_it_on() -> None:
         [revenue], cron_schedule="0 * * * *", default_status=dg.DefaultScheduleStatus.RUNNING
     )
     assert switched_on.default_status == dg.DefaultScheduleStatus.RUNNING
+
+
+def test_alerts_ring_without_being_switched_on() -> None:
+    component = PgqueComponent(queues=["orders"], alerts={"notify": notify})
+    (in_yaml,) = dg.build_defs_for_component(component).sensors or []
+    built = build_pgque_alerts(["orders"], notify=notify)
+
+    for sensor in (in_yaml, built):
+        assert sensor.default_status == dg.DefaultSensorStatus.RUNNING

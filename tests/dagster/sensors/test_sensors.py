@@ -8,8 +8,10 @@ from typing import Any
 import dagster as dg
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 from tests.support.events import claim, make_queue, publish, tick
 from tests.support.sensing import evaluate, record_run, the_request
@@ -166,8 +168,24 @@ def test_a_consumer_that_was_removed_is_not_registered_again_behind_ones_back(
     reason = evaluate(SENSOR, client.url, instance)
 
     assert "orders/revenue: the consumer was removed from its queue" in reason
-    assert "pgque register orders revenue" in reason
+    assert "pgque register orders revenue --start-at earliest" in reason
     assert client.consumers("orders") == []
+
+
+def test_the_advice_for_a_queue_that_was_created_again_skips_no_event(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    requested(client, instance, dg.DagsterRunStatus.FAILURE)
+    client.drop_queue("orders", force=True)
+    client.create_queue("orders")
+    publish(client, ["first of the new queue"])
+
+    reason = evaluate(SENSOR, client.url, instance)
+    (advice,) = re.findall("`pgque (.*?)`", reason)
+    CliRunner().invoke(main, advice.split(), env={"PGQUE_URL": client.url})
+
+    assert [event.payload for event in claim(client).events()] == ["first of the new queue"]
 
 
 def test_a_database_or_a_lock_that_is_away_skips_the_evaluation_with_the_reason(

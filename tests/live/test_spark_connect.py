@@ -11,17 +11,17 @@ from tests.support.live_project import CONSUMERS
 
 
 @pytest.mark.slow
-def test_every_event_counts_once_when_the_spark_server_is_killed() -> None:
+def test_every_event_counts_once_when_the_connect_server_is_killed() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pgque-live-") as folder,
         running(Path(folder), connect=True) as live,
     ):
-        assert live.spark is not None
         live.hold(BEFORE_WRITE, *CONSUMERS)
         expected = live.publish("without Spark", 20)
         live.wait_until_held(*CONSUMERS)
-        live.spark.kill_spark()
+        live.kill_spark()
         live.points.clear()
+        live.start_spark()
         live.wait_until_consumed()
 
         assert {run.status for run in live.runs() if run.attempt == 1} == {"FAILURE"}
@@ -30,8 +30,9 @@ def test_every_event_counts_once_when_the_spark_server_is_killed() -> None:
 
         # Between runs, no run notices.
         earlier = live.runs()
-        live.spark.kill_spark()
+        live.kill_spark()
         expected = live.publish("after", 20)
+        live.start_spark()
         live.wait_until_consumed()
 
         assert {run.status for run in live.runs_since(earlier)} == {"SUCCESS"}

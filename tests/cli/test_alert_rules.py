@@ -1,0 +1,113 @@
+"""Each broken state makes the shipped alert rules fire, as Prometheus evaluates them."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from prometheus_client.parser import text_string_to_metric_families
+
+from pgque_dagster.client import Client
+from tests.cli.conftest import Pgque
+from tests.support.events import claim, publish, tick
+
+_RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yaml"
+pytestmark = pytest.mark.program("prometheus")
+
+
+def park_a_batch(client: Client) -> None:
+    publish(client, ["b"])
+    batch = claim(client, consumer="billing")
+    batch.release()
+    run(client, "select pgque.hold_batch(%s, %s, 'failed')", batch.batch_id, batch.lease.epoch)
+
+
+def give_up(client: Client) -> None:
+    events = publish(client, ["bad"])
+    batch = claim(client, consumer="billing")
+    batch.dead_letter(events, reason="bad")
+    batch.ack()
+
+
+def run(client: Client, statement: str, *arguments: object) -> None:
+    with client.transaction() as connection:
+        connection.execute(statement.encode(), arguments)
+
+
+def age_ticks(client: Client, age: str) -> None:
+    run(client, "update pgque.tick_log set tick_time = tick_time - %s::interval", age)
+
+
+def kill_the_ticker(client: Client) -> None:
+    client.send("orders", "b")
+    age_ticks(client, "30 minutes")
+
+
+def lag(client: Client) -> None:
+    age_ticks(client, "90 minutes")
+    tick(client)
+
+
+def hold_rotation(client: Client) -> None:
+    run(client, "update pgque.queue set queue_switch_time = now() - interval '1 day'")
+
+
+STATES = {
+    "well": (lambda client: None, set()),
+    "ticker dead": (kill_the_ticker, {"PgqueTickerDead", "PgqueConsumerStands"}),
+    "consumer stuck": (lambda client: publish(client, ["b"]), {"PgqueConsumerStands"}),
+    "consumer behind": (lag, {"PgqueConsumerLags"}),
+    "batch parked": (park_a_batch, {"PgqueCritical", "PgqueConsumerStands"}),
+    "dead letters grow": (give_up, {"PgqueDeadLetters"}),
+    "rotation held": (hold_rotation, {"PgqueCritical"}),
+    "database away": (None, {"PgqueUnreachable"}),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_broken_state_fires_its_alerts(
+    state: str, pgque: Pgque, client: Client, tmp_path: Path
+) -> None:
+    """Prometheus scrapes a queue that is well for two hours, and then the state for four."""
+    break_it, expected = STATES[state]
+    publish(client, ["a"])
+    claim(client, consumer="billing").ack()
+    well = pgque("metrics").stdout
+    if break_it is not None:
+        break_it(client)
+    broken = "pgque_up 0\n" if break_it is None else pgque("metrics").stdout
+    test = {
+        "interval": "1m",
+        "input_series": list(series(well, broken)),
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": at,
+                "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in fire],
+            }
+            # Growth is over after an hour.
+            for at, fire in (("1h59m", ()), ("2h30m" if break_it is give_up else "5h", expected))
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(
+        yaml.safe_dump({"rule_files": [str(_RULES)], "tests": [test]})
+    )
+    told = subprocess.run(
+        ["promtool", "test", "rules", tmp_path / "test.yaml"], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def series(*scrapes: str) -> Iterator[dict[str, str]]:
+    """The scrapes one after the other, the first for two hours and the second for four."""
+    found: dict[str, list[str]] = {}
+    for number, scrape in enumerate(scrapes):
+        for family in text_string_to_metric_families(scrape):
+            for sample in family.samples:
+                labels = ",".join(f"{key}={json.dumps(of)}" for key, of in sample.labels.items())
+                values = found.setdefault(f"{sample.name}{{{labels}}}", ["_x120", "_x240"])
+                values[number] = f"{sample.value}+0x{(119, 239)[number]}"
+    for name, values in found.items():
+        yield {"series": name, "values": " ".join(values)}
