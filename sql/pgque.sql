@@ -2085,6 +2085,7 @@ exception when lock_not_available then
         format('the drop of "%s"', x_queue_name),
         'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
         'patience than a minute.');
+    return null;
 end;
 $$;
 
@@ -3394,6 +3395,7 @@ begin
     return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -3420,6 +3422,7 @@ begin
                                         where d.queue_id = v_queue.queue_id)) t);
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -3508,6 +3511,7 @@ begin
     job_id := (select c.ticker_job_id from pgque.config c);
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -3557,6 +3561,7 @@ begin
     return v_next;
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -8116,6 +8121,7 @@ begin
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
 exception when lock_not_available then
     perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -8168,6 +8174,7 @@ begin
     return coalesce(v_done, 0);
 exception when lock_not_available then
     perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -8185,6 +8192,7 @@ begin
                 else interval '10 seconds' end;
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
+    return null;
 end;
 $$;
 

@@ -134,6 +134,7 @@ exception when lock_not_available then
         format('the drop of "%s"', x_queue_name),
         'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
         'patience than a minute.');
+    return null;
 end;
 $$;
 

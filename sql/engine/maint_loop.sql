@@ -25,6 +25,7 @@ begin
     return coalesce(v_done, 0);
 exception when lock_not_available then
     perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -42,6 +43,7 @@ begin
                 else interval '10 seconds' end;
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
+    return null;
 end;
 $$;
 

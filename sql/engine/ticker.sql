@@ -190,6 +190,7 @@ begin
     return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -216,6 +217,7 @@ begin
                                         where d.queue_id = v_queue.queue_id)) t);
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
+    return null;
 end;
 $$;
 

@@ -49,6 +49,7 @@ begin
     job_id := (select c.ticker_job_id from pgque.config c);
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
+    return null;
 end;
 $$;
 
@@ -98,6 +99,7 @@ begin
     return v_next;
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
+    return null;
 end;
 $$;
 
