@@ -2081,8 +2081,7 @@ begin
     perform set_config('lock_timeout', v_timeout, true);
     return 1;
 exception when lock_not_available then
-    perform pgque.refuse_locked(
-        format('the drop of "%s"', x_queue_name),
+    perform pgque.refuse_locked(format('the drop of "%s"', x_queue_name),
         'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
         'patience than a minute.');
     return null;
@@ -3511,7 +3510,6 @@ begin
     job_id := (select c.ticker_job_id from pgque.config c);
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
-    return null;
 end;
 $$;
 
@@ -8121,7 +8119,6 @@ begin
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
 exception when lock_not_available then
     perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
-    return null;
 end;
 $$;
 

@@ -130,8 +130,7 @@ begin
     perform set_config('lock_timeout', v_timeout, true);
     return 1;
 exception when lock_not_available then
-    perform pgque.refuse_locked(
-        format('the drop of "%s"', x_queue_name),
+    perform pgque.refuse_locked(format('the drop of "%s"', x_queue_name),
         'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
         'patience than a minute.');
     return null;

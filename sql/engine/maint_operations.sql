@@ -50,7 +50,6 @@ begin
     return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
 exception when lock_not_available then
     perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
-    return null;
 end;
 $$;
 

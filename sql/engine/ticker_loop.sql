@@ -49,7 +49,6 @@ begin
     job_id := (select c.ticker_job_id from pgque.config c);
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
-    return null;
 end;
 $$;
 
