@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.queues import (
+    Blocked,
     Connection,
     drain,
     last_tick,
@@ -118,6 +119,42 @@ def test_a_ticker_with_an_old_snapshot_leaves_nothing_for_the_idle_period(
     send(db, "late")
     ticker(old)
     old.execute("commit")
+    ticker(db)
+    assert drain(db) == ["late"]
+
+
+def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
+    db: Connection, another: Another, blocked: Blocked
+) -> None:
+    send(db, "first")  # nextval() takes a transaction id once in 32 calls
+    ticker(db)
+    assert drain(db) == ["first"]
+    db.execute("select pg_advisory_lock(1)")
+
+    def send_late(producer: Connection) -> None:
+        producer.execute(
+            "do $$ declare v_id bigint := nextval('pgque.event_1_id_seq'); begin"
+            " perform pg_advisory_xact_lock(1);"
+            " perform pgque.insert_event_raw('q', v_id, null, null, null, 't', 'late',"
+            " null, null, null, null); end $$"
+        )
+
+    sending = blocked(send_late)
+    ticker(db)
+    db.execute("select pg_advisory_unlock(1)")
+    sending.result()
+    assert [ticker(db), ticker(db)] == [1, 0]
+    assert drain(db) == ["late"]
+
+
+def test_it_comes_although_the_ticker_has_looked_at_the_activity_before(
+    db: Connection, begin: Callable[..., Connection]
+) -> None:
+    with db.transaction():
+        value(db, "select count(*) from pg_stat_activity")
+        producer = begin()
+        ticker(db)
+    producer.execute("commit")
     ticker(db)
     assert drain(db) == ["late"]
 
