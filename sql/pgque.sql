@@ -249,28 +249,28 @@ begin
 end;
 $$;
 
--- Versions before 0.3.0 had other tables, which this file does not convert.
+-- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments.
 do $$
 declare
-    v_version  text;
+    v_function regprocedure;
 begin
     if to_regclass('pgque.config') is null then
         return;
     end if;
     perform pgque.lock_tables(false);
-    execute 'select c.schema_version from pgque.config c' into v_version;
-    if v_version ~ '^0\.[0-2]\.' then
-        raise exception using
-            errcode = 'PQ021',
-            message = format('pgque %s is installed, which this file cannot upgrade', v_version),
-            hint = 'Nothing was changed. Upgrades start from 0.3.0.';
-    end if;
+    for v_function in
+        select p.oid
+        from pg_proc p
+        where p.pronamespace = 'pgque'::regnamespace
+          and p.proname = any (array[
+              'append_slot', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'follow_switch', 'hold_next_in_page', 'maint_steps', 'move_event_tables', 'open_page',
+              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'write_position'])
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
 end;
 $$;
-
--- What 0.3.0 had and this version has not.
-drop function if exists pgque.move_event_tables(integer);
-drop function if exists pgque.run_maintenance(text, text);  -- returned a boolean
 
 -- ===== schema/config.sql =========================================================================
 
@@ -725,22 +725,21 @@ create table if not exists pgque.partition_held (
     primary key (sub_id, ev_id)
 );
 
+-- What does not change while a slot is read.
+create or replace view pgque.slot as
+select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id
+from pgque.partition_consumer c
+join pgque.queue q on q.queue_id = c.queue_id
+join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name;
+
 -- Each slot with its newest position.
 create or replace view pgque.slot_state as
-select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id,
+select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.on_failure, b.is_subscribed, b.sub_id,
        p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
        p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
        p.page_from, p.page_to, p.held_at, p.event_cutoff, p.next_half
-from pgque.partition_consumer c
-join pgque.queue q on q.queue_id = c.queue_id
-join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name
-cross join lateral (
-    select *
-    from pgque.position_log l
-    where l.sub_id = b.sub_id
-    order by l.pos_seq desc
-    limit 1
-) p;
+from pgque.slot b
+join pgque.subscription p on p.sub_id = b.sub_id;
 
 -- The leases of subscribed slots.
 create or replace view pgque.partition_slot as
@@ -1211,8 +1210,7 @@ $$;
 -- - a statement takes its snapshot after its locks, so a statement that waited for TRUNCATE sees
 --   the switch.
 -- For what they do not find there, a second statement reads both halves. In a stricter isolation
--- level they always read both: the transaction's own moves may be in half 1 (follow_switch), while
--- its snapshot does not show the switch that sent them there.
+-- level they always read both: their snapshot may be older than a switch that they waited for.
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
@@ -1280,51 +1278,6 @@ begin
         perform pgque.refuse_value('there is no log "%s"', i_log,
                                    'Name one of counter, history, position and tick.');
     end if;
-end;
-$$;
-
--- Finds the newest position for a transaction in REPEATABLE READ or SERIALIZABLE, whose snapshot
--- may be older than a switch of the log. Without a switch this is the given position. If the switch
--- wrote the only newer position, returns its number and the half that is current now. To test this,
--- it inserts a row with that number into that half, where only the switch writes it: PostgreSQL
--- refuses the insert if the row exists and the snapshot does not see it. If the insert succeeds,
--- another session moved the consumer: raises a serialization failure.
--- locks: the row of log, shared, or nothing new. writes: nothing.
-create or replace function pgque.follow_switch(
-    i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
-returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_row pgque.position_log;
-begin
-    if io_half <> (select l.half from pgque.log l where l.log_name = 'position') then
-        return;  -- this transaction wrote it after the switch
-    end if;
-    begin
-        perform from pgque.log l where l.log_name = 'position' for share;
-        return;
-    exception
-        when serialization_failure then
-            io_pos_seq := io_pos_seq + 1;
-            io_half := 1 - io_half;
-    end;
-    v_row.sub_id := i_sub_id;
-    v_row.pos_seq := io_pos_seq;
-    v_row.sub_active := clock_timestamp();
-    v_row.lease_epoch := 0;
-    v_row.next_half := io_half;
-    begin
-        perform pgque.write_position(v_row);
-    exception
-        when serialization_failure then
-            return;
-    end;
-    raise exception using
-        errcode = 'serialization_failure',
-        message = 'another session moved the consumer since this transaction began',
-        hint = 'Roll back and try again.';
 end;
 $$;
 
@@ -1468,9 +1421,9 @@ begin
 end;
 $$;
 
--- Records where a registration ended, so that the events it finished stay in its queue's sum. It
--- also appends a position, so that no worker finishes a batch at the same time, which the sum would
--- miss. A subconsumer's batches count for its main consumer.
+-- Records where a registration ends, so that the events it finished stay in its queue's sum. It also
+-- appends a position, so that no worker finishes a batch at the same time, which the sum would miss.
+-- A subconsumer's batches count for its main consumer.
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
@@ -1478,33 +1431,25 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_last pgque.position_log;
+    v_sub pgque.subscription;
 begin
-    if old.sub_main is not null then
-        return null;
-    end if;
     loop
-        select l.* into v_last
-        from pgque.position_log l
-        where l.sub_id = old.sub_id
-        order by l.pos_seq desc
-        limit 1;
-        exit when not found;
-        v_last.pos_seq := v_last.pos_seq + 1;
-        v_last.sub_active := clock_timestamp();
-        v_last.sub_batch := null;
-        v_last.sub_next_tick := null;
-        exit when pgque.write_position(v_last);
+        select s.* into v_sub from pgque.subscription s where s.sub_id = old.sub_id;
+        exit when not found or v_sub.sub_main is not null;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        continue when not pgque.append_position(v_sub);
+        insert into pgque.counter_log (queue_id, sub_id, acked)
+        select t.tick_queue, v_sub.sub_id, t.tick_event_seq
+        from pgque.tick t
+        where t.tick_queue = v_sub.sub_queue and t.tick_id = v_sub.sub_last_tick;
+        exit;
     end loop;
-    insert into pgque.counter_log (queue_id, sub_id, acked)
-    select old.sub_queue, old.sub_id, t.tick_event_seq
-    from pgque.tick t
-    where t.tick_queue = old.sub_queue and t.tick_id = v_last.sub_last_tick;
-    return null;
+    return old;
 end;
 $$;
 
-create or replace trigger count_end after delete on pgque.subscription_base
+create or replace trigger count_end before delete on pgque.subscription_base
 for each row execute function pgque.count_end();
 
 -- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every
@@ -4182,15 +4127,14 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_row pgque.position_log;
+    v_sub pgque.subscription;
 begin
-    v_row.sub_id := i_sub_id;
-    v_row.pos_seq := 1;
-    v_row.sub_last_tick := i_tick;
-    v_row.sub_active := clock_timestamp();
-    v_row.lease_epoch := 0;
-    v_row.next_half := (select l.half from pgque.log l where l.log_name = 'position');
-    perform pgque.write_position(v_row);
+    v_sub.sub_id := i_sub_id;
+    v_sub.pos_seq := 0;
+    v_sub.sub_last_tick := i_tick;
+    v_sub.lease_epoch := 0;
+    v_sub.next_half := (select l.half from pgque.log l where l.log_name = 'position');
+    perform pgque.append_position(v_sub);
 end;
 $$;
 
@@ -4834,8 +4778,12 @@ begin
 end;
 $$;
 
--- Writes a subscription's next position: i_sub, under the number after its pos_seq. Returns false
--- if another session took that number first; the caller then has to read the position again.
+-- Writes a subscription's next position: i_sub, under the number after its pos_seq, to the half in
+-- next_half. Without a batch it has no lease and no page, unless it is a slot that is handed out in
+-- pages (lease_ttl). Returns false if another session took that number first; the caller then has to
+-- read the position again. In a stricter isolation than READ COMMITTED that is a serialization
+-- failure, and so is a switch of the halves after the transaction's snapshot, which takes the number
+-- in both halves. Only switches and the shortest way of next_batch and finish_batch write otherwise.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
@@ -4845,10 +4793,6 @@ as $$
 declare
     v_row pgque.position_log;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        select f.io_pos_seq, f.io_half into i_sub.pos_seq, i_sub.next_half
-        from pgque.follow_switch(i_sub.sub_id, i_sub.pos_seq, i_sub.next_half) f;
-    end if;
     v_row.sub_id := i_sub.sub_id;
     v_row.pos_seq := i_sub.pos_seq + 1;
     v_row.sub_last_tick := i_sub.sub_last_tick;
@@ -4856,33 +4800,22 @@ begin
     v_row.sub_batch := i_sub.sub_batch;
     v_row.sub_next_tick := i_sub.sub_next_tick;
     v_row.lease_epoch := i_sub.lease_epoch;
+    v_row.lease_ttl := i_sub.lease_ttl;
+    v_row.next_half := i_sub.next_half;
     if i_sub.sub_batch is not null then
+        v_row.event_cutoff := i_sub.event_cutoff;
+    end if;
+    if i_sub.sub_batch is not null or i_sub.lease_ttl is not null then
         v_row.lease_owner := i_sub.lease_owner;
         v_row.lease_until := i_sub.lease_until;
-        v_row.event_cutoff := i_sub.event_cutoff;
         v_row.page_from := i_sub.page_from;
         v_row.page_to := i_sub.page_to;
         v_row.held_at := i_sub.held_at;
     end if;
-    v_row.next_half := i_sub.next_half;
-    return pgque.write_position(v_row);
-end;
-$$;
-
--- Writes a position to the half in next_half. Returns false if its number is taken.
--- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
-create or replace function pgque.write_position(i_row pgque.position_log)
-returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_row.next_half = 0 then
-        insert into pgque.position_log_0 values (i_row.*)
-        on conflict (sub_id, pos_seq) do nothing;
+    if v_row.next_half = 0 then
+        insert into pgque.position_log_0 values (v_row.*) on conflict (sub_id, pos_seq) do nothing;
     else
-        insert into pgque.position_log_1 values (i_row.*)
-        on conflict (sub_id, pos_seq) do nothing;
+        insert into pgque.position_log_1 values (v_row.*) on conflict (sub_id, pos_seq) do nothing;
     end if;
     return found;
 end;
@@ -5072,7 +5005,7 @@ $$;
 -- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
 -- which takes the batch's newest row in that half for the position. If another row follows that
 -- one, the statement writes nothing, and find_batch finds the position or raises the error. A
--- stricter isolation level uses find_batch at once: see follow_switch.
+-- stricter isolation level uses find_batch at once (log_halves.sql).
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -7899,8 +7832,8 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_ticks      pgque.tick_log[];
-    v_positions  pgque.position_log[];
+    v_ticks  pgque.tick_log[];
+    v_sub    pgque.subscription;
 begin
     v_ticks := array(
         select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
@@ -7915,26 +7848,17 @@ begin
     truncate pgque.tick_log;
     insert into pgque.tick_log select (unnest(v_ticks)).*;
 
-    v_positions := array(
-        select p
-        from pgque.subscription_base s
-        cross join lateral (
-            select * from pgque.position_log l
-            where l.sub_id = s.sub_id
-            order by l.pos_seq desc
-            limit 1
-        ) p);
-    truncate pgque.position_log;
-    insert into pgque.position_log_0 (
-        sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
-    select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then t.tick_id end,
-           clock_timestamp(), p.lease_epoch, 0
-    from unnest(v_positions) p
-    join pgque.subscription_base s on s.sub_id = p.sub_id
-    join pgque.tick t on t.tick_queue = s.sub_queue;
-    update pgque.log l set half = 0 where l.log_name = 'position';
+    for v_sub in select s.* from pgque.subscription s order by s.sub_id loop
+        v_sub.sub_last_tick := case when v_sub.sub_main is null then
+            (select t.tick_id from pgque.tick t where t.tick_queue = v_sub.sub_queue) end;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        v_sub.lease_ttl := null;
+        perform pgque.append_position(v_sub);
+    end loop;
     update pgque.log_rotation
     set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
+    perform pgque.note_switch('position');  -- the transactions that it waited for are not of this cluster
 
     delete from pgque.rotation_floor;
     update pgque.queue q
@@ -9621,7 +9545,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot   pgque.slot_state;
+    v_slot   pgque.subscription;
     v_ended  integer[];
 begin
     begin
@@ -9634,11 +9558,11 @@ begin
             return;
     end;
     perform from pgque.partition_consumer c
-    where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
+    where c.queue_id = v_slot.sub_queue and c.co_name = i_consumer
     for update;
     select array_agg(b.sub_id) into v_ended
     from pgque.partition_slot_base b
-    where b.queue_id = v_slot.queue_id and b.co_name = i_consumer
+    where b.queue_id = v_slot.sub_queue and b.co_name = i_consumer
       and (b.slot = i_slot or not exists (
           select from pgque.partition_slot_base other
           where other.queue_id = b.queue_id and other.co_name = b.co_name
@@ -9651,7 +9575,7 @@ begin
       and d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer;
     delete from pgque.subscription_base s where s.sub_id = any (v_ended);
     delete from pgque.partition_consumer c
-    where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
+    where c.queue_id = v_slot.sub_queue and c.co_name = i_consumer
       and not exists (select from pgque.partition_slot_base b
                       where b.queue_id = c.queue_id and b.co_name = c.co_name);
 end;
@@ -9697,7 +9621,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
         raise exception using
@@ -9722,7 +9646,7 @@ begin
         end if;
         v_slot.lease_ttl := i_ttl;
         v_slot.lease_until := clock_timestamp() + i_ttl;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
     return v_slot.lease_epoch;
 end;
@@ -9738,7 +9662,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
@@ -9749,7 +9673,7 @@ begin
         v_slot.lease_until := null;
         v_slot.page_to := null;
         v_slot.held_at := null;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
     return true;
 end;
@@ -9758,17 +9682,18 @@ $$;
 -- Returns a subscribed slot with its newest position.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
-returns pgque.slot_state
+returns pgque.subscription
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     select s.* into v_slot
-    from pgque.slot_state s
-    where s.queue_name = i_queue and s.co_name = i_consumer and s.slot = i_slot
-      and s.is_subscribed;
+    from pgque.slot b
+    join pgque.subscription s on s.sub_id = b.sub_id
+    where b.queue_name = i_queue and b.co_name = i_consumer and b.slot = i_slot
+      and b.is_subscribed;
     if not found then
         perform pgque.find_queue(i_queue);
         perform pgque.check_positions_visible();
@@ -9787,14 +9712,16 @@ $$;
 -- locks: none. writes: nothing.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
-returns pgque.slot_state
+returns pgque.subscription
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state := pgque.find_slot(i_queue, i_consumer, i_slot);
+    v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);
 begin
-    perform pgque.check_slot_count(i_queue, i_consumer, v_slot.n, i_n);
+    perform pgque.check_slot_count(i_queue, i_consumer, b.n, i_n)
+    from pgque.slot b
+    where b.sub_id = v_slot.sub_id;
     if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
         raise exception using
             errcode = 'PQ012',
@@ -9808,41 +9735,6 @@ begin
                    'pgque.claim_slot.';
     end if;
     return v_slot;
-end;
-$$;
-
--- append_position for a slot: keeps the lease while no batch is open, and records the page.
--- locks: waits for a concurrent move of the same slot to commit. writes: position_log.
-create or replace function pgque.append_slot(i_slot pgque.slot_state)
-returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_row pgque.position_log;
-begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        select f.io_pos_seq, f.io_half into i_slot.pos_seq, i_slot.next_half
-        from pgque.follow_switch(i_slot.sub_id, i_slot.pos_seq, i_slot.next_half) f;
-    end if;
-    v_row.sub_id := i_slot.sub_id;
-    v_row.pos_seq := i_slot.pos_seq + 1;
-    v_row.sub_last_tick := i_slot.sub_last_tick;
-    v_row.sub_active := clock_timestamp();
-    v_row.sub_batch := i_slot.sub_batch;
-    v_row.sub_next_tick := i_slot.sub_next_tick;
-    v_row.lease_owner := i_slot.lease_owner;
-    v_row.lease_until := i_slot.lease_until;
-    v_row.lease_epoch := i_slot.lease_epoch;
-    v_row.lease_ttl := i_slot.lease_ttl;
-    v_row.page_from := i_slot.page_from;
-    v_row.page_to := i_slot.page_to;
-    v_row.held_at := i_slot.held_at;
-    if i_slot.sub_batch is not null then
-        v_row.event_cutoff := i_slot.event_cutoff;
-    end if;
-    v_row.next_half := i_slot.next_half;
-    return pgque.write_position(v_row);
 end;
 $$;
 
@@ -9870,7 +9762,7 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_slot  pgque.slot_state;
+    v_slot  pgque.subscription;
     v_page  text;
     v_rows  bigint;
 begin
@@ -9880,16 +9772,9 @@ begin
     loop
         v_slot := pgque.open_page(i_queue, i_consumer, i_slot, i_n, i_worker, i_max);
         exit when v_slot.page_to is null;
-        if v_slot.held_at is not null then
-            v_page := format('select * from pgque.due_events(%s, %L) e', v_slot.sub_id,
-                             v_slot.held_at);
-        else
-            v_page := pgque.slot_select(v_slot);
-            if pgque.has_held_events(v_slot.sub_id) then
-                v_page := format('%s and not exists %s', v_page, pgque.earlier_held(v_slot.sub_id));
-            end if;
-        end if;
-        v_page := format('%s order by e.ev_id limit %s', v_page, i_max);
+        v_page := format('select * from %s order by e.ev_id limit %s', case
+            when v_slot.held_at is null then pgque.slot_rows(v_slot)
+            else format('pgque.due_events(%s, %L) e', v_slot.sub_id, v_slot.held_at) end, i_max);
         return query execute format(  -- quoted: made above
             'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) page', v_page)
@@ -9899,7 +9784,7 @@ begin
             -- A full page ends at its last event, any other page at the end of the batch.
             execute format('select max(ev_id) from (%s) page', v_page)  -- quoted: made above
             into v_slot.page_to;
-            perform pgque.append_slot(v_slot);
+            perform pgque.append_position(v_slot);
         end if;
         exit when v_rows > 0;
         perform pgque.finish_page(v_slot);
@@ -9917,7 +9802,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
@@ -9937,12 +9822,12 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
-returns pgque.slot_state
+returns pgque.subscription
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot      pgque.slot_state;
+    v_slot      pgque.subscription;
     v_now       timestamptz;
     v_cutoff    timestamptz;
     v_had_page  boolean;
@@ -9950,7 +9835,7 @@ begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
         v_now := clock_timestamp();
-        v_cutoff := pgque.event_cutoff(v_slot.queue_id);
+        v_cutoff := pgque.event_cutoff(v_slot.sub_queue);
         delete from pgque.partition_held h
         where h.sub_id = v_slot.sub_id and h.ev_time < v_cutoff;
 
@@ -9960,7 +9845,7 @@ begin
                                then v_now end;
         if v_slot.held_at is null and v_slot.sub_batch is null then
             v_slot.sub_next_tick := (pgque.find_next_tick(
-                v_slot.queue_id, pgque.find_tick(v_slot.queue_id, v_slot.sub_last_tick),
+                v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
                 null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id;
             if v_slot.sub_next_tick is not null then
                 v_slot.sub_batch := pgque.next_batch_id();
@@ -9973,7 +9858,7 @@ begin
             end if;
         end if;
         v_slot.lease_until := v_now + v_slot.lease_ttl;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
     v_slot.pos_seq := v_slot.pos_seq + 1;
     return v_slot;
@@ -9984,20 +9869,20 @@ $$;
 -- of a batch that wait for a failed event become held events, and after its last page the batch is
 -- finished. Returns false if the slot was moved meanwhile.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.finish_page(i_slot pgque.slot_state)
+create or replace function pgque.finish_page(i_slot pgque.subscription)
 returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_next     pgque.slot_state := i_slot;
+    v_next     pgque.subscription := i_slot;
     v_waiting  text;
 begin
     v_next.page_to := null;
     v_next.held_at := null;
     v_next.lease_until := clock_timestamp() + i_slot.lease_ttl;
     if i_slot.held_at is not null then
-        if not pgque.append_slot(v_next) then
+        if not pgque.append_position(v_next) then
             return false;
         end if;
         delete from pgque.partition_held h
@@ -10007,7 +9892,7 @@ begin
     end if;
 
     if pgque.has_held_events(i_slot.sub_id) then
-        v_waiting := pgque.slot_select(i_slot);  -- while the batch is open
+        v_waiting := pgque.tick_select(i_slot.sub_batch, '*');  -- while the batch is open
     end if;
     v_next.page_from := i_slot.page_to;
     if i_slot.page_to = 9223372036854775807 then
@@ -10016,33 +9901,20 @@ begin
         v_next.sub_batch := null;
         v_next.page_from := null;
     end if;
-    if not pgque.append_slot(v_next) then
+    if not pgque.append_position(v_next) then
         return false;
     end if;
     if v_waiting is not null then
-        execute format(  -- quoted: made by slot_select and earlier_held
+        execute format(  -- quoted: made by tick_select and earlier_held
             'insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
             '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
             'select $1, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
             '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-            'from (%s and e.ev_id <= $2 and exists %s) e on conflict do nothing',
+            'from (%s) e where ev_id <= $2 and exists %s on conflict do nothing',
             v_waiting, pgque.earlier_held(i_slot.sub_id))
         using i_slot.sub_id, i_slot.page_to;
     end if;
     return true;
-end;
-$$;
-
--- Builds the SELECT of the slot's events in its open batch that are not acked, whether or not they
--- wait for a held event.
--- locks: none. writes: nothing.
-create or replace function pgque.slot_select(i_slot pgque.slot_state)
-returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return format('select * from (%s) e where true', pgque.tick_select(i_slot.sub_batch, '*'));
 end;
 $$;
 
@@ -10118,6 +9990,7 @@ as $$
 declare
     v_now timestamptz := clock_timestamp();
 begin
+    i_sub.lease_ttl := null;
     if i_sub.sub_batch is null then
         i_sub := pgque.drop_expired_held(i_sub);
         i_sub.page_to := (select max(d.ev_id)
@@ -10146,15 +10019,11 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_cutoff  timestamptz := pgque.event_cutoff(i_sub.sub_queue);
-    v_slot    pgque.slot_state;
 begin
-    if pgque.has_expired_held(i_sub.sub_id, v_cutoff) then
-        select s.* into v_slot from pgque.slot_state s where s.sub_id = i_sub.sub_id;
-        if v_slot.pos_seq = i_sub.pos_seq and pgque.append_slot(v_slot) then
-            delete from pgque.partition_held h
-            where h.sub_id = i_sub.sub_id and h.ev_time < v_cutoff;
-            select s.* into i_sub from pgque.subscription s where s.sub_id = i_sub.sub_id;
-        end if;
+    if pgque.has_expired_held(i_sub.sub_id, v_cutoff) and pgque.append_position(i_sub) then
+        delete from pgque.partition_held h
+        where h.sub_id = i_sub.sub_id and h.ev_time < v_cutoff;
+        i_sub.pos_seq := i_sub.pos_seq + 1;
     end if;
     return i_sub;
 end;
@@ -10181,22 +10050,14 @@ returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_slot pgque.slot_state;
 begin
-    select s.* into v_slot from pgque.slot_state s where s.sub_id = i_sub.sub_id;
-    if v_slot.pos_seq is distinct from i_sub.pos_seq then
-        return false;
-    end if;
-    v_slot.lease_owner := null;
-    v_slot.lease_ttl := null;
-    if v_slot.held_at is null then
-        v_slot.page_to := 9223372036854775807;
+    if i_sub.held_at is null then
+        i_sub.page_to := 9223372036854775807;
     else
-        v_slot.sub_batch := null;
-        v_slot.sub_next_tick := null;
+        i_sub.sub_batch := null;
+        i_sub.sub_next_tick := null;
     end if;
-    return pgque.finish_page(v_slot);
+    return pgque.finish_page(i_sub);
 end;
 $$;
 
@@ -10226,10 +10087,9 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', c.n, b.slot,
+    return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', b.n, b.slot,
                           ' and ev_id > ' || i_sub.page_from)
-            from pgque.partition_slot_base b
-            join pgque.partition_consumer c on c.queue_id = b.queue_id and c.co_name = b.co_name
+            from pgque.slot b
             where b.sub_id = i_sub.sub_id);
 end;
 $$;
@@ -10321,9 +10181,10 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot     pgque.slot_state;
+    v_slot     pgque.subscription;
     v_event    pgque.partition_held;
     v_is_last  boolean;
+    v_pauses   boolean;
 begin
     if (i_retry_after >= '0') is not true then
         perform pgque.refuse_value('no retry after %s', i_retry_after::text,
@@ -10332,7 +10193,7 @@ begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
         v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
 
     select * into v_event from pgque.find_in_page(v_slot, i_msg.msg_id);
@@ -10342,18 +10203,20 @@ begin
                  and h.retry_after > coalesce(v_slot.held_at, '-infinity')) then
         return 1;
     end if;
-    v_is_last := (select coalesce(v_event.ev_retry, 0) >= coalesce(q.queue_max_retries, 5)
-                  from pgque.queue q
-                  where q.queue_id = v_slot.queue_id);
-    if v_slot.held_at is null
-       and (v_slot.on_failure = 'skip' or v_event.ev_extra1 is null or v_is_last) then
+    select coalesce(v_event.ev_retry, 0) >= coalesce(q.queue_max_retries, 5),
+           b.on_failure = 'pause' and v_event.ev_extra1 is not null
+    into v_is_last, v_pauses
+    from pgque.slot b
+    join pgque.queue q on q.queue_id = b.queue_id
+    where b.sub_id = v_slot.sub_id;
+    if v_slot.held_at is null and (v_is_last or not v_pauses) then
         perform pgque.nack_batch(v_slot.sub_batch, array[v_event.ev_id], i_retry_after, i_reason,
                                  v_slot.lease_owner, v_slot.lease_epoch);
     elsif v_is_last then
         insert into pgque.dead_letter (
             dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,
             ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-        select v_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
+        select v_slot.sub_queue, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
                v_event.ev_id, v_event.ev_time, v_event.ev_txid, v_event.ev_retry, v_event.ev_type,
                v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
                v_event.ev_extra4
@@ -10370,10 +10233,9 @@ begin
                 v_event.ev_extra4)
         on conflict (sub_id, ev_id) do update
         set retry_after = excluded.retry_after, ev_retry = excluded.ev_retry;
-        insert into pgque.counter_log (queue_id, sub_id, nacked)
-        values (v_slot.queue_id, v_slot.sub_id, 1);
+        insert into pgque.counter_log (queue_id, sub_id, nacked) values (v_slot.sub_queue, v_slot.sub_id, 1);
     end if;
-    if v_is_last and v_slot.on_failure = 'pause' and v_event.ev_extra1 is not null then
+    if v_is_last and v_pauses then
         perform pgque.hold_next_in_page(v_slot, v_event);
     end if;
     return 1;
@@ -10385,7 +10247,7 @@ $$;
 -- if the next event is scheduled for later anyway.
 -- locks: none beyond the caller's. writes: partition_held.
 create or replace function pgque.hold_next_in_page(
-    i_slot pgque.slot_state, i_dead pgque.partition_held)
+    i_slot pgque.subscription, i_dead pgque.partition_held)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -10401,20 +10263,20 @@ begin
           and (h.retry_after > i_slot.held_at) is not true;
         return;
     end if;
-    execute format(  -- quoted: made by slot_select
+    execute format(  -- quoted: made by tick_select
         'insert into pgque.partition_held '
         'select $1, ev_id, clock_timestamp(), ev_time, ev_txid, ev_retry, ev_type, ev_data, '
         '       ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
         'from (%s) e where ev_extra1 = $2 and ev_id > $3 and ev_id <= $4 '
         'order by ev_id limit 1 on conflict do nothing',
-        pgque.slot_select(i_slot))
+        pgque.tick_select(i_slot.sub_batch, '*'))
     using i_slot.sub_id, i_dead.ev_extra1, i_dead.ev_id, i_slot.page_to;
 end;
 $$;
 
 -- Returns the event with this id from the page that was delivered last.
 -- locks: none. writes: nothing.
-create or replace function pgque.find_in_page(i_slot pgque.slot_state, i_msg_id bigint)
+create or replace function pgque.find_in_page(i_slot pgque.subscription, i_msg_id bigint)
 returns setof pgque.partition_held
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -10426,18 +10288,19 @@ begin
         from pgque.partition_held h
         where h.sub_id = i_slot.sub_id and h.ev_id = i_msg_id and i_msg_id <= i_slot.page_to;
     elsif i_msg_id <= i_slot.page_to then
-        return query execute format(  -- quoted: made by slot_select
+        return query execute format(  -- quoted: made by tick_select
             'select $1, ev_id, null::timestamptz, ev_time, ev_txid, ev_retry, ev_type, ev_data, '
             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) e where ev_id = $2 limit 1',
-            pgque.slot_select(i_slot))
+            pgque.tick_select(i_slot.sub_batch, '*'))
         using i_slot.sub_id, i_msg_id;
     end if;
     if not found then
         raise exception using
             errcode = 'PQ009',
-            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
-                             '"%s" handed out', coalesce(i_msg_id::text, 'null'), i_slot.slot,
-                             i_slot.co_name, i_slot.queue_name),
+            message = (select format('event %s is not in the page that slot %s of consumer "%s" on '
+                                     'queue "%s" handed out', coalesce(i_msg_id::text, 'null'),
+                                     b.slot, b.co_name, b.queue_name)
+                       from pgque.slot b where b.sub_id = i_slot.sub_id),
             hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
 end;
@@ -10545,37 +10408,35 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_number   integer;
-    v_slot     pgque.slot_state;
-    v_stopped  pgque.slot_state[] := array[]::pgque.slot_state[];
+    v_slot  pgque.slot;
+    v_sub   pgque.subscription;
 begin
-    for v_number in
-        select b.slot from pgque.partition_slot_base b
+    for v_slot in
+        select b.* from pgque.slot b
         where b.queue_id = i_queue_id and b.co_name = i_consumer
         order by b.slot
     loop
         loop
-            select s.* into v_slot
-            from pgque.slot_state s
-            where s.queue_id = i_queue_id and s.co_name = i_consumer and s.slot = v_number;
-            if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
+            select s.* into v_sub from pgque.subscription s where s.sub_id = v_slot.sub_id;
+            if v_sub.sub_batch is not null and v_sub.lease_ttl is null then
                 raise exception using
                     errcode = 'PQ016',
                     message = format('slot %s of consumer "%s" on queue "%s" has batch %s open',
-                                     v_number, i_consumer, v_slot.queue_name, v_slot.sub_batch),
+                                     v_slot.slot, i_consumer, v_slot.queue_name, v_sub.sub_batch),
                     hint = 'Its results may be stored already: finish it first, and open no other '
                            'batch of a slot until then.';
             end if;
-            v_slot.lease_owner := null;
-            v_slot.lease_until := null;
-            v_slot.lease_epoch := v_slot.lease_epoch + 1;
-            v_slot.page_to := null;
-            v_slot.held_at := null;
-            exit when pgque.append_slot(v_slot);
+            v_sub.lease_owner := null;
+            v_sub.lease_until := null;
+            v_sub.lease_epoch := v_sub.lease_epoch + 1;
+            v_sub.page_to := null;
+            v_sub.held_at := null;
+            exit when pgque.append_position(v_sub);
         end loop;
-        v_stopped := v_stopped || v_slot;
     end loop;
-    return v_stopped;
+    return array(select s from pgque.slot_state s
+                 where s.queue_id = i_queue_id and s.co_name = i_consumer
+                 order by s.slot);
 end;
 $$;
 
@@ -11179,7 +11040,7 @@ as $$
 declare
     v_after  pg_snapshot;
     v_up_to  pg_snapshot;
-    v_slot   pgque.slot_state;
+    v_slot   pgque.slot;
     v_count  bigint;
 begin
     if i_sub.sub_last_tick is null then
@@ -11190,7 +11051,7 @@ begin
     if i_sub.sub_main is not null then
         v_up_to := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_next_tick)).tick_snapshot;
     end if;
-    select s.* into v_slot from pgque.slot_state s where s.sub_id = i_sub.sub_id;
+    select s.* into v_slot from pgque.slot s where s.sub_id = i_sub.sub_id;
     execute format(
         'select count(*) from pgque.%I e '
         'where e.ev_txid >= pg_snapshot_xmin($1) '

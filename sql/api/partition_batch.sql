@@ -18,6 +18,7 @@ as $$
 declare
     v_now timestamptz := clock_timestamp();
 begin
+    i_sub.lease_ttl := null;
     if i_sub.sub_batch is null then
         i_sub := pgque.drop_expired_held(i_sub);
         i_sub.page_to := (select max(d.ev_id)
@@ -46,15 +47,11 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_cutoff  timestamptz := pgque.event_cutoff(i_sub.sub_queue);
-    v_slot    pgque.slot_state;
 begin
-    if pgque.has_expired_held(i_sub.sub_id, v_cutoff) then
-        select s.* into v_slot from pgque.slot_state s where s.sub_id = i_sub.sub_id;
-        if v_slot.pos_seq = i_sub.pos_seq and pgque.append_slot(v_slot) then
-            delete from pgque.partition_held h
-            where h.sub_id = i_sub.sub_id and h.ev_time < v_cutoff;
-            select s.* into i_sub from pgque.subscription s where s.sub_id = i_sub.sub_id;
-        end if;
+    if pgque.has_expired_held(i_sub.sub_id, v_cutoff) and pgque.append_position(i_sub) then
+        delete from pgque.partition_held h
+        where h.sub_id = i_sub.sub_id and h.ev_time < v_cutoff;
+        i_sub.pos_seq := i_sub.pos_seq + 1;
     end if;
     return i_sub;
 end;
@@ -81,22 +78,14 @@ returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_slot pgque.slot_state;
 begin
-    select s.* into v_slot from pgque.slot_state s where s.sub_id = i_sub.sub_id;
-    if v_slot.pos_seq is distinct from i_sub.pos_seq then
-        return false;
-    end if;
-    v_slot.lease_owner := null;
-    v_slot.lease_ttl := null;
-    if v_slot.held_at is null then
-        v_slot.page_to := 9223372036854775807;
+    if i_sub.held_at is null then
+        i_sub.page_to := 9223372036854775807;
     else
-        v_slot.sub_batch := null;
-        v_slot.sub_next_tick := null;
+        i_sub.sub_batch := null;
+        i_sub.sub_next_tick := null;
     end if;
-    return pgque.finish_page(v_slot);
+    return pgque.finish_page(i_sub);
 end;
 $$;
 
@@ -126,10 +115,9 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', c.n, b.slot,
+    return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', b.n, b.slot,
                           ' and ev_id > ' || i_sub.page_from)
-            from pgque.partition_slot_base b
-            join pgque.partition_consumer c on c.queue_id = b.queue_id and c.co_name = b.co_name
+            from pgque.slot b
             where b.sub_id = i_sub.sub_id);
 end;
 $$;

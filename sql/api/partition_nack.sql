@@ -12,9 +12,10 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot     pgque.slot_state;
+    v_slot     pgque.subscription;
     v_event    pgque.partition_held;
     v_is_last  boolean;
+    v_pauses   boolean;
 begin
     if (i_retry_after >= '0') is not true then
         perform pgque.refuse_value('no retry after %s', i_retry_after::text,
@@ -23,7 +24,7 @@ begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
         v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
 
     select * into v_event from pgque.find_in_page(v_slot, i_msg.msg_id);
@@ -33,18 +34,20 @@ begin
                  and h.retry_after > coalesce(v_slot.held_at, '-infinity')) then
         return 1;
     end if;
-    v_is_last := (select coalesce(v_event.ev_retry, 0) >= coalesce(q.queue_max_retries, 5)
-                  from pgque.queue q
-                  where q.queue_id = v_slot.queue_id);
-    if v_slot.held_at is null
-       and (v_slot.on_failure = 'skip' or v_event.ev_extra1 is null or v_is_last) then
+    select coalesce(v_event.ev_retry, 0) >= coalesce(q.queue_max_retries, 5),
+           b.on_failure = 'pause' and v_event.ev_extra1 is not null
+    into v_is_last, v_pauses
+    from pgque.slot b
+    join pgque.queue q on q.queue_id = b.queue_id
+    where b.sub_id = v_slot.sub_id;
+    if v_slot.held_at is null and (v_is_last or not v_pauses) then
         perform pgque.nack_batch(v_slot.sub_batch, array[v_event.ev_id], i_retry_after, i_reason,
                                  v_slot.lease_owner, v_slot.lease_epoch);
     elsif v_is_last then
         insert into pgque.dead_letter (
             dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,
             ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-        select v_slot.queue_id, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
+        select v_slot.sub_queue, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
                v_event.ev_id, v_event.ev_time, v_event.ev_txid, v_event.ev_retry, v_event.ev_type,
                v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
                v_event.ev_extra4
@@ -61,10 +64,9 @@ begin
                 v_event.ev_extra4)
         on conflict (sub_id, ev_id) do update
         set retry_after = excluded.retry_after, ev_retry = excluded.ev_retry;
-        insert into pgque.counter_log (queue_id, sub_id, nacked)
-        values (v_slot.queue_id, v_slot.sub_id, 1);
+        insert into pgque.counter_log (queue_id, sub_id, nacked) values (v_slot.sub_queue, v_slot.sub_id, 1);
     end if;
-    if v_is_last and v_slot.on_failure = 'pause' and v_event.ev_extra1 is not null then
+    if v_is_last and v_pauses then
         perform pgque.hold_next_in_page(v_slot, v_event);
     end if;
     return 1;
@@ -76,7 +78,7 @@ $$;
 -- if the next event is scheduled for later anyway.
 -- locks: none beyond the caller's. writes: partition_held.
 create or replace function pgque.hold_next_in_page(
-    i_slot pgque.slot_state, i_dead pgque.partition_held)
+    i_slot pgque.subscription, i_dead pgque.partition_held)
 returns void
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -92,20 +94,20 @@ begin
           and (h.retry_after > i_slot.held_at) is not true;
         return;
     end if;
-    execute format(  -- quoted: made by slot_select
+    execute format(  -- quoted: made by tick_select
         'insert into pgque.partition_held '
         'select $1, ev_id, clock_timestamp(), ev_time, ev_txid, ev_retry, ev_type, ev_data, '
         '       ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
         'from (%s) e where ev_extra1 = $2 and ev_id > $3 and ev_id <= $4 '
         'order by ev_id limit 1 on conflict do nothing',
-        pgque.slot_select(i_slot))
+        pgque.tick_select(i_slot.sub_batch, '*'))
     using i_slot.sub_id, i_dead.ev_extra1, i_dead.ev_id, i_slot.page_to;
 end;
 $$;
 
 -- Returns the event with this id from the page that was delivered last.
 -- locks: none. writes: nothing.
-create or replace function pgque.find_in_page(i_slot pgque.slot_state, i_msg_id bigint)
+create or replace function pgque.find_in_page(i_slot pgque.subscription, i_msg_id bigint)
 returns setof pgque.partition_held
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
@@ -117,18 +119,19 @@ begin
         from pgque.partition_held h
         where h.sub_id = i_slot.sub_id and h.ev_id = i_msg_id and i_msg_id <= i_slot.page_to;
     elsif i_msg_id <= i_slot.page_to then
-        return query execute format(  -- quoted: made by slot_select
+        return query execute format(  -- quoted: made by tick_select
             'select $1, ev_id, null::timestamptz, ev_time, ev_txid, ev_retry, ev_type, ev_data, '
             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) e where ev_id = $2 limit 1',
-            pgque.slot_select(i_slot))
+            pgque.tick_select(i_slot.sub_batch, '*'))
         using i_slot.sub_id, i_msg_id;
     end if;
     if not found then
         raise exception using
             errcode = 'PQ009',
-            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
-                             '"%s" handed out', coalesce(i_msg_id::text, 'null'), i_slot.slot,
-                             i_slot.co_name, i_slot.queue_name),
+            message = (select format('event %s is not in the page that slot %s of consumer "%s" on '
+                                     'queue "%s" handed out', coalesce(i_msg_id::text, 'null'),
+                                     b.slot, b.co_name, b.queue_name)
+                       from pgque.slot b where b.sub_id = i_slot.sub_id),
             hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
 end;

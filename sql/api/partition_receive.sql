@@ -20,7 +20,7 @@ set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
-    v_slot  pgque.slot_state;
+    v_slot  pgque.subscription;
     v_page  text;
     v_rows  bigint;
 begin
@@ -30,16 +30,9 @@ begin
     loop
         v_slot := pgque.open_page(i_queue, i_consumer, i_slot, i_n, i_worker, i_max);
         exit when v_slot.page_to is null;
-        if v_slot.held_at is not null then
-            v_page := format('select * from pgque.due_events(%s, %L) e', v_slot.sub_id,
-                             v_slot.held_at);
-        else
-            v_page := pgque.slot_select(v_slot);
-            if pgque.has_held_events(v_slot.sub_id) then
-                v_page := format('%s and not exists %s', v_page, pgque.earlier_held(v_slot.sub_id));
-            end if;
-        end if;
-        v_page := format('%s order by e.ev_id limit %s', v_page, i_max);
+        v_page := format('select * from %s order by e.ev_id limit %s', case
+            when v_slot.held_at is null then pgque.slot_rows(v_slot)
+            else format('pgque.due_events(%s, %L) e', v_slot.sub_id, v_slot.held_at) end, i_max);
         return query execute format(  -- quoted: made above
             'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) page', v_page)
@@ -49,7 +42,7 @@ begin
             -- A full page ends at its last event, any other page at the end of the batch.
             execute format('select max(ev_id) from (%s) page', v_page)  -- quoted: made above
             into v_slot.page_to;
-            perform pgque.append_slot(v_slot);
+            perform pgque.append_position(v_slot);
         end if;
         exit when v_rows > 0;
         perform pgque.finish_page(v_slot);
@@ -67,7 +60,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
@@ -87,12 +80,12 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
-returns pgque.slot_state
+returns pgque.subscription
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot      pgque.slot_state;
+    v_slot      pgque.subscription;
     v_now       timestamptz;
     v_cutoff    timestamptz;
     v_had_page  boolean;
@@ -100,7 +93,7 @@ begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
         v_now := clock_timestamp();
-        v_cutoff := pgque.event_cutoff(v_slot.queue_id);
+        v_cutoff := pgque.event_cutoff(v_slot.sub_queue);
         delete from pgque.partition_held h
         where h.sub_id = v_slot.sub_id and h.ev_time < v_cutoff;
 
@@ -110,7 +103,7 @@ begin
                                then v_now end;
         if v_slot.held_at is null and v_slot.sub_batch is null then
             v_slot.sub_next_tick := (pgque.find_next_tick(
-                v_slot.queue_id, pgque.find_tick(v_slot.queue_id, v_slot.sub_last_tick),
+                v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
                 null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id;
             if v_slot.sub_next_tick is not null then
                 v_slot.sub_batch := pgque.next_batch_id();
@@ -123,7 +116,7 @@ begin
             end if;
         end if;
         v_slot.lease_until := v_now + v_slot.lease_ttl;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
     v_slot.pos_seq := v_slot.pos_seq + 1;
     return v_slot;
@@ -134,20 +127,20 @@ $$;
 -- of a batch that wait for a failed event become held events, and after its last page the batch is
 -- finished. Returns false if the slot was moved meanwhile.
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.finish_page(i_slot pgque.slot_state)
+create or replace function pgque.finish_page(i_slot pgque.subscription)
 returns boolean
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_next     pgque.slot_state := i_slot;
+    v_next     pgque.subscription := i_slot;
     v_waiting  text;
 begin
     v_next.page_to := null;
     v_next.held_at := null;
     v_next.lease_until := clock_timestamp() + i_slot.lease_ttl;
     if i_slot.held_at is not null then
-        if not pgque.append_slot(v_next) then
+        if not pgque.append_position(v_next) then
             return false;
         end if;
         delete from pgque.partition_held h
@@ -157,7 +150,7 @@ begin
     end if;
 
     if pgque.has_held_events(i_slot.sub_id) then
-        v_waiting := pgque.slot_select(i_slot);  -- while the batch is open
+        v_waiting := pgque.tick_select(i_slot.sub_batch, '*');  -- while the batch is open
     end if;
     v_next.page_from := i_slot.page_to;
     if i_slot.page_to = 9223372036854775807 then
@@ -166,33 +159,20 @@ begin
         v_next.sub_batch := null;
         v_next.page_from := null;
     end if;
-    if not pgque.append_slot(v_next) then
+    if not pgque.append_position(v_next) then
         return false;
     end if;
     if v_waiting is not null then
-        execute format(  -- quoted: made by slot_select and earlier_held
+        execute format(  -- quoted: made by tick_select and earlier_held
             'insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
             '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
             'select $1, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
             '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-            'from (%s and e.ev_id <= $2 and exists %s) e on conflict do nothing',
+            'from (%s) e where ev_id <= $2 and exists %s on conflict do nothing',
             v_waiting, pgque.earlier_held(i_slot.sub_id))
         using i_slot.sub_id, i_slot.page_to;
     end if;
     return true;
-end;
-$$;
-
--- Builds the SELECT of the slot's events in its open batch that are not acked, whether or not they
--- wait for a held event.
--- locks: none. writes: nothing.
-create or replace function pgque.slot_select(i_slot pgque.slot_state)
-returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return format('select * from (%s) e where true', pgque.tick_select(i_slot.sub_batch, '*'));
 end;
 $$;
 

@@ -190,7 +190,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot   pgque.slot_state;
+    v_slot   pgque.subscription;
     v_ended  integer[];
 begin
     begin
@@ -203,11 +203,11 @@ begin
             return;
     end;
     perform from pgque.partition_consumer c
-    where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
+    where c.queue_id = v_slot.sub_queue and c.co_name = i_consumer
     for update;
     select array_agg(b.sub_id) into v_ended
     from pgque.partition_slot_base b
-    where b.queue_id = v_slot.queue_id and b.co_name = i_consumer
+    where b.queue_id = v_slot.sub_queue and b.co_name = i_consumer
       and (b.slot = i_slot or not exists (
           select from pgque.partition_slot_base other
           where other.queue_id = b.queue_id and other.co_name = b.co_name
@@ -220,7 +220,7 @@ begin
       and d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer;
     delete from pgque.subscription_base s where s.sub_id = any (v_ended);
     delete from pgque.partition_consumer c
-    where c.queue_id = v_slot.queue_id and c.co_name = i_consumer
+    where c.queue_id = v_slot.sub_queue and c.co_name = i_consumer
       and not exists (select from pgque.partition_slot_base b
                       where b.queue_id = c.queue_id and b.co_name = c.co_name);
 end;
@@ -266,7 +266,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
         raise exception using
@@ -291,7 +291,7 @@ begin
         end if;
         v_slot.lease_ttl := i_ttl;
         v_slot.lease_until := clock_timestamp() + i_ttl;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
     return v_slot.lease_epoch;
 end;
@@ -307,7 +307,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
@@ -318,7 +318,7 @@ begin
         v_slot.lease_until := null;
         v_slot.page_to := null;
         v_slot.held_at := null;
-        exit when pgque.append_slot(v_slot);
+        exit when pgque.append_position(v_slot);
     end loop;
     return true;
 end;
@@ -327,17 +327,18 @@ $$;
 -- Returns a subscribed slot with its newest position.
 -- locks: none. writes: nothing.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
-returns pgque.slot_state
+returns pgque.subscription
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state;
+    v_slot pgque.subscription;
 begin
     select s.* into v_slot
-    from pgque.slot_state s
-    where s.queue_name = i_queue and s.co_name = i_consumer and s.slot = i_slot
-      and s.is_subscribed;
+    from pgque.slot b
+    join pgque.subscription s on s.sub_id = b.sub_id
+    where b.queue_name = i_queue and b.co_name = i_consumer and b.slot = i_slot
+      and b.is_subscribed;
     if not found then
         perform pgque.find_queue(i_queue);
         perform pgque.check_positions_visible();
@@ -356,14 +357,16 @@ $$;
 -- locks: none. writes: nothing.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
-returns pgque.slot_state
+returns pgque.subscription
 language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot pgque.slot_state := pgque.find_slot(i_queue, i_consumer, i_slot);
+    v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);
 begin
-    perform pgque.check_slot_count(i_queue, i_consumer, v_slot.n, i_n);
+    perform pgque.check_slot_count(i_queue, i_consumer, b.n, i_n)
+    from pgque.slot b
+    where b.sub_id = v_slot.sub_id;
     if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
         raise exception using
             errcode = 'PQ012',
@@ -377,40 +380,5 @@ begin
                    'pgque.claim_slot.';
     end if;
     return v_slot;
-end;
-$$;
-
--- append_position for a slot: keeps the lease while no batch is open, and records the page.
--- locks: waits for a concurrent move of the same slot to commit. writes: position_log.
-create or replace function pgque.append_slot(i_slot pgque.slot_state)
-returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_row pgque.position_log;
-begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        select f.io_pos_seq, f.io_half into i_slot.pos_seq, i_slot.next_half
-        from pgque.follow_switch(i_slot.sub_id, i_slot.pos_seq, i_slot.next_half) f;
-    end if;
-    v_row.sub_id := i_slot.sub_id;
-    v_row.pos_seq := i_slot.pos_seq + 1;
-    v_row.sub_last_tick := i_slot.sub_last_tick;
-    v_row.sub_active := clock_timestamp();
-    v_row.sub_batch := i_slot.sub_batch;
-    v_row.sub_next_tick := i_slot.sub_next_tick;
-    v_row.lease_owner := i_slot.lease_owner;
-    v_row.lease_until := i_slot.lease_until;
-    v_row.lease_epoch := i_slot.lease_epoch;
-    v_row.lease_ttl := i_slot.lease_ttl;
-    v_row.page_from := i_slot.page_from;
-    v_row.page_to := i_slot.page_to;
-    v_row.held_at := i_slot.held_at;
-    if i_slot.sub_batch is not null then
-        v_row.event_cutoff := i_slot.event_cutoff;
-    end if;
-    v_row.next_half := i_slot.next_half;
-    return pgque.write_position(v_row);
 end;
 $$;

@@ -98,37 +98,35 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_number   integer;
-    v_slot     pgque.slot_state;
-    v_stopped  pgque.slot_state[] := array[]::pgque.slot_state[];
+    v_slot  pgque.slot;
+    v_sub   pgque.subscription;
 begin
-    for v_number in
-        select b.slot from pgque.partition_slot_base b
+    for v_slot in
+        select b.* from pgque.slot b
         where b.queue_id = i_queue_id and b.co_name = i_consumer
         order by b.slot
     loop
         loop
-            select s.* into v_slot
-            from pgque.slot_state s
-            where s.queue_id = i_queue_id and s.co_name = i_consumer and s.slot = v_number;
-            if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
+            select s.* into v_sub from pgque.subscription s where s.sub_id = v_slot.sub_id;
+            if v_sub.sub_batch is not null and v_sub.lease_ttl is null then
                 raise exception using
                     errcode = 'PQ016',
                     message = format('slot %s of consumer "%s" on queue "%s" has batch %s open',
-                                     v_number, i_consumer, v_slot.queue_name, v_slot.sub_batch),
+                                     v_slot.slot, i_consumer, v_slot.queue_name, v_sub.sub_batch),
                     hint = 'Its results may be stored already: finish it first, and open no other '
                            'batch of a slot until then.';
             end if;
-            v_slot.lease_owner := null;
-            v_slot.lease_until := null;
-            v_slot.lease_epoch := v_slot.lease_epoch + 1;
-            v_slot.page_to := null;
-            v_slot.held_at := null;
-            exit when pgque.append_slot(v_slot);
+            v_sub.lease_owner := null;
+            v_sub.lease_until := null;
+            v_sub.lease_epoch := v_sub.lease_epoch + 1;
+            v_sub.page_to := null;
+            v_sub.held_at := null;
+            exit when pgque.append_position(v_sub);
         end loop;
-        v_stopped := v_stopped || v_slot;
     end loop;
-    return v_stopped;
+    return array(select s from pgque.slot_state s
+                 where s.queue_id = i_queue_id and s.co_name = i_consumer
+                 order by s.slot);
 end;
 $$;
 

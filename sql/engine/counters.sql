@@ -19,9 +19,9 @@ begin
 end;
 $$;
 
--- Records where a registration ended, so that the events it finished stay in its queue's sum. It
--- also appends a position, so that no worker finishes a batch at the same time, which the sum would
--- miss. A subconsumer's batches count for its main consumer.
+-- Records where a registration ends, so that the events it finished stay in its queue's sum. It also
+-- appends a position, so that no worker finishes a batch at the same time, which the sum would miss.
+-- A subconsumer's batches count for its main consumer.
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
@@ -29,33 +29,25 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_last pgque.position_log;
+    v_sub pgque.subscription;
 begin
-    if old.sub_main is not null then
-        return null;
-    end if;
     loop
-        select l.* into v_last
-        from pgque.position_log l
-        where l.sub_id = old.sub_id
-        order by l.pos_seq desc
-        limit 1;
-        exit when not found;
-        v_last.pos_seq := v_last.pos_seq + 1;
-        v_last.sub_active := clock_timestamp();
-        v_last.sub_batch := null;
-        v_last.sub_next_tick := null;
-        exit when pgque.write_position(v_last);
+        select s.* into v_sub from pgque.subscription s where s.sub_id = old.sub_id;
+        exit when not found or v_sub.sub_main is not null;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        continue when not pgque.append_position(v_sub);
+        insert into pgque.counter_log (queue_id, sub_id, acked)
+        select t.tick_queue, v_sub.sub_id, t.tick_event_seq
+        from pgque.tick t
+        where t.tick_queue = v_sub.sub_queue and t.tick_id = v_sub.sub_last_tick;
+        exit;
     end loop;
-    insert into pgque.counter_log (queue_id, sub_id, acked)
-    select old.sub_queue, old.sub_id, t.tick_event_seq
-    from pgque.tick t
-    where t.tick_queue = old.sub_queue and t.tick_id = v_last.sub_last_tick;
-    return null;
+    return old;
 end;
 $$;
 
-create or replace trigger count_end after delete on pgque.subscription_base
+create or replace trigger count_end before delete on pgque.subscription_base
 for each row execute function pgque.count_end();
 
 -- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every

@@ -2,7 +2,7 @@
 -- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
 -- which takes the batch's newest row in that half for the position. If another row follows that
 -- one, the statement writes nothing, and find_batch finds the position or raises the error. A
--- stricter isolation level uses find_batch at once: see follow_switch.
+-- stricter isolation level uses find_batch at once (log_halves.sql).
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer

@@ -10,8 +10,7 @@
 -- - a statement takes its snapshot after its locks, so a statement that waited for TRUNCATE sees
 --   the switch.
 -- For what they do not find there, a second statement reads both halves. In a stricter isolation
--- level they always read both: the transaction's own moves may be in half 1 (follow_switch), while
--- its snapshot does not show the switch that sent them there.
+-- level they always read both: their snapshot may be older than a switch that they waited for.
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
@@ -79,51 +78,6 @@ begin
         perform pgque.refuse_value('there is no log "%s"', i_log,
                                    'Name one of counter, history, position and tick.');
     end if;
-end;
-$$;
-
--- Finds the newest position for a transaction in REPEATABLE READ or SERIALIZABLE, whose snapshot
--- may be older than a switch of the log. Without a switch this is the given position. If the switch
--- wrote the only newer position, returns its number and the half that is current now. To test this,
--- it inserts a row with that number into that half, where only the switch writes it: PostgreSQL
--- refuses the insert if the row exists and the snapshot does not see it. If the insert succeeds,
--- another session moved the consumer: raises a serialization failure.
--- locks: the row of log, shared, or nothing new. writes: nothing.
-create or replace function pgque.follow_switch(
-    i_sub_id integer, inout io_pos_seq bigint, inout io_half smallint)
-returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_row pgque.position_log;
-begin
-    if io_half <> (select l.half from pgque.log l where l.log_name = 'position') then
-        return;  -- this transaction wrote it after the switch
-    end if;
-    begin
-        perform from pgque.log l where l.log_name = 'position' for share;
-        return;
-    exception
-        when serialization_failure then
-            io_pos_seq := io_pos_seq + 1;
-            io_half := 1 - io_half;
-    end;
-    v_row.sub_id := i_sub_id;
-    v_row.pos_seq := io_pos_seq;
-    v_row.sub_active := clock_timestamp();
-    v_row.lease_epoch := 0;
-    v_row.next_half := io_half;
-    begin
-        perform pgque.write_position(v_row);
-    exception
-        when serialization_failure then
-            return;
-    end;
-    raise exception using
-        errcode = 'serialization_failure',
-        message = 'another session moved the consumer since this transaction began',
-        hint = 'Roll back and try again.';
 end;
 $$;
 

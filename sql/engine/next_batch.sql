@@ -109,8 +109,12 @@ begin
 end;
 $$;
 
--- Writes a subscription's next position: i_sub, under the number after its pos_seq. Returns false
--- if another session took that number first; the caller then has to read the position again.
+-- Writes a subscription's next position: i_sub, under the number after its pos_seq, to the half in
+-- next_half. Without a batch it has no lease and no page, unless it is a slot that is handed out in
+-- pages (lease_ttl). Returns false if another session took that number first; the caller then has to
+-- read the position again. In a stricter isolation than READ COMMITTED that is a serialization
+-- failure, and so is a switch of the halves after the transaction's snapshot, which takes the number
+-- in both halves. Only switches and the shortest way of next_batch and finish_batch write otherwise.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
@@ -120,10 +124,6 @@ as $$
 declare
     v_row pgque.position_log;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        select f.io_pos_seq, f.io_half into i_sub.pos_seq, i_sub.next_half
-        from pgque.follow_switch(i_sub.sub_id, i_sub.pos_seq, i_sub.next_half) f;
-    end if;
     v_row.sub_id := i_sub.sub_id;
     v_row.pos_seq := i_sub.pos_seq + 1;
     v_row.sub_last_tick := i_sub.sub_last_tick;
@@ -131,33 +131,22 @@ begin
     v_row.sub_batch := i_sub.sub_batch;
     v_row.sub_next_tick := i_sub.sub_next_tick;
     v_row.lease_epoch := i_sub.lease_epoch;
+    v_row.lease_ttl := i_sub.lease_ttl;
+    v_row.next_half := i_sub.next_half;
     if i_sub.sub_batch is not null then
+        v_row.event_cutoff := i_sub.event_cutoff;
+    end if;
+    if i_sub.sub_batch is not null or i_sub.lease_ttl is not null then
         v_row.lease_owner := i_sub.lease_owner;
         v_row.lease_until := i_sub.lease_until;
-        v_row.event_cutoff := i_sub.event_cutoff;
         v_row.page_from := i_sub.page_from;
         v_row.page_to := i_sub.page_to;
         v_row.held_at := i_sub.held_at;
     end if;
-    v_row.next_half := i_sub.next_half;
-    return pgque.write_position(v_row);
-end;
-$$;
-
--- Writes a position to the half in next_half. Returns false if its number is taken.
--- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
-create or replace function pgque.write_position(i_row pgque.position_log)
-returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_row.next_half = 0 then
-        insert into pgque.position_log_0 values (i_row.*)
-        on conflict (sub_id, pos_seq) do nothing;
+    if v_row.next_half = 0 then
+        insert into pgque.position_log_0 values (v_row.*) on conflict (sub_id, pos_seq) do nothing;
     else
-        insert into pgque.position_log_1 values (i_row.*)
-        on conflict (sub_id, pos_seq) do nothing;
+        insert into pgque.position_log_1 values (v_row.*) on conflict (sub_id, pos_seq) do nothing;
     end if;
     return found;
 end;

@@ -82,15 +82,14 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_row pgque.position_log;
+    v_sub pgque.subscription;
 begin
-    v_row.sub_id := i_sub_id;
-    v_row.pos_seq := 1;
-    v_row.sub_last_tick := i_tick;
-    v_row.sub_active := clock_timestamp();
-    v_row.lease_epoch := 0;
-    v_row.next_half := (select l.half from pgque.log l where l.log_name = 'position');
-    perform pgque.write_position(v_row);
+    v_sub.sub_id := i_sub_id;
+    v_sub.pos_seq := 0;
+    v_sub.sub_last_tick := i_tick;
+    v_sub.lease_epoch := 0;
+    v_sub.next_half := (select l.half from pgque.log l where l.log_name = 'position');
+    perform pgque.append_position(v_sub);
 end;
 $$;
 

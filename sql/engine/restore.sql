@@ -176,8 +176,8 @@ language plpgsql
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_ticks      pgque.tick_log[];
-    v_positions  pgque.position_log[];
+    v_ticks  pgque.tick_log[];
+    v_sub    pgque.subscription;
 begin
     v_ticks := array(
         select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
@@ -192,26 +192,17 @@ begin
     truncate pgque.tick_log;
     insert into pgque.tick_log select (unnest(v_ticks)).*;
 
-    v_positions := array(
-        select p
-        from pgque.subscription_base s
-        cross join lateral (
-            select * from pgque.position_log l
-            where l.sub_id = s.sub_id
-            order by l.pos_seq desc
-            limit 1
-        ) p);
-    truncate pgque.position_log;
-    insert into pgque.position_log_0 (
-        sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
-    select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then t.tick_id end,
-           clock_timestamp(), p.lease_epoch, 0
-    from unnest(v_positions) p
-    join pgque.subscription_base s on s.sub_id = p.sub_id
-    join pgque.tick t on t.tick_queue = s.sub_queue;
-    update pgque.log l set half = 0 where l.log_name = 'position';
+    for v_sub in select s.* from pgque.subscription s order by s.sub_id loop
+        v_sub.sub_last_tick := case when v_sub.sub_main is null then
+            (select t.tick_id from pgque.tick t where t.tick_queue = v_sub.sub_queue) end;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        v_sub.lease_ttl := null;
+        perform pgque.append_position(v_sub);
+    end loop;
     update pgque.log_rotation
     set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
+    perform pgque.note_switch('position');  -- the transactions that it waited for are not of this cluster
 
     delete from pgque.rotation_floor;
     update pgque.queue q

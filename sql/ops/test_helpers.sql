@@ -122,7 +122,7 @@ as $$
 declare
     v_after  pg_snapshot;
     v_up_to  pg_snapshot;
-    v_slot   pgque.slot_state;
+    v_slot   pgque.slot;
     v_count  bigint;
 begin
     if i_sub.sub_last_tick is null then
@@ -133,7 +133,7 @@ begin
     if i_sub.sub_main is not null then
         v_up_to := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_next_tick)).tick_snapshot;
     end if;
-    select s.* into v_slot from pgque.slot_state s where s.sub_id = i_sub.sub_id;
+    select s.* into v_slot from pgque.slot s where s.sub_id = i_sub.sub_id;
     execute format(
         'select count(*) from pgque.%I e '
         'where e.ev_txid >= pg_snapshot_xmin($1) '

@@ -41,22 +41,21 @@ create table if not exists pgque.partition_held (
     primary key (sub_id, ev_id)
 );
 
+-- What does not change while a slot is read.
+create or replace view pgque.slot as
+select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id
+from pgque.partition_consumer c
+join pgque.queue q on q.queue_id = c.queue_id
+join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name;
+
 -- Each slot with its newest position.
 create or replace view pgque.slot_state as
-select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id,
+select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.on_failure, b.is_subscribed, b.sub_id,
        p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
        p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
        p.page_from, p.page_to, p.held_at, p.event_cutoff, p.next_half
-from pgque.partition_consumer c
-join pgque.queue q on q.queue_id = c.queue_id
-join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name
-cross join lateral (
-    select *
-    from pgque.position_log l
-    where l.sub_id = b.sub_id
-    order by l.pos_seq desc
-    limit 1
-) p;
+from pgque.slot b
+join pgque.subscription p on p.sub_id = b.sub_id;
 
 -- The leases of subscribed slots.
 create or replace view pgque.partition_slot as

@@ -102,25 +102,25 @@ begin
 end;
 $$;
 
--- Versions before 0.3.0 had other tables, which this file does not convert.
+-- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments.
 do $$
 declare
-    v_version  text;
+    v_function regprocedure;
 begin
     if to_regclass('pgque.config') is null then
         return;
     end if;
     perform pgque.lock_tables(false);
-    execute 'select c.schema_version from pgque.config c' into v_version;
-    if v_version ~ '^0\.[0-2]\.' then
-        raise exception using
-            errcode = 'PQ021',
-            message = format('pgque %s is installed, which this file cannot upgrade', v_version),
-            hint = 'Nothing was changed. Upgrades start from 0.3.0.';
-    end if;
+    for v_function in
+        select p.oid
+        from pg_proc p
+        where p.pronamespace = 'pgque'::regnamespace
+          and p.proname = any (array[
+              'append_slot', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'follow_switch', 'hold_next_in_page', 'maint_steps', 'move_event_tables', 'open_page',
+              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'write_position'])
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
 end;
 $$;
-
--- What 0.3.0 had and this version has not.
-drop function if exists pgque.move_event_tables(integer);
-drop function if exists pgque.run_maintenance(text, text);  -- returned a boolean

@@ -83,7 +83,7 @@ class TestASinkInAnOlderTransaction:
         assert compact_positions(db) > 0
         assert compact_ticks(db) > 0
 
-    def test_reads_and_acks_its_batch_and_takes_the_next(
+    def test_reads_its_batch_and_acks_it_in_its_next_transaction(
         self, db: Connection, old: Begin, claimed: tuple[int, int], level: str
     ) -> None:
         send(db, "c")
@@ -91,15 +91,25 @@ class TestASinkInAnOlderTransaction:
         sink = old(level)
         self.compact(db)
         assert payloads(sink, claimed[0]) == ["a", "b"]
-        value(sink, ACK, *claimed)
-        with refused("PQ003"):
-            finish(sink, claimed[0])
+        with refused("40001"):
+            value(sink, ACK, *claimed)
         sink.execute("rollback")
         sink = old(level)
         value(sink, ACK, *claimed)
         batch = next_batch(sink)
         assert payloads(sink, batch) == ["c"]
         finish(sink, batch)
+        sink.execute("commit")
+        assert next_batch(db) is None
+
+    def test_acks_if_it_began_with_a_renewal_for_which_the_compaction_waits(
+        self, db: Connection, old: Begin, claimed: tuple[int, int], level: str
+    ) -> None:
+        sink = old(level)
+        value(sink, "select pgque.renew_batch(%s, 'me', %s)::text", *claimed)
+        bloat_positions(db)
+        assert value(db, "select pgque.maint_compact_positions()") == 0
+        value(sink, ACK, *claimed)
         sink.execute("commit")
         assert next_batch(db) is None
 
@@ -125,29 +135,6 @@ class TestASinkInAnOlderTransaction:
         value(db, ACK, *claimed)
         with refused("40001"):
             value(sink, ACK, *claimed)
-
-    def test_finishes_a_batch_without_a_lease(self, db: Connection, old: Begin, level: str) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
-        sink = old(level)
-        self.compact(db)
-        finish(sink, batch)
-        sink.execute("commit")
-        assert next_batch(db) is None
-
-    def test_acks_a_page_of_a_slot(self, db: Connection, old: Begin, level: str) -> None:
-        make_queue(db, consumers=())
-        value(db, "select pgque.subscribe_slot('q', 'p', 0, 1)::text")
-        value(db, "select pgque.send('q', 't', 'a', 'key')")
-        tick(db)
-        value(db, "select epoch from pgque.claim_slot('q', 'p', 0, 'me', '1 hour') epoch")
-        receive = "select payload from pgque.receive_partitioned('q', 'p', 0, 1, 'me', 10)"
-        assert rows(db, receive) == [("a",)]
-        sink = old(level)
-        self.compact(db)
-        value(sink, "select pgque.ack_partitioned('q', 'p', 0, 1, 'me')::text")
-        sink.execute("commit")
-        assert rows(db, receive) == []
 
 
 class TestNobodyWaits:

@@ -222,15 +222,6 @@ def test_the_older_file_is_refused_afterwards(old: Connection, released: Release
     assert catalog(old) == before
 
 
-def test_a_version_before_0_3_0_is_refused(old: Connection) -> None:
-    """Its tables were others. No such version was published."""
-    old.execute("alter table pgque.config disable trigger refuse_downgrade")
-    old.execute("update pgque.config set schema_version = '0.2.0'")
-    with refused("PQ021", "0.2.0", "0.3.0"):
-        old.execute(INSTALL)
-    old.execute("rollback")
-
-
 @pytest.mark.timeout(1200)
 def test_a_running_crowd_loses_nothing(old: Connection, url: str) -> None:
     """Producers keep transactions open most of the time, so each upgrade waits for a gap."""
