@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 
 from assemble import ROOT, read_manifest
+from forwards import write_out
 from reference_groups import GROUPS, OWNERS_FUNCTIONS, TRIGGER_GROUP, Group
 from sql_source import (
     Node,
     Routine,
-    Statement,
     blank_comments,
     read_routine,
     read_statements,
@@ -143,26 +143,20 @@ def read_entries(root: Path) -> list[Entry]:
     grants = read_grants((root / _GRANTS_FILE).read_text())
     entries = []
     for file in read_manifest(root).install:
-        for statement in read_statements((root / "sql" / file).read_text()):
+        for statement in read_statements(write_out((root / "sql" / file).read_text())):
             if statement.kind == "CreateFunctionStmt":
                 entry = Entry(file, read_routine(statement))
-                entry.roles.extend(grants.get((entry.name, entry.types), []))
+                entry.roles.extend(grants.get(entry.name, []))
                 entries.append(entry)
     return entries
 
 
-def read_grants(text: str) -> dict[tuple[str, tuple[str, ...]], list[str]]:
-    """Returns the roles that may execute each function, by its name and types of arguments."""
-    grants: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for statement in read_statements(text):
-        if not _is_function_grant(statement):
-            continue
-        roles = [role["RoleSpec"]["rolename"] for role in statement.tree["grantees"]]
-        for node in statement.tree["objects"]:
-            function = node["ObjectWithArgs"]
-            name = function["objname"][-1]["String"]["sval"]
-            types = tuple(_type_name(each["TypeName"]) for each in function.get("objargs", []))
-            grants.setdefault((name, types), []).extend(roles)
+def read_grants(text: str) -> dict[str, list[str]]:
+    """Returns the roles that may execute each function, by its name."""
+    grants: dict[str, list[str]] = {}
+    for roles, names in re.findall(r"\('(pgque_[\w, ]+)',\s+'([\w\s]+)'\)", text):
+        for name in names.split():
+            grants.setdefault(name, []).extend(roles.split(", "))
     return grants
 
 
@@ -323,17 +317,6 @@ def _raised(entry: Entry) -> Iterator[str]:
         if len(code) != 5:
             raise ReferenceError(f"{entry.name} raises {word}: add it to build/reference.py")
         yield code
-
-
-def _is_function_grant(statement: Statement) -> bool:
-    tree = statement.tree
-    kinds = ("OBJECT_FUNCTION", "OBJECT_PROCEDURE", "OBJECT_ROUTINE")
-    return (
-        statement.kind == "GrantStmt"
-        and bool(tree.get("is_grant"))
-        and tree["targtype"] == "ACL_TARGET_OBJECT"
-        and tree["objtype"] in kinds
-    )
 
 
 def _type_name(tree: Node) -> str:

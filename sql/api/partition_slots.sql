@@ -3,16 +3,10 @@
 -- again at the last tick. Calling it again changes nothing.
 -- locks: the consumer's row in partition_consumer; those of register_consumer.
 -- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
-create or replace function pgque.subscribe_slot(
+forward pgque.subscribe_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    perform pgque.subscribe_slot_at(i_queue, i_consumer, i_slot, i_n, null);
-end;
-$$;
+as pgque.subscribe_slot_at(i_queue, i_consumer, i_slot, i_n, null);
 
 -- Subscribes all n slots of a partitioned consumer. If it is new, they start at a position: earliest,
 -- latest, a tick's number or a time (seek.sql); null means the last tick. Registered slots stay where

@@ -19,15 +19,8 @@ $$;
 
 -- unregister_consumer under the name that applications expect.
 -- locks: those of unregister_consumer. writes: the same.
-create or replace function pgque.unsubscribe(queue text, consumer text)
-returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.unregister_consumer(queue, consumer);
-end;
-$$;
+forward pgque.unsubscribe(queue text, consumer text) returns integer
+as pgque.unregister_consumer(queue, consumer);
 
 -- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
 -- it returns any i_max_return messages, because finding the first ones would read all of them. ack
@@ -79,15 +72,8 @@ $$;
 
 -- Finishes a batch.
 -- locks: those of finish_batch. writes: the same.
-create or replace function pgque.ack(i_batch_id bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.finish_batch(i_batch_id);
-end;
-$$;
+forward pgque.ack(i_batch_id bigint) returns integer
+as pgque.finish_batch(i_batch_id);
 
 -- Schedules a message for another delivery, or makes it a dead letter when its retries are used up.
 -- locks: those of nack_batch. writes: the same.

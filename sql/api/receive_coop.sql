@@ -30,26 +30,14 @@ $$;
 
 -- register_subconsumer under the name that applications expect.
 -- locks: those of register_subconsumer. writes: the same.
-create or replace function pgque.subscribe_subconsumer(
+forward pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer, i_convert_normal);
-end;
-$$;
+as pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer, i_convert_normal);
 
 -- unregister_subconsumer under the name that applications expect.
 -- locks: those of unregister_subconsumer. writes: the same.
-create or replace function pgque.unsubscribe_subconsumer(
+forward pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.unregister_subconsumer(i_queue, i_consumer, i_subconsumer, i_batch_handling);
-end;
-$$;
+as pgque.unregister_subconsumer(i_queue, i_consumer, i_subconsumer, i_batch_handling);

@@ -118,61 +118,26 @@ $$;
 
 -- Publishes many events of type "default".
 -- locks: those of the three-argument send_batch. writes: the same.
-create or replace function pgque.send_batch(queue_name text, payloads text[])
-returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.send_batch(queue_name, 'default', payloads);
-end;
-$$;
+forward pgque.send_batch(queue_name text, payloads text[]) returns bigint[]
+as pgque.send_batch(queue_name, 'default', payloads);
 
 -- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to
 -- both. So '{a,b}' without a cast is read as an array of text.
 -- locks: those of the text[] form. writes: the same.
-create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
-returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.send_batch(queue_name, type_name, payloads::text[]);
-end;
-$$;
+forward pgque.send_batch(queue_name text, type_name text, payloads text) returns bigint[]
+as pgque.send_batch(queue_name, type_name, payloads::text[]);
 
 -- The same with type "default".
 -- locks: those of the text[] form. writes: the same.
-create or replace function pgque.send_batch(queue_name text, payloads text)
-returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.send_batch(queue_name, 'default', payloads::text[]);
-end;
-$$;
+forward pgque.send_batch(queue_name text, payloads text) returns bigint[]
+as pgque.send_batch(queue_name, 'default', payloads::text[]);
 
 -- The jsonb form.
 -- locks: those of the text form. writes: the same.
-create or replace function pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
-returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.send_batch(queue_name, type_name, payloads::text[]);
-end;
-$$;
+forward pgque.send_batch(queue_name text, type_name text, payloads jsonb[]) returns bigint[]
+as pgque.send_batch(queue_name, type_name, payloads::text[]);
 
 -- The jsonb form with type "default".
 -- locks: those of the text form. writes: the same.
-create or replace function pgque.send_batch(queue_name text, payloads jsonb[])
-returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.send_batch(queue_name, 'default', payloads::text[]);
-end;
-$$;
+forward pgque.send_batch(queue_name text, payloads jsonb[]) returns bigint[]
+as pgque.send_batch(queue_name, 'default', payloads::text[]);

@@ -35,16 +35,10 @@ $$;
 
 -- The jsonb form.
 -- locks: those of the text form. writes: the same.
-create or replace function pgque.send_at(
+forward pgque.send_at(
     i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
-end;
-$$;
+as pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
 
 -- Cancels an entry of send_at. Returns false if there is no such entry, because it was sent or
 -- cancelled. Waits for a delivery that is sending it.

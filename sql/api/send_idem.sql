@@ -64,19 +64,11 @@ $$;
 
 -- The jsonb form.
 -- locks: those of the text form. writes: the same.
-create or replace function pgque.send_idem(
+forward pgque.send_idem(
     i_queue text, i_type text, i_payload jsonb, i_idem_key text,
     i_ttl interval default '1 hour', i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select * from pgque.send_idem(i_queue, i_type, i_payload::text, i_idem_key, i_ttl,
-                                  i_partition_key);
-end;
-$$;
+as pgque.send_idem(i_queue, i_type, i_payload::text, i_idem_key, i_ttl, i_partition_key);
 
 -- Raises the error for arguments that send_idem does not accept.
 -- locks: none. writes: nothing.

@@ -3,16 +3,8 @@
 
 -- send_batch under the core's argument names.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.insert_event_bulk(
-    queue_name text, ev_type text, ev_data_list text[])
-returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.send_batch(queue_name, ev_type, ev_data_list);
-end;
-$$;
+forward pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[]) returns bigint[]
+as pgque.send_batch(queue_name, ev_type, ev_data_list);
 
 -- next_batch_custom without limits.
 -- locks: those of next_batch_custom. writes: the same.
@@ -70,12 +62,5 @@ $$;
 
 -- PgQ's name for force_next_tick.
 -- locks: none. writes: tick_request.
-create or replace function pgque.force_tick(i_queue_name text)
-returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.force_next_tick(i_queue_name);
-end;
-$$;
+forward pgque.force_tick(i_queue_name text) returns bigint
+as pgque.force_next_tick(i_queue_name);

@@ -139,12 +139,5 @@ $$;
 
 -- The form without force: refuses while the queue has consumers or dead letters.
 -- locks: those of drop_queue with force. writes: the same.
-create or replace function pgque.drop_queue(x_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.drop_queue(x_queue_name, false);
-end;
-$$;
+forward pgque.drop_queue(x_queue_name text) returns integer
+as pgque.drop_queue(x_queue_name, false);

@@ -109,24 +109,10 @@ $$;
 
 -- Stops the ticks of a queue: events can still be sent, and consumers get them after resume_queue.
 -- locks: the queue's row. writes: queue.
-create or replace function pgque.pause_queue(i_queue text)
-returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    perform pgque.set_queue_config(i_queue, 'ticker_paused', 'true');
-end;
-$$;
+forward pgque.pause_queue(i_queue text) returns void
+as pgque.set_queue_config(i_queue, 'ticker_paused', 'true');
 
 -- Lets a paused queue tick again.
 -- locks: the queue's row. writes: queue.
-create or replace function pgque.resume_queue(i_queue text)
-returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    perform pgque.set_queue_config(i_queue, 'ticker_paused', 'false');
-end;
-$$;
+forward pgque.resume_queue(i_queue text) returns void
+as pgque.set_queue_config(i_queue, 'ticker_paused', 'false');

@@ -124,15 +124,8 @@ $$;
 -- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
 -- later ones.
 -- locks: those of register_consumer_at. writes: the same.
-create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
-returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
-end;
-$$;
+forward pgque.register_consumer(x_queue_name text, x_consumer_id text) returns integer
+as pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
 
 -- Registers a consumer at a position: earliest, latest, a tick's number or a time (seek.sql). A
 -- registered consumer stays where it is. Returns 1, or 0 if it was already registered.
@@ -214,12 +207,5 @@ $$;
 
 -- PgQ's form: deletes the dead letters with the registration.
 -- locks: those of the form above. writes: the same.
-create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.unregister_consumer(x_queue_name, x_consumer_name, false);
-end;
-$$;
+forward pgque.unregister_consumer(x_queue_name text, x_consumer_name text) returns integer
+as pgque.unregister_consumer(x_queue_name, x_consumer_name, false);

@@ -3,18 +3,11 @@
 -- many events it settled; events that were scheduled or dead-lettered before stay unchanged. If the
 -- batch is leased, only the holder may call this, with i_owner and i_epoch.
 -- locks: none. writes: retry_queue, dead_letter.
-create or replace function pgque.nack_batch(
+forward pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
     i_reason text default null, i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason],
-                            i_owner, i_epoch);
-end;
-$$;
+as pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason], i_owner, i_epoch);
 
 -- Does the same with a reason for each event, in the order of the ids; a single reason applies to
 -- all.
@@ -46,17 +39,11 @@ $$;
 -- Makes events of an open batch dead letters at once. Returns how many. If the batch is leased,
 -- only the holder may call this, with i_owner and i_epoch.
 -- locks: none. writes: dead_letter.
-create or replace function pgque.dead_letter_batch(
+forward pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_epoch);
-end;
-$$;
+as pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_epoch);
 
 -- Does the same with a reason for each event, in the order of the ids; a single reason applies to
 -- all.

@@ -2,15 +2,8 @@
 -- delivered after their commit, so call test_consume in another transaction. Returns the event's
 -- id.
 -- locks: those of send. writes: the queue's current event table, tick_request.
-create or replace function pgque.test_send(i_queue text, i_payload jsonb)
-returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.test_send(i_queue, 'test', i_payload);
-end;
-$$;
+forward pgque.test_send(i_queue text, i_payload jsonb) returns bigint
+as pgque.test_send(i_queue, 'test', i_payload);
 
 -- The same with another type.
 -- locks: those of send. writes: the same.
