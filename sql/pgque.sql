@@ -12773,7 +12773,7 @@ begin
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
              send_at send_batch send_idem staging_table'),
-            -- The triggers run as the role that changes the row, and so do the functions that they call.
+            -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
              'add_field_columns change_fragment change_letter check_columns check_firing check_key
              describe_change insert_change is_change_sent jsontriga key_fragment logutriga
@@ -12812,7 +12812,8 @@ begin
         cross join regexp_split_to_table(g.names, '\s+') n (name)
         left join pg_proc p on p.pronamespace = 'pgque'::regnamespace and p.proname = n.name
     loop
-        execute format('grant execute on routine %s to %s', v.routine::text, v.roles);  -- quoted: by regprocedure, or above
+        execute format('grant execute on routine %s to %s',  -- quoted: regprocedure, or above
+                       v.routine::text, v.roles);
     end loop;
 end;
 $$;

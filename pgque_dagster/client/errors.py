@@ -19,13 +19,19 @@ def sentences(*texts: str) -> str:
     return " ".join([*ends, *parts[-1:]])
 
 
+def can_tell(error: BaseException) -> bool:
+    """Whether the error can tell its text: its `__str__` may raise."""
+    try:
+        str(error)
+    except Exception:
+        return False
+    return True
+
+
 def told(error: BaseException) -> str:
     """Returns the class and the text of an error, which may be unable to tell its text."""
     name = type(error).__name__
-    try:
-        return f"{name}: {error}"
-    except Exception:
-        return f"{name}, which cannot be written as text"
+    return f"{name}: {error}" if can_tell(error) else f"{name}, which cannot be written as text"
 
 
 class PgqueError(Exception):

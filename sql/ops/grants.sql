@@ -80,8 +80,8 @@ begin
         cross join regexp_split_to_table(g.names, '\s+') n (name)
         left join pg_proc p on p.pronamespace = 'pgque'::regnamespace and p.proname = n.name
     loop
-        -- quoted: regprocedure is, and the roles stand above
-        execute format('grant execute on routine %s to %s', v.routine::text, v.roles);
+        execute format('grant execute on routine %s to %s',  -- quoted: regprocedure, or above
+                       v.routine::text, v.roles);
     end loop;
 end;
 $$;

@@ -55,15 +55,24 @@ def test_descendants_end_with_the_program(tmp_path: Path, interrupts: Interrupts
 
 
 def test_a_recorded_program_is_ended(tmp_path: Path) -> None:
+    # The kernel may show a program's environment only after Popen returns: wait for its output.
     with subprocess.Popen(
-        ["sleep", "1000"], env={**os.environ, "MARK": str(tmp_path)}, start_new_session=True
+        ["bash", "-c", "echo started; sleep 1000; exit"],
+        env={**os.environ, "MARK": str(tmp_path)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
     ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
         pid_file = tmp_path / "pid"
         pid_file.write_text(str(program.pid))
 
         processes.end_recorded(pid_file, marker=f"MARK={tmp_path}")
 
-        assert program.wait(20) != 0
+        try:
+            assert program.wait(20) != 0
+        finally:
+            program.kill()
 
 
 def test_a_recorded_id_that_another_program_has_now_is_left_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
-from ..errors import told
+from ..errors import can_tell, told
 from .delivery import Delivery, Failed
 from .handlers import Handler, Handlers
 from .telemetry import is_observed, observed
@@ -229,8 +229,9 @@ class Dispatch:
             message.msg_id,
             message.queue,
             self._consumer,
-            fate,
-            exc_info=error,
+            fate if can_tell(error) else f"{fate}: {told(error)}",
+            # A formatter of logs that asks such an error for its text would end the consumer.
+            exc_info=error if can_tell(error) else None,
             extra=_fields(message, self._consumer),
         )
 

@@ -116,11 +116,18 @@ class TestFailures:
         (letter,) = q.client.dead_letters("q")
         assert (letter.payload, letter.reason) == ("bad", "ValueError: no such ?customer")
 
-    def test_an_error_without_a_text_fails_its_event_alone(self, q: Queue) -> None:
+    def test_an_error_without_a_text_fails_its_event_alone(
+        self, q: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
         class Untold(Exception):
             def __str__(self) -> str:
                 raise ValueError("no text")
 
+        class OfErrors(logging.Formatter):  # as PySpark's, which asks the error for its text
+            def format(self, record: logging.LogRecord) -> str:
+                return f"{record.getMessage()} {record.exc_info and str(record.exc_info[1])}"
+
+        caplog.handler.setFormatter(OfErrors())
         consumer = q.consumer()
 
         @consumer.on()
