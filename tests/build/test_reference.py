@@ -58,8 +58,10 @@ end;
 $$;
 """
 GRANTS = """\
-grant execute on function pgque.find(text, integer) to pgque_reader, pgque_writer;
-grant execute on function pgque.show(text[]), pgque.show(text, text) to pgque_reader;
+select * from (values
+    ('pgque_reader, pgque_writer', 'find'),
+    ('pgque_reader',
+     'other show')) g (roles, names);
 """
 ERRORS = """\
 class NotThere(Exception):
