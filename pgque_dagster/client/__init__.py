@@ -77,8 +77,6 @@ if TYPE_CHECKING:
         ConsumerHealth,
         Delivery,
         HandlerMissing,
-        HandlerTimeout,
-        RateLimit,
         TransactionEnded,
     )
     from .remote import (
@@ -119,7 +117,6 @@ __all__ = [
     "Event",
     "EventNotInBatch",
     "HandlerMissing",
-    "HandlerTimeout",
     "HealthCheck",
     "InvalidArgument",
     "Lease",
@@ -146,7 +143,6 @@ __all__ = [
     "QueueMover",
     "QueueNotFound",
     "QueueStats",
-    "RateLimit",
     "Received",
     "RemoteConsumer",
     "ScheduledEvent",
@@ -183,8 +179,6 @@ _MODULES = {
         "ConsumerHealth",
         "Delivery",
         "HandlerMissing",
-        "HandlerTimeout",
-        "RateLimit",
         "TransactionEnded",
     ),
     "remote": (

@@ -59,7 +59,7 @@ def run(block: str, values: dict[str, Any], is_done: Callable[[Consumer], bool])
 def has_nothing_to_do(consumer: Consumer, url: str) -> bool:
     """Whether it has finished all batches of its first queue."""
     with Client(url) as client:
-        found = client.consumers(consumer.queues[0])
+        found = client.consumers(consumer.queue)
     mine = [info for info in found if info.name == consumer.name]
     return bool(mine) and all(not info.pending_events and not info.batch_id for info in mine)
 

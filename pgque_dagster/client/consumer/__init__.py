@@ -2,8 +2,7 @@
 
 from .consumer import Consumer
 from .delivery import Delivery
-from .errors import HandlerMissing, HandlerTimeout, TransactionEnded
-from .handlers import RateLimit
+from .errors import HandlerMissing, TransactionEnded
 from .health import ConsumerHealth
 
 __all__ = [
@@ -11,7 +10,5 @@ __all__ = [
     "ConsumerHealth",
     "Delivery",
     "HandlerMissing",
-    "HandlerTimeout",
-    "RateLimit",
     "TransactionEnded",
 ]

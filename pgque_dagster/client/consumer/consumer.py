@@ -6,10 +6,9 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from typing import Any, TypeVar
 
 from ..client import Client
@@ -31,8 +30,7 @@ from ..positions import Position
 from .backoff import Backoff
 from .delivery import Pages
 from .dispatch import Dispatch
-from .errors import HandlerTimeout
-from .handlers import Function, Handlers, RateLimit, check_types
+from .handlers import Function, Handlers, check_types
 from .health import ConsumerHealth, State
 from .options import check_options
 from .renewals import Renewals
@@ -44,14 +42,13 @@ from .wakeup import Wakeup, listening
 logger = logging.getLogger("pgque.consumer")
 
 F = TypeVar("F", bound=Function)
-T = TypeVar("T")
 
 # Errors that pass: the batch stays as it is, and is claimed again on a new connection.
 _PASSING = (ConnectionFailed, DatabaseError, TransactionOutdated, LeaseLost, BatchNotOpen)
 
 
 class Consumer:
-    """Runs handlers on the events of one or several queues.
+    """Runs handlers on the events of a queue.
 
     A batch is acked when all its events are handled. If a handler raises, its event is delivered
     again after `retry_after`, and becomes a dead letter once its retries run out. Events are
@@ -59,20 +56,16 @@ class Consumer:
 
     Args:
         url: the database.
-        queue: the queue's name, or several. The queues that come first have priority: a batch of
-            a later one is claimed only when the earlier ones have none.
+        queue: the queue's name.
         name: the consumer's name.
         start_at: where the consumer starts if it is not registered, such as `latest`. By default
             it must be registered.
         subconsumer: a name for this process if several share the consumer's batches.
         slots: the number of slots if the consumer is partitioned.
         on_failure: whether later events of a key wait for one that failed; with `slots` only.
-        concurrency: how many events are handled at the same time: in tasks if a handler is a
-            coroutine function, otherwise in threads. Events of one key are handled in order.
+        concurrency: how many events are handled at the same time if a handler is a coroutine
+            function. Events of one key are handled in order.
         retry_after: how long an event that failed waits for its next delivery.
-        max_batch_time: how long a batch may take. Then coroutines are cancelled, and events that
-            were not handled are delivered again. A thread cannot be ended, so `run` raises
-            `HandlerTimeout`.
         limits: which batches to open.
         lease: how long other processes wait for a batch if this one is killed.
         poll_interval: the longest wait between two checks for batches. NOTIFY ends it, except
@@ -93,7 +86,7 @@ class Consumer:
     def __init__(
         self,
         url: str,
-        queue: str | Sequence[str],
+        queue: str,
         name: str,
         *,
         start_at: Position | None = None,
@@ -102,7 +95,6 @@ class Consumer:
         on_failure: OnFailure = "skip",
         concurrency: int = 1,
         retry_after: timedelta = timedelta(minutes=1),
-        max_batch_time: timedelta | None = None,
         limits: Limits = NO_LIMITS,
         lease: timedelta = DEFAULT_TTL,
         poll_interval: timedelta = timedelta(seconds=5),
@@ -110,15 +102,13 @@ class Consumer:
         for option, value in (("lease", lease), ("poll_interval", poll_interval)):
             check_interval(option, value)
         check_interval("retry_after", retry_after, is_zero_allowed=True)
-        if max_batch_time is not None:
-            check_interval("max_batch_time", max_batch_time)
+        check_options(queue, concurrency, subconsumer, slots, on_failure, limits)
         self.name = name
-        self.queues = [queue] if isinstance(queue, str) else list(queue)
+        self.queue = queue
         self._url = url
         self._start_at = start_at
         self._concurrency = concurrency
         self._retry_after = retry_after
-        self._max_batch_time = max_batch_time
         self._lease = lease
         self._poll_interval = poll_interval.total_seconds()
         self._handlers = Handlers()
@@ -129,29 +119,24 @@ class Consumer:
         self._error: str | None = None
         self._enter("stopped")
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._sources: list[Source] = [
-            BatchSource(each, name, subconsumer, owner, lease, limits)
+        self._source: Source = (
+            BatchSource(queue, name, subconsumer, owner, lease, limits)
             if slots is None
-            else SlotSource(each, name, slots, on_failure, owner, lease)
-            for each in self.queues
-        ]
-        check_options(self.queues, concurrency, subconsumer, slots, on_failure, limits)
+            else SlotSource(queue, name, slots, on_failure, owner, lease)
+        )
 
-    def on(
-        self, *types: str, transactional: bool = False, rate_limit: RateLimit | None = None
-    ) -> Callable[[F], F]:
+    def on(self, *types: str, transactional: bool = False) -> Callable[[F], F]:
         """Decorates the handler of some types of events, or without a type that of all others.
 
         Args:
             *types: the types.
             transactional: calls the handler with the message and a connection, on which what it
                 writes commits together with the ack of the batch.
-            rate_limit: how many events are handled in a period at most.
         """
         check_types(types)
 
         def decorate(function: F) -> F:
-            self._handlers.add(types, function, transactional, rate_limit)
+            self._handlers.add(types, function, transactional)
             return function
 
         return decorate
@@ -170,7 +155,6 @@ class Consumer:
 
         Raises:
             HandlerMissing: if a batch has events of a type without a handler.
-            HandlerTimeout: if a handler did not return in time and cannot be ended.
             TransactionEnded: if a transactional handler committed or rolled back.
             InvalidArgument: if a handler returned a coroutine or a generator, which nothing runs.
             PgqueError: for errors that do not pass, such as a missing schema, role or consumer, and
@@ -180,9 +164,8 @@ class Consumer:
         try:
             with stopping_on_signals(self.stop):
                 with Client(self._url) as client:
-                    for source in self._sources:
-                        source.register(client, self._start_at)
-                    self._log_left_batches(client)
+                    self._source.register(client, self._start_at)
+                    self._log_left_batch(client)
                 backoff = Backoff(self._stopped, _PASSING)
                 while not self._stopped.is_set():
                     backoff.call(self._serve)
@@ -213,16 +196,12 @@ class Consumer:
             self._loop = None
 
     def health(self) -> ConsumerHealth:
-        """Returns the health of the consumer and of its queues. Any thread may call it."""
+        """Returns the health of the consumer and of its queue. Any thread may call it."""
         checks: list[HealthCheck] = []
         error = self._error
         try:
             with Client(self._url) as client:
-                checks = [
-                    check
-                    for check in client.health()
-                    if check.queue is None or check.queue in self.queues
-                ]
+                checks = [check for check in client.health() if check.queue in (None, self.queue)]
         except PgqueError as caught:
             error = error or str(caught)
         state, batch_id, since = self._state
@@ -243,11 +222,18 @@ class Consumer:
             )
         is_transactional = any(handler.transactional for handler in handlers)
         is_async = any(handler.is_async for handler in handlers)
-        if is_transactional and (self._concurrency > 1 or self._max_batch_time or is_async):
+        processes = "start several processes with a subconsumer or slots"
+        if is_transactional and (self._concurrency > 1 or is_async):
             raise InvalidArgument(
                 "transactional handlers use the consumer's connection, one after another",
-                "Leave out concurrency, max_batch_time and coroutine functions, and start several "
-                "processes with a subconsumer or slots to handle more at the same time.",
+                f"Leave out concurrency and coroutine functions, and {processes} to handle more at "
+                "the same time.",
+            )
+        if self._concurrency > 1 and not is_async:
+            raise InvalidArgument(
+                f"a concurrency of {self._concurrency} without a handler that is a coroutine "
+                "function",
+                f"Write the handler as a coroutine function (async def), or {processes}.",
             )
 
     def _serve(self) -> None:
@@ -256,7 +242,7 @@ class Consumer:
         try:
             with (
                 Client(self._url) as client,
-                listening(self._url, self.queues) as wakeup,
+                listening(self._url, self.queue) as wakeup,
                 Renewals(self._lease) as renewals,
             ):
                 while not self._stopped.is_set():
@@ -269,19 +255,18 @@ class Consumer:
             logger.warning("%s Connecting again.", error, extra=self._fields())
 
     def _serve_once(self, client: Client, wakeup: Wakeup, renewals: Renewals) -> None:
-        for source in self._sources:
+        work = None
+        try:
+            work = self._source.claim(client)
+        except BatchLeased as error:
+            self._log_leased(str(error))
+        if work is not None:
+            self._enter("working", work.batch_id)
             try:
-                work = source.claim(client)
-            except BatchLeased as error:
-                self._log_leased(str(error))
-                continue
-            if work is not None:
-                self._enter("working", work.batch_id)
-                try:
-                    self._process(client, work, renewals)
-                finally:
-                    self._enter("idle")
-                return
+                self._process(client, work, renewals)
+            finally:
+                self._enter("idle")
+            return
         if self._state[0] != "idle":
             self._enter("idle")
         self._error = None
@@ -301,11 +286,10 @@ class Consumer:
                     self.name,
                     failed,
                     keeper.check,
-                    self._max_batch_time,
                     work.pauses,
                     checks_constraints,
                 )
-                is_in_time = self._handle(client, work, dispatch, messages)
+                self._handle(client, work, dispatch, messages)
         except BaseException as error:
             has_savepoints = any(handler.transactional for handler in self._handlers)
             if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
@@ -315,44 +299,33 @@ class Consumer:
             with suppress(PgqueError):
                 work.release()
             raise
-        if not is_in_time:
-            raise HandlerTimeout(
-                f"a handler did not return within {self._max_batch_time}; its event is delivered "
-                "again",
-                "Restart the process, because the thread cannot be ended, or write the handler as "
-                "a coroutine function, which is cancelled.",
-            )
 
-    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> bool:
-        """Handles and finishes the messages; returns whether all handlers returned in time."""
-        is_in_time = True
+    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> None:
+        """Handles and finishes the messages."""
         found = self._handlers.found(messages.types)
         if any(handler.transactional for handler in found):
             with client.transaction() as connection:
                 for page in messages:
                     dispatch.in_turn(page, connection)
                 work.finish(messages.failed)
-            return True
-        # What is late is all that was not handled, not only what is of a page.
-        for page in [[*chain(*messages)]] if self._max_batch_time else messages:
+            return
+        for page in messages:
             if any(handler.is_async for handler in found):
-                is_in_time = self._run_coroutine(dispatch.in_tasks(page, self._concurrency))
-            elif self._concurrency > 1 or self._max_batch_time:
-                is_in_time = dispatch.in_threads(page, self._concurrency)
+                self._run_coroutine(dispatch.in_tasks(page, self._concurrency))
             else:
                 dispatch.in_turn(page)
         work.finish(messages.failed)
-        return is_in_time
 
     def _name_of(self, work: Work) -> str:
         return f"batch {work.batch_id} of {work.queue}/{self.name}"
 
-    def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, None]) -> None:
         if self._loop is not None:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+            asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+            return
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(coroutine)
+        self._runner.run(coroutine)
 
     def _enter(self, state: State, batch_id: int | None = None) -> None:
         self._state = (state, batch_id, datetime.now(UTC))
@@ -363,23 +336,21 @@ class Consumer:
             self._leased = {text}
             logger.info(text, extra=self._fields())
 
-    def _log_left_batches(self, client: Client) -> None:
-        """Says which batches a process left that was killed."""
-        for queue in self.queues:
-            info = None
-            with suppress(PgqueError):
-                info = client.lease_info(queue, self.name)
-            if info is not None and info.owner is not None:
-                logger.warning(
-                    "batch %s of %s/%s was claimed by %s and not acked: its events are delivered "
-                    "again",
-                    info.batch_id,
-                    queue,
-                    self.name,
-                    info.owner,
-                    extra=self._fields(),
-                )
+    def _log_left_batch(self, client: Client) -> None:
+        """Says which batch a process left that was killed."""
+        info = None
+        with suppress(PgqueError):
+            info = client.lease_info(self.queue, self.name)
+        if info is not None and info.owner is not None:
+            logger.warning(
+                "batch %s of %s/%s was claimed by %s and not acked: its events are delivered again",
+                info.batch_id,
+                self.queue,
+                self.name,
+                info.owner,
+                extra=self._fields(),
+            )
 
     def _fields(self) -> dict[str, object]:
         """Returns the fields of a structured log record."""
-        return {"queue": ", ".join(self.queues), "consumer": self.name}
+        return {"queue": self.queue, "consumer": self.name}

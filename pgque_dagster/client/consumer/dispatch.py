@@ -1,16 +1,12 @@
-"""Runs the handlers of one batch: in turn, in threads, or as tasks.
+"""Runs the handlers of one batch: in turn, or as tasks.
 
-With several workers, events of one key are handled one after another, in order.
+Events of one key are handled one after another, in order.
 """
 
 import asyncio
 import inspect
 import logging
-import threading
-import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from queue import SimpleQueue
 from typing import Any
 
 from ..errors import can_tell, told
@@ -22,8 +18,6 @@ from .transactional import call_in_savepoint, check_transaction
 
 logger = logging.getLogger("pgque.consumer")
 
-_AT_ONCE = timedelta(0)
-
 
 class Dispatch:
     """Handles the messages of one batch.
@@ -33,7 +27,6 @@ class Dispatch:
         consumer: the consumer's name.
         failed: notes which messages failed.
         check: raises if the batch is no longer the consumer's.
-        max_time: how long the batch may take.
         pauses: whether later messages of a key wait for one that failed.
         checks_constraints: whether deferred constraints are checked after each transactional
             handler.
@@ -45,7 +38,6 @@ class Dispatch:
         consumer: str,
         failed: Failed,
         check: Callable[[], None],
-        max_time: timedelta | None = None,
         pauses: bool = False,
         checks_constraints: bool = False,
     ) -> None:
@@ -53,16 +45,10 @@ class Dispatch:
         self._consumer = consumer
         self._failed = failed
         self._check = check
-        self._max_time = max_time
         self._pauses = pauses
         self._checks_constraints = checks_constraints
         self._paused: set[str] = set()
-        self._running: set[int] = set()
-        self._in_threads: set[int] = set()
-        self._done: set[int] = set()
-        self._is_over = False
         self._is_observed = is_observed()
-        self._error: BaseException | None = None
 
     def in_turn(self, messages: Sequence[Delivery], connection: Any = None) -> None:
         """Handles the messages in order; transactional handlers on the given connection."""
@@ -72,50 +58,8 @@ class Dispatch:
             if handler is not None:
                 self._handle(handler, message, connection)
 
-    def in_threads(self, messages: Sequence[Delivery], count: int) -> bool:
-        """Handles the messages in threads; returns whether all handlers returned in time."""
-        lanes: SimpleQueue[Sequence[Delivery] | None] = SimpleQueue()
-        for lane in [*_lanes(messages), *[None] * count]:
-            lanes.put(lane)
-        self._is_over = False
-
-        def work() -> None:
-            try:
-                for lane in iter(lanes.get, None):
-                    for message in lane:
-                        if self._is_over:
-                            return
-                        self._check()
-                        handler = self._admit(message)
-                        if handler is not None:
-                            self._handle_in_time(handler, message)
-            except BaseException as error:
-                self._error, self._is_over = error, True
-
-        # Daemons, because a handler that hangs must not keep the process from ending.
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        ends_at = self._ends_at()
-        for thread in threads:
-            thread.join(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
-        is_late = any(thread.is_alive() for thread in threads)
-        self._is_over = True
-        if self._error is not None:
-            raise self._error
-        running = set(self._running)
-        if is_late:
-            self._give_up(messages, running)
-        return not running
-
-    async def in_tasks(self, messages: Sequence[Delivery], count: int) -> bool:
-        """Handles the messages in tasks, and cancels those that are late.
-
-        Plain handlers run in threads, which cannot be cancelled.
-
-        Returns:
-            Whether all plain handlers returned in time.
-        """
+    async def in_tasks(self, messages: Sequence[Delivery], count: int) -> None:
+        """Handles the messages in tasks, and plain handlers in threads, which do not block them."""
         lanes = iter(_lanes(messages))
 
         async def work() -> None:
@@ -125,36 +69,18 @@ class Dispatch:
                     await self._handle_async(message)
 
         tasks = [asyncio.create_task(work()) for _ in range(count)]
-        seconds = None if self._max_time is None else self._max_time.total_seconds()
-        done, late = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-        running = set(self._running)
-        for task in late:
+        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in others:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
         for task in done:
             task.result()
-        if late:
-            self._give_up(messages, running)
-        return not self._in_threads
 
     def _admit(self, message: Delivery) -> Handler | None:
-        """Returns the handler when its rate allows; None if the message waits for another one."""
+        """Returns the handler; None if the message waits for another one."""
         if self._paused and self._waits(message):
             return None
-        handler = self._handlers.find(message)
-        if handler.limiter is not None:
-            handler.limiter.try_acquire(message.type or "")
-        return handler
-
-    def _handle_in_time(self, handler: Handler, message: Delivery) -> None:
-        """Handles a message unless the time is over, and notes that its handler runs."""
-        self._running.add(message.msg_id)
-        try:
-            # The time may have ended while the message waited for its rate.
-            if not self._is_over:
-                self._handle(handler, message)
-        finally:
-            self._running.discard(message.msg_id)
+        return self._handlers.find(message)
 
     def _handle(self, handler: Handler, message: Delivery, connection: Any = None) -> None:
         result = None
@@ -178,19 +104,16 @@ class Dispatch:
         self._note_done(message)
 
     async def _handle_async(self, message: Delivery) -> None:
-        handler = self._handlers.find(message)
-        if self._paused and self._waits(message):
+        handler = self._admit(message)
+        if handler is None:
             return
-        if handler.limiter is not None:
-            await handler.limiter.try_acquire_async(message.type or "")
-        self._running.add(message.msg_id)
         result = None
         try:
             with observed(message, self._consumer, self._failed):
                 if handler.is_async:
                     result = await handler.function(message)
                 else:
-                    result = await in_daemon_thread(self._call_plain, handler, message)
+                    result = await in_daemon_thread(handler.function, message)
                     if inspect.isawaitable(result):
                         result = await result
         except asyncio.CancelledError as error:
@@ -201,19 +124,9 @@ class Dispatch:
             self._note_failure(message, error)
         except Exception as error:
             self._note_failure(message, error)
-        finally:
-            self._running.discard(message.msg_id)
         if result is not None:
             handler.refuse(result)
         self._note_done(message)
-
-    def _call_plain(self, handler: Handler, message: Delivery) -> object:
-        """Calls a plain handler, and notes that its thread runs as long as it does."""
-        self._in_threads.add(message.msg_id)
-        try:
-            return handler.function(message)
-        finally:
-            self._in_threads.discard(message.msg_id)
 
     def _note_failure(self, message: Delivery, error: BaseException) -> None:
         if self._failed.is_dead(message):
@@ -236,34 +149,12 @@ class Dispatch:
         )
 
     def _note_done(self, message: Delivery) -> None:
-        if self._max_time is not None:
-            self._done.add(message.msg_id)
         if self._pauses and message.key is not None and message in self._failed:
             self._paused.add(message.key)
 
     def _waits(self, message: Delivery) -> bool:
         """Whether the message waits for one of its key that failed, and is delivered after it."""
         return message.key is not None and message.key in self._paused
-
-    def _ends_at(self) -> float | None:
-        if self._max_time is None:
-            return None
-        return time.monotonic() + self._max_time.total_seconds()
-
-    def _give_up(self, messages: Sequence[Delivery], running: set[int]) -> None:
-        """Has the messages delivered again that were not handled in time."""
-        for message in messages:
-            if message.msg_id in running:
-                reason = f"the handler did not return within {self._max_time}"
-                self._failed.nack(message, None, reason)
-            elif message.msg_id not in self._done and not self._waits(message):
-                reason = f"not handled, because the batch took longer than {self._max_time}"
-                self._failed.nack(message, _AT_ONCE, reason)
-        logger.error(
-            "handlers of %s took longer than %s; events that were not handled are delivered again",
-            self._consumer,
-            self._max_time,
-        )
 
 
 def _lanes(messages: Sequence[Delivery]) -> list[list[Delivery]]:

@@ -9,7 +9,3 @@ class HandlerMissing(PgqueError):
 
 class TransactionEnded(PgqueError):
     """A transactional handler ended the transaction in which the batch is acked."""
-
-
-class HandlerTimeout(PgqueError):
-    """A handler runs longer than a batch may take, and its thread cannot be ended."""

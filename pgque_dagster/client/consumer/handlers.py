@@ -3,52 +3,13 @@
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..intervals import check_interval
 from ..models import Message
 from .errors import HandlerMissing
 
 Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class RateLimit:
-    """How many events of a type are handled in a period at most, by this process.
-
-    The others wait. So choose it so that a batch can be handled in time.
-    """
-
-    count: int
-    per: timedelta = timedelta(seconds=1)
-
-    def __post_init__(self) -> None:
-        """Checks the values.
-
-        Raises:
-            InvalidArgument: if no event could ever be handled.
-        """
-        if not isinstance(self.count, int) or self.count < 1:
-            raise InvalidArgument(f"a rate limit of {self.count!r} events", "Choose 1 or more.")
-        check_interval("per", self.per)
-
-    def limiter(self) -> Any:
-        """Returns a bucket from which each event takes a token.
-
-        Raises:
-            InvalidArgument: if the package pyrate-limiter is missing.
-        """
-        try:
-            from pyrate_limiter import Limiter, Rate
-        except ImportError as error:
-            raise InvalidArgument(
-                "a rate limit needs the package pyrate-limiter",
-                "Run pip install 'pgque-dagster[consumer]'.",
-            ) from error
-        milliseconds = max(1, round(self.per.total_seconds() * 1000))
-        return Limiter(Rate(self.count, milliseconds))
 
 
 @dataclass(frozen=True)
@@ -58,13 +19,11 @@ class Handler:
     Attributes:
         transactional: whether it gets the connection on which the batch is acked.
         is_async: whether it is a coroutine function.
-        limiter: from which each event takes a token; None without a rate limit.
     """
 
     function: Function
     transactional: bool = False
     is_async: bool = False
-    limiter: Any = None
 
     @property
     def name(self) -> str:
@@ -104,7 +63,6 @@ class Handlers:
         types: tuple[str, ...],
         function: Function,
         transactional: bool,
-        rate: RateLimit | None,
     ) -> None:
         """Adds a handler.
 
@@ -124,8 +82,7 @@ class Handlers:
                 "Remove its yield.",
             )
         _check_parameters(function, transactional)
-        limiter = rate.limiter() if rate else None
-        handler = Handler(function, transactional, is_async, limiter)
+        handler = Handler(function, transactional, is_async)
         for type in types:
             if type in self.by_type:
                 raise InvalidArgument(

@@ -1,7 +1,5 @@
 """Checks the options of a consumer when it is made."""
 
-from collections.abc import Sequence
-
 from ..consuming import NO_LIMITS
 from ..errors import InvalidArgument
 from ..models import Limits
@@ -9,7 +7,7 @@ from ..partitions import OnFailure
 
 
 def check_options(
-    queues: Sequence[str],
+    queue: str,
     concurrency: int,
     subconsumer: str | None,
     slots: int | None,
@@ -21,8 +19,10 @@ def check_options(
     Raises:
         InvalidArgument: with what to change.
     """
-    if not queues:
-        raise InvalidArgument("a consumer without a queue", "Name one queue or several.")
+    if not isinstance(queue, str):
+        raise InvalidArgument(
+            f"a consumer of {queue!r}", "Name one queue. Start a consumer for each of several."
+        )
     if not isinstance(concurrency, int) or concurrency < 1:
         raise InvalidArgument(f"a concurrency of {concurrency!r}", "Choose 1 or more.")
     if slots is not None and (subconsumer is not None or limits != NO_LIMITS):

@@ -1,8 +1,8 @@
-"""Waits for the ticks of queues."""
+"""Waits for the ticks of a queue."""
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ _STEP = 0.5
 
 
 class Wakeup:
-    """A connection that gets a NOTIFY for each tick of the queues.
+    """A connection that gets a NOTIFY for each tick of the queue.
 
     Behind a pooler of transactions it gets none. Then each wait takes the whole poll interval.
     """
@@ -36,10 +36,9 @@ class Wakeup:
 
 
 @contextmanager
-def listening(url: str, queues: Sequence[str]) -> Iterator[Wakeup]:
-    """Listens for the ticks of the queues."""
+def listening(url: str, queue: str) -> Iterator[Wakeup]:
+    """Listens for the ticks of the queue."""
     with connect(url) as connection:
-        for queue in queues:
-            with translated():
-                connection.execute(sql.SQL("listen {}").format(sql.Identifier(f"pgque_{queue}")))
+        with translated():
+            connection.execute(sql.SQL("listen {}").format(sql.Identifier(f"pgque_{queue}")))
         yield Wakeup(connection)

@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from .. import calls
 from ..client import Client
 from ..connection import connect
-from ..consumer import Consumer, Delivery, RateLimit, TransactionEnded
+from ..consumer import Consumer, Delivery, TransactionEnded
 from ..consumer.delivery import Pages
 from ..consumer.dispatch import Dispatch
 from ..consumer.handlers import Function
@@ -43,7 +43,7 @@ class RemoteConsumer(Consumer):
 
     Args:
         url: the database of the queue.
-        queue: the queue's name, or several.
+        queue: the queue's name.
         name: the consumer's name. Consumers of different databases that apply to one target need
             different names.
         target: the database to apply to; None for that of the queue, where one transaction applies
@@ -62,7 +62,7 @@ class RemoteConsumer(Consumer):
     def __init__(
         self,
         url: str,
-        queue: str | Sequence[str],
+        queue: str,
         name: str,
         *,
         target: str | None = None,
@@ -93,22 +93,17 @@ class RemoteConsumer(Consumer):
             )
         self._target = target
         self._by_event = tracking == "event"
-        self._completed = {
-            each: CompletedBatches(each, name, by_event=self._by_event) for each in self.queues
-        }
+        self._completed = CompletedBatches(queue, name, by_event=self._by_event)
         self._target_connection: Connection | None = None
         self._dispatch: Dispatch | None = None
 
-    def on(
-        self, *types: str, transactional: bool = True, rate_limit: RateLimit | None = None
-    ) -> Callable[[F], F]:
+    def on(self, *types: str, transactional: bool = True) -> Callable[[F], F]:
         """Decorates the handler of some types of events, or without a type that of all others.
 
         Args:
             *types: the types.
             transactional: the handler is called with the message and a connection to the target;
                 there is no other kind of handler here.
-            rate_limit: how many events are handled in a period at most.
         """
         if self._is_bulk or not transactional:
             raise InvalidArgument(
@@ -117,7 +112,7 @@ class RemoteConsumer(Consumer):
                 else "a handler of a RemoteConsumer gets a connection to the target",
                 "Use a RemoteConsumer for handlers, and a Consumer for those without a connection.",
             )
-        return super().on(*types, transactional=True, rate_limit=rate_limit)
+        return super().on(*types, transactional=True)
 
     def prepare_target(self, connection: Connection) -> None:
         """Checks what the consumer needs in the target, each time it connects. To be overridden.
@@ -167,26 +162,25 @@ class RemoteConsumer(Consumer):
             BatchLeased: if a process runs the consumer.
         """
         with Client(self._url) as client, self._connected_target() as connection:
-            for queue, completed in self._completed.items():
-                found = completed.read(connection)
-                lease = client.lease_info(queue, self.name)
-                if found.tick_id is None or (lease and lease.batch_id == found.batch_id):
-                    # Nothing is applied; or the batch is applied and only has to be acked.
-                    continue
-                tick = calls.batches.tick_fingerprint(queue, found.tick_id)
-                if client.run(tick) != found.fingerprint:
-                    raise TicksUnavailable(
-                        f"queue {queue} has no tick {found.tick_id} as the target has applied it",
-                        "It was lost or compacted. Compare the target with the source, then call "
-                        "reset() to continue where the consumer stands.",
-                    )
-                if lease and client.batch_info(lease.batch_id).prev_tick_id == found.tick_id:
-                    # The batch follows. Its events may be applied in part, under its id.
-                    continue
-                with client.transaction():
-                    if lease:
-                        client.finish_batch(lease.batch_id)
-                    client.seek(queue, self.name, found.tick_id, skip=True)
+            found = self._completed.read(connection)
+            lease = client.lease_info(self.queue, self.name)
+            if found.tick_id is None or (lease and lease.batch_id == found.batch_id):
+                # Nothing is applied; or the batch is applied and only has to be acked.
+                return
+            tick = calls.batches.tick_fingerprint(self.queue, found.tick_id)
+            if client.run(tick) != found.fingerprint:
+                raise TicksUnavailable(
+                    f"queue {self.queue} has no tick {found.tick_id} as the target has applied it",
+                    "It was lost or compacted. Compare the target with the source, then call "
+                    "reset() to continue where the consumer stands.",
+                )
+            if lease and client.batch_info(lease.batch_id).prev_tick_id == found.tick_id:
+                # The batch follows. Its events may be applied in part, under its id.
+                return
+            with client.transaction():
+                if lease:
+                    client.finish_batch(lease.batch_id)
+                client.seek(self.queue, self.name, found.tick_id, skip=True)
 
     def reset(self) -> None:
         """Makes the target forget where it ends, so that it takes the consumer's next batch.
@@ -195,8 +189,7 @@ class RemoteConsumer(Consumer):
         missing, unless you move the consumer with `seek`.
         """
         with self._connected_target() as connection:
-            for completed in self._completed.values():
-                completed.forget(connection)
+            self._completed.forget(connection)
 
     @property
     def _is_bulk(self) -> bool:
@@ -216,8 +209,7 @@ class RemoteConsumer(Consumer):
             )
         with connect(self._target) as connection:
             with translated():
-                for completed in self._completed.values():
-                    completed.prepare(connection)
+                self._completed.prepare(connection)
             yield connection
 
     def _connect(self) -> None:
@@ -228,8 +220,7 @@ class RemoteConsumer(Consumer):
         connection = connect(self._target)
         try:
             with translated():
-                for completed in self._completed.values():
-                    completed.prepare(connection)
+                self._completed.prepare(connection)
                 self.prepare_target(connection)
         except BaseException:
             connection.close()
@@ -241,7 +232,7 @@ class RemoteConsumer(Consumer):
             self._target_connection.close()
             self._target_connection = None
 
-    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> bool:
+    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> None:
         assert isinstance(work, BatchWork)
         self._dispatch, name = dispatch, self._name_of(work)
         try:
@@ -250,7 +241,7 @@ class RemoteConsumer(Consumer):
                     with client.transaction() as connection:
                         self._apply(messages, connection, name)
                         work.finish(messages.failed)
-                    return True
+                    return
                 if self._target_connection is None:
                     self._connect()
                 self._apply_in_target(client, work, messages, name)
@@ -259,10 +250,9 @@ class RemoteConsumer(Consumer):
         except BaseException:
             self._disconnect()
             raise
-        return True
 
     def _apply_in_target(self, client: Client, work: BatchWork, messages: Pages, name: str) -> None:
-        connection, completed = self._target_connection, self._completed[work.queue]
+        connection, completed = self._target_connection, self._completed
         failed = messages.failed
         assert connection is not None
         lease = work.batch.lease

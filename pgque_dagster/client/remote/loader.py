@@ -43,7 +43,7 @@ class TableLoader(RemoteConsumer):
 
     Args:
         url: the database of the queue.
-        queue: the queue's name, or several.
+        queue: the queue's name.
         name: the consumer's name.
         target: the database of the tables; None for the same database.
         tables: the target's table by that of the events, such as `{"public.item": "shop.item"}`,
@@ -58,7 +58,7 @@ class TableLoader(RemoteConsumer):
     def __init__(
         self,
         url: str,
-        queue: str | Sequence[str],
+        queue: str,
         name: str,
         *,
         target: str | None = None,

@@ -27,7 +27,7 @@ class QueueMover(RemoteConsumer):
 
     Args:
         url: the database of the queue.
-        queue: the queue's name, or several.
+        queue: the queue's name.
         name: the consumer's name.
         target: the database of the target queue; None for the same database.
         target_queue: the queue to move to; None for one of the same name.
@@ -39,7 +39,7 @@ class QueueMover(RemoteConsumer):
     def __init__(
         self,
         url: str,
-        queue: str | Sequence[str],
+        queue: str,
         name: str,
         *,
         target: str | None = None,
@@ -49,12 +49,7 @@ class QueueMover(RemoteConsumer):
     ) -> None:
         refuse_tracking(self, options)
         super().__init__(url, queue, name, target=target, **options)
-        if target_queue is None and len(self.queues) > 1:
-            raise InvalidArgument(
-                f"the mover {name} has several queues and no target queue",
-                "Pass target_queue, or start a mover for each queue.",
-            )
-        self._target_queue = target_queue or self.queues[0]
+        self._target_queue = target_queue or queue
         self._keep_time = keep_time
 
     def prepare_target(self, connection: Connection) -> None:
@@ -62,7 +57,7 @@ class QueueMover(RemoteConsumer):
         queue, client = self._target_queue, Client(connection)
         with connect(self._url) as own:
             is_same = own.execute(_DATABASE).fetchone() == connection.execute(_DATABASE).fetchone()
-        if is_same and queue in self.queues:
+        if is_same and queue == self.queue:
             raise InvalidArgument(
                 f"{self.name} would send the events of queue {queue} to that queue again, "
                 "without an end",

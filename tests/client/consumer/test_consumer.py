@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import (
-    Client,
     Consumer,
     ConsumerNotFound,
     Delivery,
@@ -29,7 +28,7 @@ from tests.client.consumer.support import (
     running,
     wait_until,
 )
-from tests.support.queues import make_queue, rows, tick, value
+from tests.support.queues import rows, tick, value
 
 
 class TestHandlers:
@@ -282,7 +281,7 @@ class TestBatches:
 
     @pytest.mark.parametrize(
         "options",
-        [{}, {"concurrency": 2}, {"max_batch_time": timedelta(hours=1)}, {"transactional": True}],
+        [{}, {"concurrency": 2}, {"transactional": True}],
     )
     def test_a_batch_of_several_pages_is_handled_as_one(
         self, q: Queue, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -292,13 +291,17 @@ class TestBatches:
         first, consumer = q.consumer(**options), q.consumer(**options)
         handled: list[str | None] = []
 
-        @first.on("default", transactional=is_transactional)
-        @consumer.on("default", transactional=is_transactional)
         def handle(message: Delivery, *connection: Any) -> None:
             handled.append(message.payload)
             if message.payload in "25":
                 message.nack()
 
+        async def handle_in_task(message: Delivery) -> None:
+            handle(message)
+
+        for each in (first, consumer):
+            handler = handle_in_task if options else handle
+            each.on("default", transactional=is_transactional)(handler)
         q.send(*(Event(each, key="k") for each in "123456"), Event("7", type="of no handler"))
         assert isinstance(run_until_error(first), HandlerMissing)
         assert handled == []
@@ -317,26 +320,6 @@ class TestBatches:
             q.send("3")
             wait_until(lambda: len(handled) == 3)
         assert errors == []
-
-    def test_the_queue_that_comes_first_has_priority(self, q: Queue) -> None:
-        make_queue(q.db, "high")
-        consumer = q.consumer(queue=["high", "q"])
-        handled: list[tuple[str, str | None]] = []
-
-        @consumer.on()
-        def handle(message: Delivery) -> None:
-            handled.append((message.queue, message.payload))
-            if message.payload == "1":
-                with Client(q.url) as another:
-                    another.send("high", "urgent")
-                tick(q.db, "high")
-
-        q.send("1")
-        q.send("2")
-        q.client.send("high", "first")
-        tick(q.db, "high")
-        run_until(consumer, lambda: len(handled) == 4)
-        assert handled == [("high", "first"), ("q", "1"), ("high", "urgent"), ("q", "2")]
 
     def test_a_batch_that_another_process_holds_is_taken_over_when_its_lease_ends(
         self, q: Queue, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,6 @@ from pgque_dagster.client import (
     Delivery,
     Event,
     InvalidArgument,
-    RateLimit,
     TransactionEnded,
 )
 from tests.client.consumer.support import Queue, run_until_error
@@ -52,12 +51,12 @@ HALF_DONE: list[Any] = [decorated, returns_a_generator, returns_an_async_generat
 
 class TestResults:
     @pytest.mark.parametrize("handler", HALF_DONE)
-    @pytest.mark.parametrize("way", ["alone", "concurrently", "transactional"])
+    @pytest.mark.parametrize("transactional", [False, True])
     def test_a_result_that_nothing_runs_stops_the_consumer_without_an_ack(
-        self, q: Queue, handler: Any, way: str
+        self, q: Queue, handler: Any, transactional: bool
     ) -> None:
-        consumer = q.consumer(concurrency=2 if way == "concurrently" else 1)
-        consumer.on(transactional=way == "transactional")(handler)
+        consumer = q.consumer()
+        consumer.on(transactional=transactional)(handler)
         q.send("1")
         error = run_until_error(consumer)
         assert isinstance(error, InvalidArgument)
@@ -92,7 +91,7 @@ class TestResults:
     [
         ({"concurrency": 0}, "1 or more"),
         ({"concurrency": "2"}, "concurrency"),
-        ({"queue": []}, "Name one"),
+        ({"queue": ["q", "r"]}, "a consumer for each"),
         ({"slots": 2, "subconsumer": "x"}, "Leave out slots"),
         ({"on_failure": "pause"}, "Pass slots"),
         ({"retry_after": 60}, "retry_after=60"),
@@ -101,19 +100,11 @@ class TestResults:
         ({"lease": timedelta(0)}, "lease"),
         ({"poll_interval": 5}, "poll_interval=5"),
         ({"poll_interval": timedelta(0)}, "poll_interval"),
-        ({"max_batch_time": 60}, "max_batch_time=60"),
-        ({"max_batch_time": timedelta(0)}, "max_batch_time"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(InvalidArgument, match=word):
         Consumer(**{"url": "", "queue": "q", "name": "c", **options})
-
-
-@pytest.mark.parametrize("wrong", [{"count": 0}, {"count": "10"}, {"count": 1, "per": 60}], ids=str)
-def test_rate_limits_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=r"rate limit|per="):
-        RateLimit(**wrong)
 
 
 def test_functions_that_are_no_handlers_are_refused() -> None:
@@ -145,10 +136,11 @@ def test_functions_that_are_no_handlers_are_refused() -> None:
         consumer.on(*types)(print)
         with pytest.raises(InvalidArgument, match="already: print"):
             consumer.on(*types)(print)
-    concurrent = Consumer("", "q", "c", concurrency=2)
-    concurrent.on(transactional=True)(print)
-    with pytest.raises(InvalidArgument, match="concurrency"):
-        concurrent.run()
+    for is_transactional, words in ((True, "Leave out concurrency"), (False, "async def")):
+        concurrent = Consumer("", "q", "c", concurrency=2)
+        concurrent.on(transactional=is_transactional)(print)
+        with pytest.raises(InvalidArgument, match=words):
+            concurrent.run()
 
 
 ENDINGS: list[list[str]] = [
