@@ -5,7 +5,8 @@ from typing import Any
 from uuid import UUID
 
 from . import calls
-from .calls.call import Call, Hook, Steps
+from .calls.call import Call, Hook, Steps, first, nothing
+from .encoding import encode
 from .errors import translated
 from .models import ConsumerInfo, HealthCheck, Metric, QueueInfo, QueueStats, Status
 from .operation import operation
@@ -48,39 +49,41 @@ class Administration:
             **options: parameters as for `configure_queue`; also applied to an existing queue.
         """
         if not options:
-            return calls.queues.create_queue(queue)
-        return calls.queues.create_queue_with(queue, options)
+            return Call("select pgque.create_queue(%s) = 1", (queue,), first)
+        return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), first)
 
     @operation
     def pause_queue(self, queue: str) -> Call[None]:
         """Stops a queue's ticks. It still accepts events and delivers them when it is resumed."""
-        return calls.queues.pause_queue(queue)
+        return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
 
     @operation
     def resume_queue(self, queue: str) -> Call[None]:
         """Resumes the ticks of a paused queue."""
-        return calls.queues.resume_queue(queue)
+        return Call("select pgque.resume_queue(%s)::text", (queue,), nothing)
 
     @operation
     def drop_queue(self, queue: str, *, force: bool = False) -> Call[None]:
         """Drops a queue and its events. If consumers are registered, `force` is needed."""
-        return calls.queues.drop_queue(queue, force)
+        return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
 
     @operation
     def configure_queue(self, /, queue: str, **parameters: str | int | bool | None) -> Steps[None]:
         """Sets parameters such as `ticker_max_lag="1 second"`, all or none; None resets one."""
         for parameter, value in parameters.items():
-            yield calls.queues.configure_queue(queue, parameter, value)
+            text = None if value is None else encode(value)
+            statement = "select pgque.set_queue_config(%s, %s, %s)"
+            yield Call(statement, (queue, parameter, text), nothing)
 
     @operation
     def ticker(self) -> Call[int]:
         """Ticks the queues that are due; returns how many."""
-        return calls.maintenance.ticker()
+        return Call("select pgque.ticker()", (), first)
 
     @operation
     def force_next_tick(self, queue: str) -> Call[None]:
         """Makes the next ticker run tick this queue even if no tick is due."""
-        return calls.maintenance.force_next_tick(queue)
+        return Call("select pgque.force_next_tick(%s)", (queue,), nothing)
 
     @operation
     def maint(self) -> Steps[int]:
@@ -92,7 +95,7 @@ class Administration:
         if is_first:
             # Maintenance is refused in a stricter isolation, which may be the role's default.
             yield Hook(_set_read_committed)
-        done: int = yield calls.maintenance.maint()
+        done: int = yield Call("select pgque.maint()", (), first)
         return done
 
     @operation
@@ -102,7 +105,7 @@ class Administration:
         Raises:
             SchedulerMissing: if this database has no pg_cron; the hint says what to do.
         """
-        return calls.maintenance.start()
+        return Call("select pgque.start()::text", (), nothing)
 
     @operation
     def stop(self) -> Call[None]:
@@ -111,40 +114,69 @@ class Administration:
         Raises:
             SchedulerMissing: if another database's pg_cron may have jobs for this one.
         """
-        return calls.maintenance.stop()
+        return Call("select pgque.stop()::text", (), nothing)
 
     @operation
     def status(self) -> Call[list[Status]]:
         """Returns the state of each component: schema, ticker, maintenance and so on."""
-        return calls.statistics.status()
+        return Call(
+            "select component, status, detail from pgque.status()",
+            (),
+            lambda rows: [Status(*row) for row in rows],
+        )
 
     @operation
     def queues(self) -> Call[list[QueueInfo]]:
         """Returns the state of all queues."""
-        return calls.statistics.queue_info()
+        return Call(
+            "select queue_name, ticker_lag, ev_per_sec, ev_new, last_tick_id "
+            "from pgque.get_queue_info()",
+            (),
+            lambda rows: [QueueInfo(*row) for row in rows],
+        )
 
     @operation
     def consumers(self, queue: str | None = None) -> Steps[list[ConsumerInfo]]:
         """Returns the state of a queue's consumers, or of all consumers."""
         if queue is not None:
             yield calls.queues.check_queue(queue)
-        found: list[ConsumerInfo] = yield calls.statistics.consumer_info(queue)
+        found: list[ConsumerInfo] = yield Call(
+            "select queue_name, consumer_name, i.lag, i.last_seen, i.last_tick, i.current_batch, "
+            "i.pending_events, coalesce(u.events, 0), clock_timestamp() - u.waiting_since "
+            "from pgque.get_consumer_info(%s::text) i "
+            "left join pgque.unticked_events(%s::text) u using (queue_name)",
+            (queue, queue),
+            lambda rows: [ConsumerInfo(*row) for row in rows],
+        )
         return found
 
     @operation
     def queue_stats(self) -> Call[list[QueueStats]]:
         """Returns the key figures of all queues: depth, age, rate, dead letters."""
-        return calls.statistics.queue_stats()
+        return Call(
+            "select queue_name, depth, oldest_msg_age, consumers, events_per_sec::float8, "
+            "rotation_age, ticker_paused, last_tick_time, dlq_count from pgque.queue_stats()",
+            (),
+            lambda rows: [QueueStats(*row) for row in rows],
+        )
 
     @operation
     def health(self) -> Call[list[HealthCheck]]:
         """Returns the health checks of the database and of each queue, with what to do."""
-        return calls.statistics.health()
+        return Call(
+            "select queue_name, check_name, status, detail from pgque.queue_health()",
+            (),
+            lambda rows: [HealthCheck(*row) for row in rows],
+        )
 
     @operation
     def metrics(self) -> Call[list[Metric]]:
         """Returns all metrics for an exporter. docs/observability.md lists them."""
-        return calls.statistics.metrics()
+        return Call(
+            "select metric_name, metric_type, value::float8, labels from pgque.otel_metrics()",
+            (),
+            lambda rows: [Metric(*row) for row in rows],
+        )
 
 
 def _set_read_committed(connection: Any) -> object:

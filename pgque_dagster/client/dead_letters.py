@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from . import calls
-from .calls.call import Call, Steps
+from .calls.call import Call, Steps, first
 from .calls.states import ConsumerState, consumer_states, has_events
 from .errors import BatchNotOpen
+from .intervals import check_interval
 from .models import DeadLetter, DeadLetterCount, Limits, SetAside
 from .operation import operation
 
@@ -24,13 +25,22 @@ class DeadLetters:
     @operation
     def dead_letter_counts(self, queue: str) -> Call[list[DeadLetterCount]]:
         """Counts a queue's dead letters by consumer and reason, the highest count first."""
-        return calls.dead_letters.dead_letter_counts(queue)
+        return Call(
+            "select consumer_name, reason, dead_letters, oldest, max_id from pgque.dlq_summary(%s)",
+            (queue,),
+            lambda rows: [DeadLetterCount(*row) for row in rows],
+        )
 
     @operation
     def dead_letters(self, queue: str, limit: int = 100) -> Steps[list[DeadLetter]]:
         """Returns a queue's newest dead letters."""
         yield calls.queues.check_queue(queue)
-        found: list[DeadLetter] = yield calls.dead_letters.dead_letters(queue, limit)
+        found: list[DeadLetter] = yield Call(
+            "select dl_id, dl_time, dl_reason, ev_id, ev_retry, ev_type, ev_data "
+            "from pgque.dlq_inspect(%s, %s)",
+            (queue, limit),
+            lambda rows: [DeadLetter(*row) for row in rows],
+        )
         return found
 
     @operation
@@ -68,7 +78,7 @@ class DeadLetters:
     @operation
     def replay_dead_letter(self, dead_letter_id: int) -> Call[int]:
         """Sends a dead letter to its consumer again; returns the new event's id."""
-        return calls.dead_letters.replay_dead_letter(dead_letter_id)
+        return Call("select pgque.dlq_replay(%s)", (dead_letter_id,), first)
 
     @operation
     def replay_dead_letters(
@@ -102,15 +112,19 @@ class DeadLetters:
         Raises:
             QueueClosed: if the queue accepts no events; all dead letters stay.
         """
-        return calls.dead_letters.replay_dead_letters(
-            queue, reason, type, since, until, limit, max_id
+        return Call(
+            "select replayed, failed, first_error "
+            "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s, %s)",
+            (queue, reason, type, since, until, limit, max_id),
+            lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
         )
 
     @operation
     def purge_dead_letters(self, queue: str, older_than: timedelta) -> Steps[int]:
         """Deletes dead letters older than an interval; returns the number deleted."""
+        check_interval("older_than", older_than, is_zero_allowed=True)
         yield calls.queues.check_queue(queue)
-        purged: int = yield calls.dead_letters.purge_dead_letters(queue, older_than)
+        purged: int = yield Call("select pgque.dlq_purge(%s, %s)", (queue, older_than), first)
         return purged
 
 

@@ -1,15 +1,17 @@
 """Messages of the add-on postgremq, as `client.messages`, in two faces."""
 
 import asyncio
+import json
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from . import calls
-from .calls.call import Call, Hook, Steps
+from .calls.call import Call, Hook, Row, Steps, first, nothing
 from .connection import connect, connect_async, url_of
-from .encoding import Payload
-from .errors import translated
+from .counts import checked_count
+from .encoding import Payload, json_text
+from .errors import InvalidArgument, QueueNotFound, translated
 from .intervals import check_interval
 from .models import ClaimedMessage, MessageQueue
 from .operation import AsyncFace, Face, operation
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 _CHANNEL = "listen postgremq_events"
 _VISIBILITY = timedelta(seconds=30)
+_EXISTS = "exists (select from postgremq.queues x where x.name = a.q)"
 
 
 class _Operations:
@@ -30,7 +33,7 @@ class _Operations:
     @operation
     def create_topic(self, topic: str) -> Call[None]:
         """Creates a topic, unless it exists. Needs pgque_admin."""
-        return calls.messages.create_topic(topic)
+        return Call("select postgremq.create_topic(%s)", (topic,), nothing)
 
     @operation
     def create_queue(
@@ -49,12 +52,25 @@ class _Operations:
             max_attempts: after how many deliveries a message is delivered no more; 0 for no limit.
             exclusive_for: for an exclusive queue, how long it gets messages unless it is extended.
         """
-        return calls.messages.create_queue(queue, topic, max_attempts, exclusive_for)
+        seconds = 30 if exclusive_for is None else _seconds("exclusive_for", exclusive_for)
+        return Call(
+            "select postgremq.create_queue(%s, %s, %s, %s, %s)",
+            (queue, topic, max_attempts, exclusive_for is not None, seconds),
+            nothing,
+        )
 
     @operation
     def queues(self) -> Call[list[MessageQueue]]:
         """Returns all queues, by name, with the numbers of their messages."""
-        return calls.messages.queues()
+        return Call(
+            "select q.queue_name, q.topic_name, s.pending_count, s.processing_count,"
+            " (select count(*) from postgremq.list_dlq_messages() d"
+            " where d.queue_name = q.queue_name) from postgremq.list_queues() q"
+            " cross join lateral postgremq.get_queue_statistics(q.queue_name) s"
+            " order by q.queue_name",
+            (),
+            lambda rows: [MessageQueue(*row) for row in rows],
+        )
 
     @operation
     def publish(
@@ -67,7 +83,13 @@ class _Operations:
             payload: what is written as JSON; a str must be JSON.
             deliver_after: the earliest time of delivery, with a time zone; None for at once.
         """
-        return calls.messages.publish(topic, payload, deliver_after)
+        _check_time("deliver_after", deliver_after)
+        text = json_text(payload)
+        return Call(
+            "select postgremq.publish_message(%s, %s::jsonb, %s)",
+            (topic, text, deliver_after),
+            first,
+        )
 
     @operation
     def consume(
@@ -80,7 +102,16 @@ class _Operations:
         Raises:
             QueueNotFound: if there is no such queue, or no longer.
         """
-        return calls.messages.consume(queue, visibility, limit)
+        return Call(
+            "select c.queue_name, c.message_id, c.payload::text, c.consumer_token,"
+            " c.delivery_attempts,"
+            " c.vt, c.published_at, c.message_id is not null or "
+            + _EXISTS
+            + " from (values (%s)) a(q)"
+            " left join lateral postgremq.consume_message(a.q, %s, %s) c on true",
+            (queue, _seconds("visibility", visibility), checked_count("limit", limit)),
+            lambda rows: [ClaimedMessage(*row[:-1]) for row in _of_queue(queue, rows) if row[1]],
+        )
 
     @operation
     def ack(self, *messages: ClaimedMessage) -> Call[list[int]]:
@@ -88,7 +119,12 @@ class _Operations:
 
         The others became visible again and went to another consumer, or were answered before.
         """
-        return calls.messages.ack(messages)
+        queue, ids, tokens = _claims(messages, "ack(*messages)")
+        return Call(
+            "select postgremq.ack_message_batch(%s, %s::int[], %s::varchar[])",
+            (queue, ids, tokens),
+            _column,
+        )
 
     @operation
     def nack(self, message: ClaimedMessage, *, delay_until: datetime | None = None) -> Call[None]:
@@ -97,7 +133,12 @@ class _Operations:
         Raises:
             DatabaseError: if the message is not the caller's any more.
         """
-        return calls.messages.nack(message, delay_until)
+        _check_time("delay_until", delay_until)
+        return Call(
+            "select postgremq.nack_message(%s, %s, %s, coalesce(%s, now()))",
+            (*_claim(message, "nack(message)"), delay_until),
+            nothing,
+        )
 
     @operation
     def release(self, message: ClaimedMessage) -> Call[None]:
@@ -106,14 +147,23 @@ class _Operations:
         Raises:
             DatabaseError: if the message is not the caller's any more.
         """
-        return calls.messages.release(message)
+        return Call(
+            "select postgremq.release_message(%s, %s, %s)",
+            _claim(message, "release(message)"),
+            nothing,
+        )
 
     @operation
     def extend(
         self, *messages: ClaimedMessage, visibility: timedelta = _VISIBILITY
     ) -> Call[list[int]]:
         """Keeps messages of one queue for `visibility` from now; returns the ids of those kept."""
-        return calls.messages.extend(messages, visibility)
+        queue, ids, tokens = _claims(messages, "extend(*messages, visibility=timedelta(minutes=1))")
+        return Call(
+            "select message_id from postgremq.set_vt_batch(%s, %s::int[], %s::varchar[], %s)",
+            (queue, ids, tokens, _seconds("visibility", visibility)),
+            _column,
+        )
 
     @operation
     def next_visible(self, queue: str) -> Call[timedelta | None]:
@@ -124,7 +174,12 @@ class _Operations:
         Raises:
             QueueNotFound: if there is no such queue, or no longer.
         """
-        return calls.messages.next_visible(queue)
+        return Call(
+            "select postgremq.get_next_visible_time(a.q) - clock_timestamp(), " + _EXISTS + ""
+            " from (values (%s)) a(q)",
+            (queue,),
+            lambda rows: first(_of_queue(queue, rows)),
+        )
 
 
 class Messages(_Operations, Face):
@@ -163,7 +218,7 @@ class Messages(_Operations, Face):
                     return False
                 step = left if due is None else min(left, due.total_seconds())
                 for note in connection.notifies(timeout=step):
-                    if calls.messages.is_for(note.payload, queue):
+                    if _is_for(note.payload, queue):
                         break
 
 
@@ -195,10 +250,83 @@ class AsyncMessages(_Operations, AsyncFace):
                         return False
                     step = left if due is None else min(left, due.total_seconds())
                     async for note in connection.notifies(timeout=step):
-                        if calls.messages.is_for(note.payload, queue):
+                        if _is_for(note.payload, queue):
                             break
 
 
 def _url() -> Steps[str]:
     url: str = yield Hook(url_of)
     return url
+
+
+def _is_for(notification: str, queue: str) -> bool:
+    """Whether a notification on the channel of the messages is about a queue.
+
+    Every login may send notifications, so what is not one of postgremq's is about none.
+    """
+    try:
+        queues = json.loads(notification)["queues"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
+    return isinstance(queues, list) and queue in queues
+
+
+def _of_queue(queue: str, rows: list[Row]) -> list[Row]:
+    """Returns rows whose last column says whether the queue exists, if it does."""
+    if not rows[0][-1]:
+        raise QueueNotFound(
+            f'queue "{queue}" of messages does not exist',
+            "postgremq.list_queues() lists those that exist. Names are case-sensitive.",
+        )
+    return rows
+
+
+def _claims(
+    messages: Sequence[ClaimedMessage], usage: str
+) -> tuple[str | None, list[int], list[str]]:
+    claims = [_claim(message, usage) for message in messages]
+    queues = {queue for queue, _, _ in claims}
+    if len(queues) > 1:
+        raise InvalidArgument(
+            f"the messages are of several queues: {', '.join(sorted(queues))}",
+            "Pass those of one queue at a time.",
+        )
+    return (
+        next(iter(queues), None),
+        [number for _, number, _ in claims],
+        [token for _, _, token in claims],
+    )
+
+
+def _claim(message: ClaimedMessage, usage: str) -> tuple[str, int, str]:
+    if not isinstance(message, ClaimedMessage):
+        # Not the value itself: a list of messages has their tokens.
+        raise InvalidArgument(
+            f"a value of type {type(message).__name__} is no message that `consume` returned",
+            f"Pass what it returned: {usage}.",
+        )
+    return message.queue, message.id, message.token
+
+
+def _seconds(name: str, interval: timedelta) -> int:
+    check_interval(name, interval, is_zero_allowed=True)
+    seconds = interval.total_seconds()
+    if seconds != int(seconds):
+        raise InvalidArgument(f"{name} is {interval}", "Pass whole seconds, at least 0.")
+    return checked_count(f"{name} in seconds", int(seconds))
+
+
+def _check_time(name: str, time: datetime | None) -> None:
+    if time is None:
+        return
+    if not isinstance(time, datetime):
+        raise InvalidArgument(
+            f"{name}={time!r} is no time",
+            "Pass a datetime, such as datetime.now(UTC) + timedelta(hours=1).",
+        )
+    if time.utcoffset() is None:
+        raise InvalidArgument(f"{name} has no time zone", "Pass an aware datetime.")
+
+
+def _column(rows: list[Row]) -> list[int]:
+    return [row[0] for row in rows]

@@ -1,13 +1,17 @@
 """The part of the client that sends events."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 
-from . import calls
-from .calls.call import Call, Steps
-from .encoding import Payload
+from .calls.call import Call, Copy, Steps, first
+from .calls.publishing import Rows, event_table, fields_of, lines
+from .encoding import Payload, encode
+from .errors import InvalidArgument
+from .intervals import check_interval
 from .models import Event, ScheduledEvent, Sent
 from .operation import operation
+from .tracing import producer_span
 
 DEFAULT_KEY_TTL = timedelta(hours=1)
 
@@ -40,7 +44,27 @@ class Producing:
             >>> client.send("orders", {"id": 1, "total": 4.5}, type="order.created")
             1
         """
-        return calls.publishing.send(queue, payload, type, partition_key)
+        params = (queue, type, encode(payload))
+        span = producer_span(queue)
+        if span is not None:
+            extras = (
+                (span.traceparent, None)
+                if partition_key is None
+                else (partition_key, span.traceparent)
+            )
+            return Call(
+                "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
+                (*params, *extras),
+                first,
+                span.current,
+            )
+        if partition_key is not None:
+            return Call(
+                "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
+                (*params, partition_key),
+                first,
+            )
+        return Call("select pgque.send(%s::text, %s::text, %s::text)", params, first)
 
     @operation
     def send_idem(
@@ -69,7 +93,13 @@ class Producing:
             >>> client.send_idem("orders", {"id": 1}, "order-1").deduped
             True
         """
-        return calls.publishing.send_idem(queue, payload, idempotency_key, type, ttl, partition_key)
+        check_interval("ttl", ttl)
+        return Call(
+            "select event_id, deduped from pgque.send_idem("
+            "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
+            (queue, type, encode(payload), idempotency_key, ttl, partition_key),
+            lambda rows: Sent(*rows[0]),
+        )
 
     @operation
     def send_batch(
@@ -87,7 +117,23 @@ class Producing:
             >>> client.send_batch("orders", [{"id": 1}, paid], type="order.created")
             [1, 2]
         """
-        return calls.publishing.send_batch(queue, payloads, type)
+        span = producer_span(queue)
+        rows = [fields_of(payload, type, span) for payload in payloads]
+        if all(row[0] == type and row[2] is None for row in rows):
+            return Call(
+                # Binary format: in text format, JSON in an array is mostly escape characters.
+                "select pgque.send_batch(%s::text, %s::text, %b::text[])",
+                (queue, type, [row[1] for row in rows]),
+                first,
+            )
+        return Call(
+            "select pgque.insert_event(%s::text, e.type, e.data, e.extra1, e.extra2, null, null) "
+            "from unnest(%b::text[], %b::text[], %b::text[], %b::text[]) with ordinality "
+            "as e (type, data, extra1, extra2, nr) order by e.nr",
+            (queue, *([row[column] for row in rows] for column in range(4))),
+            lambda rows: [row[0] for row in rows],
+            span.current if span else None,
+        )
 
     @operation
     def copy_events(
@@ -106,7 +152,16 @@ class Producing:
             >>> client.copy_events("orders", ({"id": number} for number in range(1000)))
             1000
         """
-        return calls.publishing.copy_events(queue, payloads, type)
+        span = producer_span(queue)
+        table = yield from event_table(queue)
+        rows = Rows(lines(payloads, type, span))
+        with span.current() if span else nullcontext():
+            yield Copy(
+                f"copy {table} (ev_type, ev_data, ev_extra1, ev_extra2)"
+                " from stdin (encoding 'UTF8')",
+                rows.blocks(),
+            )
+        return rows.count
 
     @operation
     def send_at(
@@ -127,14 +182,27 @@ class Producing:
         Raises:
             InvalidArgument: if the time has no zone.
         """
-        return calls.publishing.send_at(queue, payload, at, type)
+        if at.tzinfo is None:
+            raise InvalidArgument(
+                f"the time of delivery {at} has no time zone",
+                "Pass an aware datetime, such as datetime.now(UTC) + timedelta(hours=1).",
+            )
+        return Call(
+            "select pgque.send_at(%s::text, %s::text, %s::text, %s::timestamptz)",
+            (queue, type, encode(payload), at),
+            first,
+        )
 
     @operation
     def cancel_scheduled(self, entry_id: int) -> Call[bool]:
         """Cancels an entry of `send_at`; returns False if it was delivered or cancelled before."""
-        return calls.publishing.cancel_scheduled(entry_id)
+        return Call("select pgque.cancel_scheduled(%s)", (entry_id,), first)
 
     @operation
     def list_scheduled(self, queue: str, limit: int = 100) -> Call[list[ScheduledEvent]]:
         """Returns a queue's scheduled events, the earliest first."""
-        return calls.publishing.list_scheduled(queue, limit)
+        return Call(
+            "select de_id, de_deliver_at, de_type, de_data from pgque.list_scheduled(%s, %s)",
+            (queue, limit),
+            lambda rows: [ScheduledEvent(*row) for row in rows],
+        )

@@ -1,10 +1,10 @@
 """The part of the client that registers consumers, and moves and unregisters them."""
 
 from . import calls
-from .calls.call import Call, Steps
+from .calls.call import Call, Steps, first
 from .models import Sought
 from .operation import operation
-from .positions import Position
+from .positions import Position, write_position
 
 
 class Registrations:
@@ -26,7 +26,11 @@ class Registrations:
         Raises:
             InvalidArgument: if `start_at` is no position, or no longer retained.
         """
-        return calls.consumers.register_consumer(queue, consumer, start_at)
+        return Call(
+            "select pgque.register_consumer(%s, %s, %s) = 1",
+            (queue, consumer, write_position(start_at)),
+            first,
+        )
 
     @operation
     def seek(
@@ -45,7 +49,11 @@ class Registrations:
             ConsumerInUse: if a batch of the consumer is open.
             InvalidArgument: if `position` is none, or no longer retained.
         """
-        return calls.consumers.seek(queue, consumer, position, skip)
+        return Call(
+            "select tick_id, skipped_events, repeated_events from pgque.seek(%s, %s, %s, %s)",
+            (queue, consumer, write_position(position), skip),
+            lambda rows: Sought(*rows[0]),
+        )
 
     @operation
     def unregister_consumer(
@@ -59,8 +67,10 @@ class Registrations:
             keep_dead_letters: keeps the dead letters. They can be replayed once the consumer is
                 registered again.
         """
-        was_registered = yield calls.consumers.unregister_consumer(
-            queue, consumer, keep_dead_letters
+        was_registered = yield Call(
+            "select pgque.unregister_consumer(%s, %s, %s) = 1",
+            (queue, consumer, keep_dead_letters),
+            first,
         )
         if not was_registered:
             yield calls.consumers.check_consumer(queue, consumer)

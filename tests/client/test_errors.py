@@ -51,7 +51,7 @@ from pgque_dagster.client import (
     WrongIsolation,
     errors,
 )
-from pgque_dagster.client.calls import consumers, maintenance, plans, staging
+from pgque_dagster.client.calls import consumers, plans, staging
 from pgque_dagster.client.calls.call import Call, nothing
 from pgque_dagster.client.calls.ticks import next_tick
 from pgque_dagster.client.rights import grant, role_for
@@ -343,7 +343,7 @@ class TestRights:
                 'Role "login_reader" needs pgque_writer: grant pgque_writer to "login_reader";'
             )
             with pytest.raises(PermissionDenied, match="grant pgque_admin"), reader.transaction():
-                reader.run(maintenance.maint())
+                reader.run(Call("select pgque.maint()", (), nothing))
         words = r'schema pgque.*grant pgque_writer to "login"'
         with (
             Client(as_login(database_url)) as nobody,

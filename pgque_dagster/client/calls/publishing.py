@@ -1,126 +1,21 @@
-"""Publishing events, now or at a later time."""
+"""Publishing many events: the fields of their rows, and COPY."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from datetime import datetime, timedelta
 from typing import Any
 
 from ..encoding import Payload, encode
-from ..errors import InvalidArgument, MalformedPayload
-from ..intervals import check_interval
-from ..models import Event, Message, ScheduledEvent, Sent
-from ..tracing import ProducerSpan, producer_span
+from ..errors import MalformedPayload
+from ..models import Event, Message
+from ..tracing import ProducerSpan
 from .call import Call, Copy, Steps, first, nothing
 
 _BLOCK_BYTES = 1 << 16
 
 
-def send(queue: str, payload: Payload, type: str, partition_key: str | None) -> Call[int]:
-    """Sends one event."""
-    params = (queue, type, encode(payload))
-    span = producer_span(queue)
-    if span is not None:
-        extras = (
-            (span.traceparent, None) if partition_key is None else (partition_key, span.traceparent)
-        )
-        return Call(
-            "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
-            (*params, *extras),
-            first,
-            span.current,
-        )
-    if partition_key is not None:
-        return Call(
-            "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
-            (*params, partition_key),
-            first,
-        )
-    return Call("select pgque.send(%s::text, %s::text, %s::text)", params, first)
-
-
-def send_at(queue: str, payload: Payload, at: datetime, type: str) -> Call[int]:
-    """Schedules one event.
-
-    Raises:
-        InvalidArgument: if the time has no zone.
-    """
-    if at.tzinfo is None:
-        raise InvalidArgument(
-            f"the time of delivery {at} has no time zone",
-            "Pass an aware datetime, such as datetime.now(UTC) + timedelta(hours=1).",
-        )
-    return Call(
-        "select pgque.send_at(%s::text, %s::text, %s::text, %s::timestamptz)",
-        (queue, type, encode(payload), at),
-        first,
-    )
-
-
-def cancel_scheduled(entry_id: int) -> Call[bool]:
-    """Cancels a scheduled event; False if there is none."""
-    return Call("select pgque.cancel_scheduled(%s)", (entry_id,), first)
-
-
-def list_scheduled(queue: str, limit: int) -> Call[list[ScheduledEvent]]:
-    """The scheduled events, the earliest first."""
-    return Call(
-        "select de_id, de_deliver_at, de_type, de_data from pgque.list_scheduled(%s, %s)",
-        (queue, limit),
-        lambda rows: [ScheduledEvent(*row) for row in rows],
-    )
-
-
-def send_idem(
-    queue: str, payload: Payload, key: str, type: str, ttl: timedelta, partition_key: str | None
-) -> Call[Sent]:
-    """Sends one event unless an event with this key was sent."""
-    check_interval("ttl", ttl)
-    return Call(
-        "select event_id, deduped from pgque.send_idem("
-        "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
-        (queue, type, encode(payload), key, ttl, partition_key),
-        lambda rows: Sent(*rows[0]),
-    )
-
-
-def send_batch(queue: str, payloads: Sequence[Payload | Event], type: str) -> Call[list[int]]:
-    """Sends many events in one statement."""
-    span = producer_span(queue)
-    rows = [_fields(payload, type, span) for payload in payloads]
-    if all(row[0] == type and row[2] is None for row in rows):
-        return Call(
-            # Binary format: in text format, JSON in an array is mostly escape characters.
-            "select pgque.send_batch(%s::text, %s::text, %b::text[])",
-            (queue, type, [row[1] for row in rows]),
-            first,
-        )
-    return Call(
-        "select pgque.insert_event(%s::text, e.type, e.data, e.extra1, e.extra2, null, null) "
-        "from unnest(%b::text[], %b::text[], %b::text[], %b::text[]) with ordinality "
-        "as e (type, data, extra1, extra2, nr) order by e.nr",
-        (queue, *([row[column] for row in rows] for column in range(4))),
-        lambda rows: [row[0] for row in rows],
-        span.current if span else None,
-    )
-
-
-def copy_events(queue: str, payloads: Iterable[Payload | Event], type: str) -> Steps[int]:
-    """Sends many events by COPY; how many."""
-    span = producer_span(queue)
-    table = yield from _event_table(queue)
-    rows = _Rows(_lines(payloads, type, span))
-    with span.current() if span else nullcontext():
-        yield Copy(
-            f"copy {table} (ev_type, ev_data, ev_extra1, ev_extra2) from stdin (encoding 'UTF8')",
-            rows.blocks(),
-        )
-    return rows.count
-
-
 def copy_messages(queue: str, messages: Iterable[Message]) -> Steps[int]:
     """Sends events of another queue by COPY, with their types, payloads and extra fields."""
-    table = yield from _event_table(queue)
-    rows = _Rows(_line(m.type, m.payload, m.extra1, m.extra2, m.extra3, m.extra4) for m in messages)
+    table = yield from event_table(queue)
+    rows = Rows(_line(m.type, m.payload, m.extra1, m.extra2, m.extra3, m.extra4) for m in messages)
     columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
     yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
     return rows.count
@@ -152,14 +47,15 @@ def current_event_table(queue: str) -> Call[Any]:
     return Call("select pgque.current_event_table(%s)", (queue,), first)
 
 
-def _event_table(queue: str) -> Steps[str]:
+def event_table(queue: str) -> Steps[str]:
+    """The same, within a COPY."""
     # Read in the transaction of the COPY, because rotation closes tables to writers.
     table = yield current_event_table(queue)
     # As psycopg reads text with the encoding SQL_ASCII.
     return table.decode() if isinstance(table, bytes) else table
 
 
-def _fields(
+def fields_of(
     payload: Payload | Event, type: str, span: ProducerSpan | None
 ) -> tuple[str | None, str, str | None, str | None]:
     """Returns the type, the payload and the extra fields as they are stored."""
@@ -172,16 +68,16 @@ def _fields(
     return event_type, encode(payload.payload), payload.key, traceparent
 
 
-def _lines(
+def lines(
     payloads: Iterable[Payload | Event], type: str, span: ProducerSpan | None
 ) -> Iterator[str]:
     """Yields the rows of events for COPY."""
     # What surrounds a payload that has no type and key of its own.
-    type_field, _, *extras = map(_copied, _fields("", type, span))
+    type_field, _, *extras = map(_copied, fields_of("", type, span))
     start, end = f"{type_field}\t", "\t".join(["", *extras])
     for payload in payloads:
         if isinstance(payload, Event):
-            yield _line(*_fields(payload, type, span))
+            yield _line(*fields_of(payload, type, span))
         else:
             yield start + _copied(encode(payload)) + end
 
@@ -190,7 +86,7 @@ def _line(*fields: str | None) -> str:
     return "\t".join(map(_copied, fields))
 
 
-class _Rows:
+class Rows:
     """Rows in the text format of COPY."""
 
     def __init__(self, rows: Iterable[str]) -> None:
