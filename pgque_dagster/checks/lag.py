@@ -8,6 +8,7 @@ import dagster as dg
 
 from ..client import Client, ConsumerInfo, LeaseInfo, Limits
 from ..client.calls.states import ConsumerState, consumer_states
+from ..client.holder import Holder
 from ..consumers import Consumer, consumers_of
 from ..keys import queue_key
 from ..naming import identifier
@@ -167,7 +168,7 @@ def _find(
     client: Client, consumer: Consumer, states: Sequence[ConsumerState]
 ) -> list[ConsumerInfo]:
     """Returns the consumer, and its subconsumers or slots."""
-    names = {state.name for state in states}
+    names = {Holder.of(state).name for state in states}
     return [info for info in client.consumers(consumer.queue) if info.name in names]
 
 
