@@ -61,7 +61,7 @@ def build_consumer_lag_checks(
         max_lag: how far a consumer may be behind.
         warn_lag: beyond this the check warns; must be less than `max_lag`.
         max_pending_events: how many events may wait for a consumer.
-        severity: of a failure beyond `max_lag` or `max_pending_events`.
+        severity: of a failure beyond `max_lag` or `max_pending_events`, ERROR or WARN.
         automation_condition: when Dagster evaluates the checks by itself.
 
     Returns:
