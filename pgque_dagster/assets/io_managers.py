@@ -5,10 +5,10 @@ They only call the sinks. `spark/sinks/` says how storing works and what a crash
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, model_validator
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
@@ -17,6 +17,7 @@ from ..keys import BATCHES, REPLAY, ROWS, SINCE, TABLE
 from ..resource import PgqueResource
 from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.sinks.merge import Mode
+from ..spark.sinks.modes import check_directory
 from ..step_errors import logs_errors_first
 from .current_batch import current_batch
 from .inputs import Wanted, session_of
@@ -32,8 +33,8 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
 
     A reader of that directory sees one table, with the column `batch_id`. The output of a
     `@pgque_replay_asset` has one more directory level, and the column `replay`, for each replay.
-    `ParquetSink` describes what remains when an attempt is killed or stopped, and how other
-    programs read an object store.
+    `ParquetSink` describes what remains when an attempt is killed or stopped. In an object store,
+    use `DeltaBatchIOManager` or `IcebergBatchIOManager`.
 
     A downstream asset gets all batches, or those that the metadata of its input names:
 
@@ -51,16 +52,12 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
     pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
     """The resource that the assets use, for steps that load an asset in a process of their own."""
 
-    base_dir: str = Field(
-        description="A directory that driver and executors share, or the URL of a folder in an "
-        "object store, such as s3://bucket/folder."
-    )
-    storage_options: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        description="How to access the object store, such as aws_access_key_id, best as EnvVar. "
-        "What is not given comes from the environment of each process.",
-    )
+    base_dir: str = Field(description="A directory that driver and executors share.")
+
+    @model_validator(mode="after")
+    def _check_base_dir(self) -> Self:
+        check_directory(self.base_dir)
+        return self
 
     @logs_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
@@ -96,7 +93,7 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         # Late, so that a code location loads without Arrow.
         from ..spark import ParquetSink
 
-        return ParquetSink(directory, storage_options=self.storage_options)
+        return ParquetSink(directory)
 
     def _directory(self, key: dg.AssetKey) -> str:
         return "/".join((self.base_dir.rstrip("/"), *key.path))

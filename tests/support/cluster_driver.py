@@ -81,11 +81,10 @@ def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
     disturb = _hang if spark.conf.get("spark.speculation", "false") == "true" else _kill_executor
     places = json.loads((folder / "places.json").read_text())
     directory = ParquetSink(folder / "table")
-    objects = ParquetSink(places["s3"], storage_options=places["s3_options"])
     tables: dict[str, Any] = {
         "files": directory,
-        "objects": objects,
         "delta": DeltaSink(folder / "delta"),
+        "objects": DeltaSink(places["s3"], storage_options=places["s3_options"]),
         "iceberg": IcebergSink("a.table", warehouse=folder / "iceberg"),
     }
     with _claimed(spark, url) as batch:
@@ -99,7 +98,7 @@ def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
         for name, table in tables.items():
             table.write(batch, disturbed(name))
         _publish(disturbed("queue").selectExpr("string(ev_id) as data"), url)
-    return {"files": _ids(directory.read(spark)), "objects": _ids(objects.read(spark))}
+    return {"files": _ids(directory.read(spark))}
 
 
 def count(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:

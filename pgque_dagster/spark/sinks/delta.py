@@ -178,7 +178,7 @@ class DeltaSink:
             )
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
         files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
-        listed = [ListedFile(unquote(file["path"]), file["size_bytes"], {}) for file in files]
+        listed = [ListedFile(unquote(file["path"]), file["size_bytes"]) for file in files]
         return read_table_files(spark, self._storage, listed, schema)
 
     def optimize(self, *, target_file_bytes: int | None = None) -> dict[str, Any]:

@@ -40,15 +40,13 @@ class ListedFile:
     Args:
         path: relative to the location.
         size: in bytes.
-        values: of columns that are not in the file.
     """
 
     path: str
     size: int
-    values: dict[str, object]
 
 
-def read_files(
+def _read_files(
     spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
 ) -> DataFrame:
     """Returns the rows of files as a DataFrame.
@@ -76,7 +74,7 @@ def read_files(
                         # The columns of a row group are then one request, or a few.
                         source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
                         for rows in source.iter_batches():
-                            yield from _fitted(rows, file.values, target)
+                            yield from _fitted(rows, target)
 
     # One row for each task.
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, schema)
@@ -122,11 +120,11 @@ def read_table_files(
     Args:
         spark: the session.
         storage: the location. Executors need the same access to it as the driver.
-        files: the files, without values of their own.
+        files: the files.
         schema: the columns. A file that lacks one has null there.
     """
     if storage.is_url or not files:
-        return read_files(spark, storage, files, schema)
+        return _read_files(spark, storage, files, schema)
     # Spark takes these characters for a pattern.
     paths = [re.sub(r"([][{}*?])", r"\\\1", f"{storage.location}/{file.path}") for file in files]
     with listed_by_driver(spark):
@@ -167,15 +165,11 @@ def _packed(files: Sequence[ListedFile]) -> list[list[ListedFile]]:
     return parts
 
 
-def _fitted(
-    rows: pa.RecordBatch, values: dict[str, object], target: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _fitted(rows: pa.RecordBatch, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yields the rows with the columns that Spark expects."""
     columns = []
     for field in target:
-        if field.name in values:
-            columns.append(pa.repeat(pa.scalar(values[field.name], field.type), rows.num_rows))
-        elif field.name in rows.schema.names:
+        if field.name in rows.schema.names:
             columns.append(rows.column(field.name).cast(field.type))
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))

@@ -188,8 +188,7 @@ class IcebergSink:
                 "Read it by pyiceberg, or by Spark with the jar of Iceberg.",
             )
         files = [
-            ListedFile(file.file_path.removeprefix(root), file.file_size_in_bytes, {})
-            for file in found
+            ListedFile(file.file_path.removeprefix(root), file.file_size_in_bytes) for file in found
         ]
         schema = from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
         return read_table_files(spark, storage, files, schema)

@@ -1,5 +1,6 @@
 """How batches get into tables. Apart from the sinks, which load Arrow."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,7 +10,23 @@ from ...ranges import count_problem
 BATCH_ID = "batch_id"
 
 DeltaMode = Literal["append", "upsert", "replace"]
+_OBJECT_STORE = re.compile(r"(?i)(s3a?|gc?s|az|azure|adl|abfss?|wasbs?)://?")
 SchemaEvolution = Literal["fail", "add_columns"]
+
+
+def check_directory(location: str) -> None:
+    """Refuses the URL of an object store for a table of plain Parquet files.
+
+    Raises:
+        InvalidArgument: if it is one.
+    """
+    if _OBJECT_STORE.match(location):
+        raise InvalidArgument(
+            f"{location.partition('?')[0]} is in an object store, where plain Parquet files show "
+            "rows of attempts that do not count",
+            "Use DeltaSink or IcebergSink (in YAML, type: delta or iceberg), which every engine "
+            "reads; docs/lake.md has both. Plain Parquet is for directories.",
+        )
 
 
 def check_key(key: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Stores batches as Parquet files. Each attempt at a batch replaces the files of earlier ones."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ..cluster.lost_lease import cancelled_without_lease
 from .file_reader import listed_by_driver
 from .folders import Folders
 from .lineage import check_lineage
-from .object_store import ObjectStore
+from .modes import check_directory
 from .storage import Storage
 from .tables import BatchIdentity, written_for
 
@@ -23,7 +23,7 @@ _PATTERN = frozenset("[]{}*?\\")
 
 
 class ParquetSink:
-    """A table of Parquet files, in a directory or in an object store.
+    """A table of Parquet files in a directory.
 
     If the batch is acked after `write` returned:
 
@@ -35,14 +35,10 @@ class ParquetSink:
     - **Stopped for any time, and continued** after another attempt took the batch over: `write` or
       the ack fails, and the rows of the other attempt stay unchanged. `publication.py` says why.
 
-    In a **directory**, Spark's own writer stores the rows of a batch in
+    Spark's own writer stores the rows of a batch in
     `batch_id=<id>/publication-<n>/epoch-<epoch>.<attempt>/`, see `folders.py`. Readers of the
     directory see one table, with the column `batch_id`. While a batch that was not acked is
-    replaced, they do not see it for a moment.
-
-    In an **object store** (`s3://…`, `gs://…`, `abfss://…`), tasks write the files by Arrow, and a
-    manifest lists those that count, see `object_store.py`. Readers use `files` or `read`, or the
-    manifests; a reader of all files would see rows of attempts that do not count.
+    replaced, they do not see it for a moment. In an object store, use `DeltaSink` or `IcebergSink`.
 
     The rows of an attempt that was not acked remain if no later attempt stores the batch: if the
     batch becomes dead letters, if its consumer is unregistered, or if a subconsumer takes it over
@@ -53,18 +49,15 @@ class ParquetSink:
 
     Args:
         location: a directory that driver and executors share, on a file system as
-            docs/writing.md demands it, or the URL of a folder in an object store.
-        storage_options: how to access the object store, such as `aws_access_key_id`. What is not
-            given comes from the environment of each process, such as AWS_ACCESS_KEY_ID.
+            docs/writing.md demands it.
 
     Raises:
-        InvalidArgument: if nothing here can write to the URL.
+        InvalidArgument: if it is the URL of something else than a directory.
     """
 
-    def __init__(
-        self, location: str | Path, *, storage_options: Mapping[str, str] | None = None
-    ) -> None:
-        self._storage = Storage.of(location, storage_options)
+    def __init__(self, location: str | Path) -> None:
+        check_directory(str(location))
+        self._storage = Storage.of(location)
         self._location = self._storage.location
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> str:
@@ -93,7 +86,7 @@ class ParquetSink:
             self._storage.errors("cannot be written"),
             cancelled_without_lease(batch.spark, claim),
         ):
-            store = self._store()
+            store = Folders(Path(self._location))
             check_lineage(self._location, store, claim.session)
             return store.publish(claim, frame)
 
@@ -111,10 +104,6 @@ class ParquetSink:
             since: only batches with this id or a higher one.
             batches: only batches with these ids.
         """
-        if self._storage.is_url:
-            return ObjectStore(self._storage).read(
-                spark, lambda batch_id: _is_wanted(batch_id, since, batches)
-            )
         with listed_by_driver(spark):
             table = spark.read.parquet(self._location)
         if since is not None:
@@ -122,21 +111,6 @@ class ParquetSink:
         if batches is not None:
             table = table.where(f.col("batch_id").isin(list(batches)))
         return table
-
-    def files(
-        self, *, since: int | None = None, batches: Collection[int] | None = None
-    ) -> list[str]:
-        """Returns the paths or URLs of the files with the rows, for other programs.
-
-        Args:
-            since: only batches with this id or a higher one.
-            batches: only batches with these ids.
-        """
-        return [
-            f"{self._location}/{path}"
-            for batch_id, path in self._store().files()
-            if _is_wanted(batch_id, since, batches)
-        ]
 
     def sweep(self, older_than: timedelta = timedelta(days=1)) -> int:
         """Removes files that attempts left and nobody reads. The next attempt removes most of them.
@@ -148,16 +122,11 @@ class ParquetSink:
         Returns:
             How many files were removed.
         """
-        return self._store().sweep(older_than)
-
-    def _store(self) -> Folders | ObjectStore:
-        if self._storage.is_url:
-            return ObjectStore(self._storage)
-        return Folders(Path(self._location))
+        return Folders(Path(self._location)).sweep(older_than)
 
     def _check(self, frame: DataFrame) -> None:
         """Refuses a location or columns that readers would not see as they are."""
-        if not self._storage.is_url and _PATTERN.intersection(self._location):
+        if _PATTERN.intersection(self._location):
             raise InvalidArgument(
                 f"Spark takes the path {self._location} for a pattern",
                 "Write to a directory without [ ] { } * ? \\ in its name.",
@@ -170,7 +139,3 @@ class ParquetSink:
                 f"the column {hidden[0]} would be hidden by the directory {hidden[0].lower()}=…",
                 "Give it another name: withColumnRenamed().",
             )
-
-
-def _is_wanted(batch_id: int, since: int | None, batches: Collection[int] | None) -> bool:
-    return (since is None or batch_id >= since) and (batches is None or batch_id in batches)

@@ -184,14 +184,11 @@ class Storage:
             path.unlink(missing_ok=True)
             raise
 
-    def list(
-        self, folder: str | None = None, store: Any | None = None
-    ) -> Iterator[tuple[str, datetime]]:
+    def list(self, folder: str | None = None) -> Iterator[tuple[str, datetime]]:
         """Yields the path, relative to the location, and the time of each file in any depth.
 
         Args:
             folder: only files in this folder.
-            store: the opened store of a URL, if the caller has it.
 
         Raises:
             StorageFailed: if they cannot be listed.
@@ -202,7 +199,7 @@ class Storage:
                 return
             with needing_extra("object-store"):
                 import obstore
-            for found in obstore.list(store or self.store(), folder, chunk_size=1000):
+            for found in obstore.list(self.store(), folder, chunk_size=1000):
                 yield from ((each["path"], each["last_modified"]) for each in found)
 
     def _local_files(self, folder: Path) -> Iterator[tuple[str, datetime]]:

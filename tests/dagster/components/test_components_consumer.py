@@ -267,7 +267,7 @@ def test_a_transform_that_is_not_there_is_named(reference: str, message: str) ->
 @pytest.mark.parametrize(
     "sink",
     [
-        {"base_dir": "output", "storage_options": {"a": "b"}},
+        {"base_dir": "output"},
         {"type": "postgres", "mode": "add", "key": ["product"], "stage_schema": "stages"},
         {
             "type": "delta",
@@ -337,7 +337,7 @@ def test_credentials_in_yaml_are_names_of_environment_variables(
     for name, value in s3.options.items():
         monkeypatch.setenv(f"OF_THE_LAKE_{name.upper()}", value)
     options = {name: f"{{{{ env.OF_THE_LAKE_{name.upper()} }}}}" for name in s3.options}
-    for kind in ("parquet", "delta", "iceberg"):
+    for kind in ("delta", "iceberg"):
         folder = {"warehouse" if kind == "iceberg" else "base_dir": s3.url(kind)}
         attributes = {
             "queue": "orders",

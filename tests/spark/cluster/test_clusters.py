@@ -31,7 +31,7 @@ from tests.support.databases import empty_database
 from tests.support.events import claim, make_queue, tick
 from tests.support.queues import connect, rows, value
 from tests.support.s3 import s3_server
-from tests.support.stored_tables import iceberg_catalog, rows_by_manifests
+from tests.support.stored_tables import iceberg_catalog
 
 EVENTS = 3_000
 
@@ -192,8 +192,13 @@ def test_rows_count_once_in_every_sink_whatever_happens_to_executors(
         assert published(client) == ids
         for db in databases:
             assert [number for (number,) in rows(db, "select * from taken order by 1")] == ids
-        assert report == {"files": ids, "objects": ids}
-        assert [number for (number,) in rows_by_manifests(s3, "table")] == ids
+        assert report == {"files": ids}
         iceberg = iceberg_catalog(client.url).load_table("a.table").scan().to_arrow()
-        for table in (DeltaTable(tmp_path / "delta").to_pyarrow_table(), iceberg):
+        options = {**s3.options, "aws_allow_http": "true"}
+        objects = DeltaTable(s3.url("table"), storage_options=options)
+        for table in (
+            DeltaTable(tmp_path / "delta").to_pyarrow_table(),
+            objects.to_pyarrow_table(),
+            iceberg,
+        ):
             assert sorted(table["ev_id"].to_pylist()) == ids

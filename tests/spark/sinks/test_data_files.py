@@ -168,7 +168,7 @@ def test_a_table_of_many_files_is_listed_without_a_job(
     storage = Storage.of(tmp_path)
     frame = spark.range(0, 4, 1, 4)
     files = write_files(frame, storage, "files")
-    listed = [ListedFile(file.path, file.size, {}) for file in files]
+    listed = [ListedFile(file.path, file.size) for file in files]
     threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
     before = spark.conf.get(threshold)
     request.addfinalizer(lambda: spark.conf.set(threshold, before))

@@ -31,8 +31,8 @@ def strict_s3() -> Iterator[S3]:
         yield administrator
 
 
-def parquet(location: str, options: dict[str, str] | None = None) -> Write:
-    return ParquetSink(location, storage_options=options).write
+def parquet(location: str) -> Write:
+    return ParquetSink(location).write
 
 
 def delta(location: str, options: dict[str, str] | None = None) -> Write:
@@ -43,10 +43,10 @@ def iceberg(location: str, options: dict[str, str] | None = None) -> Write:
     return IcebergSink(TABLE, warehouse=location, storage_options=options).write
 
 
-KINDS = pytest.mark.parametrize("kind", [parquet, delta, iceberg])
+LAKES = [delta, iceberg]
 
 
-@KINDS
+@pytest.mark.parametrize("kind", LAKES)
 @pytest.mark.parametrize(
     ("login", "is_new"),
     [
@@ -86,7 +86,7 @@ def test_a_bucket_that_refuses_is_an_error_without_secrets(
     store(again(client, spark, batch), kind(location, strict_s3.options))
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [parquet, *LAKES])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
 def test_a_disk_that_is_full_or_read_only_is_an_error_and_the_next_attempt_succeeds(
     client: Client, spark: SparkSession, tmp_path: Path, kind: Callable[..., Write]
