@@ -1,21 +1,20 @@
-"""Commands for consumers: register, move, drain, list."""
+"""Commands for consumers: register, move, release, drain."""
 
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 
 import click
 
-from ...client import Client, ConsumerNotFound, calls
+from ...client import Client, ConsumerNotFound, PgqueError, calls
+from ...client.models import Lease
 from ...client.partitions import PartitionedConsumer
 from ..database import Database, pass_database
 from ..errors import NO
 from ..examples import examples
-from ..output import Row, show_result, show_rows
+from ..output import show_result
 from ..times import Age, QueuePosition
 from ..waiting import announce_if_slow
 
-NO_CONSUMERS = "no consumers: add one with `pgque register QUEUE CONSUMER`"
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -154,33 +153,39 @@ def repartition(database: Database, queue: str, consumer: str, slots: int) -> No
     )
 
 
-@click.command(
-    epilog=examples(
-        "pgque consumers",
-        "pgque consumers orders",
-    ),
-)
-@click.argument("queue", required=False)
+@click.command(epilog=examples("pgque release orders billing", "pgque release orders billing -y"))
+@click.argument("queue")
+@click.argument("consumer")
+@click.option("-y", "--yes", is_flag=True, help="Release a live lease, too.")
 @pass_database
-def consumers(database: Database, queue: str | None) -> None:
-    """List the consumers of QUEUE, or of all queues: lag, open batch, pending events."""
+def release(database: Database, queue: str, consumer: str, yes: bool) -> None:
+    """Release the lease on the open batch of CONSUMER, so that it can be claimed at once.
+
+    The batch stays open and no event is lost. If the owner of a live lease still works, its ack is
+    refused once somebody else has claimed the batch.
+    """
     with database.client() as client:
-        show_rows(consumer_rows(client, queue), NO_CONSUMERS)
-
-
-def consumer_rows(client: Client, queue: str | None = None) -> Sequence[Row]:
-    """Returns where the consumers stand."""
-    return [
-        {
-            "queue": consumer.queue,
-            "consumer": consumer.name,
-            "pending": consumer.pending_events,
-            "lag": consumer.lag,
-            "open batch": consumer.batch_id,
-            "seen ago": consumer.last_seen,
-        }
-        for consumer in client.consumers(queue)
-    ]
+        found = client.lease_info(queue, consumer)
+        if found is None or found.owner is None or found.until is None:
+            raise PgqueError(
+                f"no lease is on a batch of consumer {consumer} on {queue}",
+                "`pgque status` shows all.",
+            )
+        if found.is_live and not yes:
+            raise PgqueError(
+                f"{found.owner} has a live lease on batch {found.batch_id}"
+                f" until {found.until:%F %T%z}",
+                "If it does not run any more, or its work may be done again, add --yes.",
+            )
+        lease = Lease(found.batch_id, found.owner, found.epoch, found.until, 0, 0)
+        client.run(calls.batches.release(lease))
+    show_result(
+        f"released the lease of {found.owner} on batch {found.batch_id}",
+        queue=queue,
+        consumer=consumer,
+        batch=found.batch_id,
+        owner=found.owner,
+    )
 
 
 @click.command(
