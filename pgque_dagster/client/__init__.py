@@ -8,8 +8,6 @@ from .client import Client as Client
 from .consumer import Consumer as Consumer
 from .consumer import ConsumerHealth as ConsumerHealth
 from .consumer import Delivery as Delivery
-from .consumer import HandlerMissing as HandlerMissing
-from .consumer import TransactionEnded as TransactionEnded
 from .errors import AddonMissing as AddonMissing
 from .errors import BatchLeased as BatchLeased
 from .errors import BatchNotOpen as BatchNotOpen
@@ -20,6 +18,7 @@ from .errors import ConsumerNotFound as ConsumerNotFound
 from .errors import DatabaseError as DatabaseError
 from .errors import DeadLetterNotFound as DeadLetterNotFound
 from .errors import EventNotInBatch as EventNotInBatch
+from .errors import HandlerMissing as HandlerMissing
 from .errors import InvalidArgument as InvalidArgument
 from .errors import LeaseLost as LeaseLost
 from .errors import MalformedPayload as MalformedPayload
@@ -36,8 +35,11 @@ from .errors import SchemaMissing as SchemaMissing
 from .errors import SkipsEvents as SkipsEvents
 from .errors import StagingLost as StagingLost
 from .errors import StaleReadPlan as StaleReadPlan
+from .errors import TargetOutOfStep as TargetOutOfStep
+from .errors import TargetRefused as TargetRefused
 from .errors import TickRefused as TickRefused
 from .errors import TicksUnavailable as TicksUnavailable
+from .errors import TransactionEnded as TransactionEnded
 from .errors import TransactionOutdated as TransactionOutdated
 from .errors import UnreadEvents as UnreadEvents
 from .errors import UnsupportedServer as UnsupportedServer
@@ -75,8 +77,6 @@ from .remote import Change as Change
 from .remote import QueueMover as QueueMover
 from .remote import RemoteConsumer as RemoteConsumer
 from .remote import TableLoader as TableLoader
-from .remote import TargetOutOfStep as TargetOutOfStep
-from .remote import TargetRefused as TargetRefused
 from .serial import Entry as Entry
 from .serial import NumberedEntry as NumberedEntry
 from .serial import SerialQueue as SerialQueue

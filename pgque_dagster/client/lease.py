@@ -34,7 +34,6 @@ class Keeper:
         self._lost: LeaseLost | BatchNotOpen | None = None
         self._valid_until = time.monotonic() + ttl.total_seconds()
         self._wait = self._period = ttl.total_seconds() / 3
-        self._due_at = time.monotonic() + self._wait
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -76,11 +75,6 @@ class Keeper:
             pass
         return self._lost is not None
 
-    def renew_if_due(self) -> None:
-        """Renews the lease if it is time, and nobody else has it. For who has a thread for it."""
-        if self._lost is None and time.monotonic() >= self._due_at:
-            self._renew()
-
     def _run(self) -> None:
         while self._lost is None and not self._done.wait(self._wait):
             self._renew()
@@ -94,7 +88,6 @@ class Keeper:
         except PgqueError:
             # The database may be reachable again before the lease ends.
             self._wait = min(1.0, self._period)
-        self._due_at = time.monotonic() + self._wait
 
     def _run_renewal(self) -> None:
         started_at = time.monotonic()
