@@ -6,6 +6,7 @@ from datetime import datetime
 
 from ..models import Lease, Limits
 from .call import Call, first
+from .consumers import part_name
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,7 @@ class ConsumerState:
     @property
     def name(self) -> str:
         """The name under which it is registered."""
-        if self.part is None:
-            return self.consumer
-        return f"{self.consumer}{'#' if self.role == 'slot' else '.'}{self.part}"
+        return part_name(self.consumer, subconsumer=self.subconsumer, slot=self.slot)
 
 
 def consumer_states(
