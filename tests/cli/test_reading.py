@@ -61,7 +61,6 @@ class TestPeek:
     def test_long_payloads_are_cut_for_the_table_only(self, pgque: Pgque, client: Client) -> None:
         publish(client, "x" * 500)
         assert "..." in pgque("peek", "orders").output
-        assert "x" * 500 in pgque("peek", "orders", "--full").output
         assert payloads(pgque("peek", "orders", "--json")) == ["x" * 500]
 
 
@@ -142,7 +141,6 @@ class TestDeadLetters:
         short = pgque("dead-letters", "list", "orders").output
         assert "first" in short and "not JSON" in short
         assert "x" * 61 not in short
-        assert "x" * 200 in pgque("dead-letters", "list", "orders", "--full").output
         assert len(pgque("dead-letters", "list", "orders", "--limit", "1").output.splitlines()) == 2
         shown = pgque("dead-letters", "show", "orders", str(two[1])).output
         assert "x" * 200 in shown and "billing" in shown

@@ -2,10 +2,13 @@
 
 import time
 from datetime import timedelta
+from typing import LiteralString
 
 import click
 
-from ...client import Client, ConsumerNotFound, PgqueError, calls
+from ...client import Client, ConsumerNotFound, Limits, PgqueError, calls
+from ...client.calls.call import Call
+from ...client.calls.states import consumer_states
 from ...client.models import Lease
 from ...client.partitions import PartitionedConsumer
 from ..database import Database, pass_database
@@ -16,6 +19,16 @@ from ..times import Age, QueuePosition
 from ..waiting import announce_if_slow
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_UNFINISHED: LiteralString = """
+select i.consumer_name, greatest(coalesce(i.pending_events, 0), (i.current_batch is not null)::int)
+       + coalesce(u.events, 0) + coalesce(h.held_events, 0)
+from (values (%s::text, %s::text[])) w (queue, consumers)
+cross join lateral pgque.get_consumer_info(w.queue) i
+left join lateral pgque.unticked_events(w.queue) u using (queue_name)
+left join pgque.partition_slot_status h on h.queue_name = w.queue
+     and i.consumer_name = format('%%s#%%s/%%s', h.consumer, h.slot, h.n)
+where w.consumers is null or i.consumer_name = any (w.consumers)
+"""
 
 
 @click.command(
@@ -232,9 +245,16 @@ def drain(database: Database, queue: str, consumer: str | None, timeout: timedel
 
 
 def _unfinished(client: Client, queue: str, consumer: str | None) -> dict[str, int]:
-    """Returns how many events consumers still have before them, of those that have any."""
+    """Returns how many events consumers have before them at most, of those that have any.
+
+    A batch that is open counts as one, as it may be empty.
+    """
     client.run(calls.queues.check_queue(queue))
-    found = client.run(calls.statistics.unfinished_events(queue, consumer))
-    if consumer and not found:
-        raise ConsumerNotFound(f"consumer {consumer} is not registered on queue {queue}")
+    names = None
+    if consumer is not None:
+        states = client.run(consumer_states([(queue, consumer)], Limits()))
+        if states[0].role is None:
+            raise ConsumerNotFound(f"consumer {consumer} is not registered on queue {queue}")
+        names = [state.name for state in states]
+    found: dict[str, int] = client.run(Call(_UNFINISHED, (queue, names), lambda rows: dict(rows)))
     return {name: count for name, count in found.items() if count}

@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 @click.command(
     epilog=examples(
         "pgque peek orders",
-        "pgque peek orders --from earliest --limit 5 --full",
+        "pgque peek orders --from earliest --limit 5",
         "pgque peek orders --from 2026-05-24T18:00 --json",
         "pgque peek orders --follow",
     ),
@@ -40,7 +40,6 @@ _SECONDS_BETWEEN_LOOKS = 0.5
     type=QueuePosition(),
     help="Show the first events after this position, not the newest: earliest, a time, or a tick.",
 )
-@click.option("--full", is_flag=True, help="Show complete payloads.")
 @click.option(
     "--follow",
     is_flag=True,
@@ -52,7 +51,6 @@ def peek(
     queue: str,
     limit: int | None,
     position: str | None,
-    full: bool,
     follow: bool,
 ) -> None:
     """Show events of QUEUE that are retained. No consumer is needed, and none is moved.
@@ -67,7 +65,7 @@ def peek(
             return
         events = peeking.peek(client, queue, position, limit or _LIMIT)
     show_rows(
-        [_row(event, full) for event in events],
+        [_row(event) for event in events],
         f"queue {queue} retains no events there that have a tick; `pgque ticker` makes ticks",
     )
 
@@ -90,7 +88,7 @@ def _follow(client: Client, queue: str, position: str, limit: int | None) -> Non
 def _show(events: Sequence[Message]) -> int:
     """Prints events, and returns how many."""
     for event in events:
-        click.echo(to_json(_row(event, True)) if wants_json() else _line(event))
+        click.echo(to_json(_row(event)) if wants_json() else _line(event))
     return len(events)
 
 
@@ -111,12 +109,12 @@ def _pause() -> None:
         raise BrokenPipeError
 
 
-def _row(event: Message, full: bool) -> Row:
+def _row(event: Message) -> Row:
     return {
         "event": event.msg_id,
         "time": event.created_at,
         "type": event.type,
-        "payload": event.payload if full or wants_json() else shortened(event.payload, _TEXT_WIDTH),
+        "payload": event.payload if wants_json() else shortened(event.payload, _TEXT_WIDTH),
         **{
             name: value
             for name in ("extra1", "extra2", "extra3", "extra4")
