@@ -42,8 +42,8 @@ Exit codes:
   0    done
   1    failed; one line on stderr says why
   2    wrong arguments
-  3    done, and the answer is no: health or doctor found something critical,
-       or drain waited in vain
+  3    done, and the answer is no: health found something critical, or
+       drain waited in vain
   130  stopped by Ctrl-C
   141  the reader of the output went away
 """
@@ -88,7 +88,6 @@ for _command in (
     running.worker,
     dead_letters.dead_letters,
     diagnosis.health,
-    diagnosis.doctor,
     metrics.metrics,
     embedded.embedded,
 ):
