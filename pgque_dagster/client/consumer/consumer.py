@@ -22,6 +22,7 @@ from ..errors import (
     PgqueError,
 )
 from ..intervals import check_interval
+from ..lease import Renewals
 from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
 from ..positions import Position
@@ -245,13 +246,17 @@ class Consumer:
 
     def _batches(self) -> Iterator[None]:
         """Handles batches until `stop`; yields after each, and after each wait for one."""
-        with Client(self._url) as client, listening(self._url, self.queue) as wakeup:
+        with (
+            Client(self._url) as client,
+            listening(self._url, self.queue) as wakeup,
+            Renewals(self._lease) as renewals,
+        ):
             while not self._stopped.is_set():
                 work = self._claim(client)
                 if work is not None:
                     self._enter("working", work.batch_id)
                     try:
-                        self._process(client, work)
+                        self._process(client, work, renewals)
                     finally:
                         self._enter("idle")
                 else:
@@ -269,12 +274,15 @@ class Consumer:
             self._log_leased(str(error))
             return None
 
-    def _process(self, client: Client, work: Work, checks_constraints: bool = False) -> None:
+    def _process(
+        self, client: Client, work: Work, renewals: Renewals, checks_constraints: bool = False
+    ) -> None:
         failed = work.failed(self._retry_after)
         try:
             messages = work.messages(failed)
             self._handlers.check(messages.types, self._name_of(work))
-            with work.keeper() as keeper:
+            keeper = work.keeper()
+            with renewals.of(keeper):
                 dispatch = Dispatch(
                     self._handlers,
                     self.name,
@@ -288,7 +296,7 @@ class Consumer:
             has_savepoints = any(handler.transactional for handler in self._handlers)
             if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
                 # A COMMIT names no event: it is looked for, at a cost for each event.
-                self._process(client, work, checks_constraints=True)
+                self._process(client, work, renewals, checks_constraints=True)
                 return
             with suppress(PgqueError):
                 work.release()
