@@ -22,9 +22,9 @@ from .client import (
     QueueNotFound,
     calls,
 )
-from .client.calls.consumers import subscribe_slots
 from .client.calls.states import consumer_states
 from .client.calls.ticks import is_new, register_at
+from .client.partitions import subscribe_slots
 from .client.rights import grant
 
 _NEW = timedelta(hours=1)

@@ -8,8 +8,9 @@ from uuid import uuid4
 import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
-from ..client.batch import claim_part
 from ..client.calls.states import ConsumerState, consumer_states, needs_run
+from ..client.cooperative import claim_shared
+from ..client.partitions import claim_slot
 from ..consumers import names_of
 from ..keys import BATCH_ID, LINEAGE, SLOT, SUBCONSUMER
 from ..queue_report import CHECK_TICKS, waiting_for_tick
@@ -94,7 +95,11 @@ class _Claims:
 
     def open_one(self, batch_id: int) -> Batch | None:
         """Claims the open batch with this id, and no other."""
-        return self._claim(batch_id, subconsumer=self.subconsumer, slot=self.slot)
+        if self.subconsumer is not None:
+            return self._claim_subconsumer(self.subconsumer, batch_id)
+        if self.slot is not None:
+            return self._claim_slot(self.slot, batch_id)
+        return self._claim_consumer(batch_id)
 
     def next(self) -> Batch | None:
         """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
@@ -105,15 +110,17 @@ class _Claims:
         return None
 
     def _next(self) -> Batch | None:
-        if self.subconsumer is not None or self.slot is not None:
-            return self._claim(subconsumer=self.subconsumer, slot=self.slot)
+        if self.subconsumer is not None:
+            return self._claim_subconsumer(self.subconsumer)
+        if self.slot is not None:
+            return self._claim_slot(self.slot)
         names = [(self.consumption.queue, self.consumption.consumer)]
         main, *members = self.client.run(consumer_states(names, Limits()))
         if main.role == "coop_main":
             return self._claim_any_subconsumer(members)
         if main.role == "partitioned":
             return self._claim_any_slot(members)
-        return self._claim()
+        return self._claim_consumer()
 
     def _claim_any_subconsumer(self, members: Sequence[ConsumerState]) -> Batch | None:
         """Claims through a subconsumer without a live lease, first those with an open batch."""
@@ -122,7 +129,7 @@ class _Claims:
         for subconsumer in free:
             assert subconsumer is not None
             with suppress(BatchLeased):
-                return self._claim(subconsumer=subconsumer)
+                return self._claim_subconsumer(subconsumer)
         raise BatchLeased(
             f"each of the {len(members)} subconsumers of {self.consumption} has a run in progress",
             "Materialize the asset again after one of these runs has ended.",
@@ -134,7 +141,7 @@ class _Claims:
         for each in sorted(free, key=lambda each: each.batch_id is None):
             assert each.slot is not None
             with suppress(BatchLeased):
-                if batch := self._claim(slot=each.slot):
+                if batch := self._claim_slot(each.slot):
                     return batch
         if not free:
             raise BatchLeased(
@@ -143,15 +150,34 @@ class _Claims:
             )
         return None
 
-    def _claim(
-        self, batch_id: int | None = None, subconsumer: str | None = None, slot: str | None = None
-    ) -> Batch | None:
-        return claim_part(
+    def _claim_consumer(self, batch_id: int | None = None) -> Batch | None:
+        return self.client.claim(
+            self.consumption.queue,
+            self.consumption.consumer,
+            owner=self.owner,
+            ttl=self.consumption.lease_ttl,
+            limits=_AT_ONCE,
+            batch_id=batch_id,
+        )
+
+    def _claim_subconsumer(self, subconsumer: str, batch_id: int | None = None) -> Batch | None:
+        return claim_shared(
             self.client,
             self.consumption.queue,
             self.consumption.consumer,
-            subconsumer=subconsumer,
-            slot=slot,
+            subconsumer,
+            owner=self.owner,
+            ttl=self.consumption.lease_ttl,
+            limits=_AT_ONCE,
+            batch_id=batch_id,
+        )
+
+    def _claim_slot(self, slot: str, batch_id: int | None = None) -> Batch | None:
+        return claim_slot(
+            self.client,
+            self.consumption.queue,
+            self.consumption.consumer,
+            slot,
             owner=self.owner,
             ttl=self.consumption.lease_ttl,
             limits=_AT_ONCE,

@@ -21,7 +21,7 @@ from ..client import (
     QueueNotFound,
     calls,
 )
-from ..client.calls.consumers import part_name
+from ..client.partitions import slot_name
 from ..consumers import refuse_rivals, warn_of_late_checks
 from ..keys import BATCH_ID, SLOT, dead_letters_key
 from ..queue_report import CodeLocation, Metadata, report_queues
@@ -240,7 +240,7 @@ def _find_consumer(
         )
         return
     slot = context.run.tags.get(SLOT)
-    name = part_name(consumption.consumer, slot=slot)
+    name = consumption.consumer if slot is None else slot_name(consumption.consumer, slot)
     try:
         client.lease_info(consumption.queue, name)
     except ConsumerNotFound as error:

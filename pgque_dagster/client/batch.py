@@ -17,13 +17,11 @@ from typing import Any
 
 from . import calls
 from .calls.call import Call, Hook, Steps
-from .calls.consumers import part_name
 from .calls.failures import Failures, Reason
-from .consuming import NO_LIMITS
 from .errors import InvalidArgument
 from .faces import Finished, settled
 from .lease import LeaseKeeper
-from .models import BatchInfo, History, Lease, Limits, Message, ReadPlan
+from .models import BatchInfo, History, Lease, Message, ReadPlan
 from .operation import AsyncFace, Face, operation
 from .session import AsyncSession, Session
 
@@ -269,34 +267,6 @@ class AsyncBatch(_Claimed, AsyncFace):
     def keep_alive(self) -> AbstractAsyncContextManager[LeaseKeeper]:
         """Renews the lease while the block runs, as `Batch.keep_alive` does."""
         return self._kept(self.session.find_url())
-
-
-def claim_part(
-    session: Session,
-    queue: str,
-    consumer: str,
-    *,
-    owner: str,
-    ttl: timedelta,
-    limits: Limits = NO_LIMITS,
-    subconsumer: str | None = None,
-    slot: str | None = None,
-    batch_id: int | None = None,
-) -> Batch | None:
-    """Claims a batch as `Client.claim` does: of a subconsumer, or of a slot such as 3/8.
-
-    The limits of a slot count the events of all slots. Without a part, it claims the consumer's own
-    batch.
-
-    Raises:
-        BatchLeased: if another owner holds a live lease.
-        BatchNotOpen: if `batch_id` is not the open batch.
-        ConsumerNotFound: if the consumer has no such slot, or another number of slots.
-    """
-    name = consumer if slot is None else part_name(consumer, slot=slot)
-    claim = calls.batches.claim(queue, name, owner, ttl, limits, batch_id, subconsumer)
-    lease = session.run(claim)
-    return Batch(session, queue, consumer, lease, ttl, slot=slot) if lease else None
 
 
 def read_plan(batch: Batch, max_slices: int) -> ReadPlan:

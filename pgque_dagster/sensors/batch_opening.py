@@ -7,9 +7,8 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, ConsumerInfo, Limits
-from ..client.batch import claim_part
-from ..client.calls.consumers import register_subconsumer
 from ..client.calls.states import ConsumerState
+from ..client.cooperative import claim_shared, register_subconsumer
 from ..consumers import Consumer
 from ..keys import CONSUMER, LINEAGE, QUEUE
 from ..queue_report import CHECK_TICKS, waiting_for_tick
@@ -112,11 +111,11 @@ def _open_shared(
     for subconsumer in free[: max(0, parallel - len(opened))] if main.is_due else []:
         if main.role == "normal":
             client.run(register_subconsumer(main.queue, main.consumer, subconsumer))
-        batch = claim_part(
+        batch = claim_shared(
             client,
             main.queue,
             main.consumer,
-            subconsumer=subconsumer,
+            subconsumer,
             owner="pgque sensor, to open it",
             ttl=_OPENING_TTL,
             limits=limits,

@@ -23,7 +23,6 @@ from ..client import (
     PgqueError,
     calls,
 )
-from ..client.batch import claim_part
 from ..client.calls.states import (
     ConsumerState,
     consumer_states,
@@ -32,6 +31,8 @@ from ..client.calls.states import (
     needs_run,
     set_aside_epoch,
 )
+from ..client.cooperative import claim_shared
+from ..client.partitions import claim_slot
 from ..consumers import Consumer
 from ..keys import (
     ATTEMPT,
@@ -345,13 +346,28 @@ def _what_to_do(each: _OpenBatch) -> str:
 
 def _claim(client: Client, state: ConsumerState) -> Batch | None:
     owner = "pgque sensor, to finish it"
-    return claim_part(
+    if state.slot is not None:
+        return claim_slot(
+            client,
+            state.queue,
+            state.consumer,
+            state.slot,
+            owner=owner,
+            ttl=_GIVE_UP_TTL,
+            limits=Limits(),
+            batch_id=state.batch_id,
+        )
+    if state.subconsumer is None:
+        return client.claim(
+            state.queue, state.consumer, owner=owner, ttl=_GIVE_UP_TTL, batch_id=state.batch_id
+        )
+    return claim_shared(
         client,
         state.queue,
         state.consumer,
-        subconsumer=state.subconsumer,
-        slot=state.slot,
+        state.subconsumer,
         owner=owner,
         ttl=_GIVE_UP_TTL,
+        limits=Limits(),
         batch_id=state.batch_id,
     )

@@ -5,9 +5,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..client import Client, Limits
-from ..client.batch import claim_part
-from ..client.calls.consumers import repartition, subscribe_slots
 from ..client.calls.states import ConsumerState, consumer_states
+from ..client.partitions import claim_slot, repartition, subscribe_slots
 
 _OPENING_TTL = timedelta(seconds=30)
 
@@ -69,11 +68,11 @@ def _count(slots: Sequence[ConsumerState]) -> int:
 
 def _open(client: Client, state: ConsumerState, limits: Limits) -> list[ConsumerState]:
     assert state.slot is not None
-    batch = claim_part(
+    batch = claim_slot(
         client,
         state.queue,
         state.consumer,
-        slot=state.slot,
+        state.slot,
         owner="pgque sensor, to open it",
         ttl=_OPENING_TTL,
         limits=limits,

@@ -19,8 +19,9 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, ConnectionFailed, DatabaseError, PgqueError, calls
-from ..client.calls.consumers import part_name
+from ..client.cooperative import member_name
 from ..client.models import Lease
+from ..client.partitions import slot_name
 from ..consumers import Consumer
 from ..keys import CONSUMER, QUEUE, SLOT, SUBCONSUMER, WORKER
 from ..resource import PgqueResource
@@ -183,4 +184,7 @@ class Worker:
 
 def _lease_holder(tags: Mapping[str, str]) -> str:
     """Returns the consumer, subconsumer or slot that holds the lease of a run's batch."""
-    return part_name(tags[CONSUMER], subconsumer=tags.get(SUBCONSUMER), slot=tags.get(SLOT))
+    if SLOT in tags:
+        return slot_name(tags[CONSUMER], tags[SLOT])
+    part = tags.get(SUBCONSUMER)
+    return tags[CONSUMER] if part is None else member_name(tags[CONSUMER], part)

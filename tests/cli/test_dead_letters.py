@@ -7,8 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pgque_dagster.client import Client, Limits
-from pgque_dagster.client.batch import claim_part
-from pgque_dagster.client.calls.consumers import register_subconsumer
+from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
 from tests.cli.conftest import Pgque
 
 Refused = Callable[..., str]
@@ -83,8 +82,8 @@ def test_add_wants_the_name_of_a_part_if_several_have_a_batch_open(
         client.ticker()
     for worker in ("1", "2"):
         limits = Limits(max_count=1)
-        batch = claim_part(
-            client, "orders", "billing", subconsumer=worker, owner="me", ttl=TTL, limits=limits
+        batch = claim_shared(
+            client, "orders", "billing", worker, owner="me", ttl=TTL, limits=limits
         )
         assert batch is not None
         batch.release()

@@ -8,9 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, Limits
-from pgque_dagster.client.batch import claim_part
-from pgque_dagster.client.calls.consumers import repartition, subscribe_slots
 from pgque_dagster.client.errors import BatchNotOpen
+from pgque_dagster.client.partitions import claim_slot, repartition, subscribe_slots
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from tests.support.events import tick
 
@@ -37,7 +36,7 @@ def publish(client: Client, *numbers: int) -> None:
 
 def claim(client: Client, slot: str) -> Batch | None:
     limits, ttl = Limits(), timedelta(minutes=1)
-    return claim_part(client, "orders", "parted", slot=slot, owner="a test", ttl=ttl, limits=limits)
+    return claim_slot(client, "orders", "parted", slot, owner="a test", ttl=ttl, limits=limits)
 
 
 def claimed(client: Client, slot: str) -> Batch:

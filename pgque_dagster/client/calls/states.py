@@ -6,7 +6,6 @@ from datetime import datetime
 
 from ..models import Lease, Limits
 from .call import Call, first
-from .consumers import part_name
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,9 @@ class ConsumerState:
     @property
     def name(self) -> str:
         """The name under which it is registered."""
-        return part_name(self.consumer, subconsumer=self.subconsumer, slot=self.slot)
+        if self.part is None:
+            return self.consumer
+        return f"{self.consumer}{'#' if self.role == 'slot' else '.'}{self.part}"
 
 
 def consumer_states(

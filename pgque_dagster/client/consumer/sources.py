@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 from .. import calls
-from ..batch import Batch, claim_part
-from ..calls.consumers import register_subconsumer
+from ..batch import Batch
 from ..client import Client
+from ..cooperative import claim_shared, register_subconsumer
 from ..errors import InvalidArgument, PgqueError
 from ..lease import Keeper, LeaseKeeper
 from ..models import Limits, Message
@@ -146,15 +146,24 @@ class BatchSource:
 
     def claim(self, client: Client) -> BatchWork | None:
         """Claims the next batch; None if there is none."""
-        batch = claim_part(
-            client,
-            self.queue,
-            self._consumer,
-            subconsumer=self._subconsumer,
-            owner=self._owner,
-            ttl=self._ttl,
-            limits=self._limits,
-        )
+        if self._subconsumer is None:
+            batch = client.claim(
+                self.queue,
+                self._consumer,
+                owner=self._owner,
+                ttl=self._ttl,
+                limits=self._limits,
+            )
+        else:
+            batch = claim_shared(
+                client,
+                self.queue,
+                self._consumer,
+                self._subconsumer,
+                owner=self._owner,
+                ttl=self._ttl,
+                limits=self._limits,
+            )
         return BatchWork(batch, self._ttl) if batch else None
 
 

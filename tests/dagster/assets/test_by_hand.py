@@ -9,8 +9,7 @@ import pytest
 
 from pgque_dagster import build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Batch, Limits
-from pgque_dagster.client.batch import claim_part as claim_of
-from pgque_dagster.client.calls.consumers import register_subconsumer
+from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
 from tests.dagster.location import execute
 from tests.dagster.orders import Orders, error_of, texts
 from tests.dagster.support import StoringIOManager
@@ -25,11 +24,11 @@ def share(orders: Orders, *parts: str) -> None:
 
 
 def claim_part(orders: Orders, part: str) -> Batch:
-    batch = claim_of(
+    batch = claim_shared(
         orders.client,
         "orders",
         "revenue",
-        subconsumer=part,
+        part,
         owner="another run",
         ttl=timedelta(minutes=5),
         limits=Limits(max_count=1),

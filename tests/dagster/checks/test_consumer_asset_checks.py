@@ -9,8 +9,7 @@ import pytest
 
 from pgque_dagster.checks.orphans import consumers_without_asset
 from pgque_dagster.client import Client, HealthCheck, Limits
-from pgque_dagster.client.batch import claim_part
-from pgque_dagster.client.calls.consumers import register_subconsumer
+from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
 from pgque_dagster.consumers import Consumer
 from tests.dagster.location import execute
 from tests.support.events import claim, make_queue, publish, tick
@@ -117,7 +116,7 @@ def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
     publish(client, ["a"])
     second = timedelta(seconds=1)
     died = {"owner": "a run that died", "ttl": second, "limits": Limits()}
-    claim_part(client, "orders", "revenue", subconsumer="1", **died)  # type: ignore[arg-type]
+    claim_shared(client, "orders", "revenue", "1", **died)  # type: ignore[arg-type]
     publish(client, ["b"])
     let_time_pass("2 hours")
     tick(client)

@@ -11,11 +11,14 @@ from pyspark.sql import SparkSession
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.checks import build_consumer_lag_checks
 from pgque_dagster.client import Batch, Client, InvalidArgument
-from pgque_dagster.client.batch import claim_part
-from pgque_dagster.client.calls.consumers import repartition, subscribe_slots
 from pgque_dagster.client.calls.states import ConsumerState, consumer_states
 from pgque_dagster.client.models import Limits
-from pgque_dagster.client.partitions import PartitionedConsumer
+from pgque_dagster.client.partitions import (
+    PartitionedConsumer,
+    claim_slot,
+    repartition,
+    subscribe_slots,
+)
 from pgque_dagster.consumers import Consumer
 from pgque_dagster.keys import queue_key
 from pgque_dagster.queue_report import CodeLocation, report_queues
@@ -61,9 +64,7 @@ def parted(client: Client, instance: dg.DagsterInstance) -> Client:
 
 
 def claim(client: Client, slot: str, ttl: timedelta = timedelta(minutes=1)) -> Batch:
-    claimed = claim_part(
-        client, "orders", "parted", slot=slot, owner="it", ttl=ttl, limits=Limits()
-    )
+    claimed = claim_slot(client, "orders", "parted", slot, owner="it", ttl=ttl, limits=Limits())
     assert claimed is not None
     return claimed
 
