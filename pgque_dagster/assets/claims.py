@@ -1,7 +1,6 @@
 """Claims the batch of a run: the one in its tags, or the next one of the consumer."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -9,10 +8,9 @@ import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
 from ..client.calls.states import ConsumerState, consumer_states, needs_run
-from ..client.cooperative import claim_shared
-from ..client.partitions import claim_slot
+from ..client.holder import Holder
 from ..consumers import names_of
-from ..keys import BATCH_ID, LINEAGE, SLOT, SUBCONSUMER
+from ..keys import BATCH_ID, LINEAGE, holder_of
 from ..queue_report import CHECK_TICKS, waiting_for_tick
 from ..ranges import DEFAULT_MAX_EVENTS
 from .consumption import Consumption
@@ -38,15 +36,10 @@ def claim_batch(
             "sensor requests a new run; to start one by hand, materialize the asset."
         )
         return None
-    claims = _Claims(
-        client,
-        consumption,
-        step_owner(context),
-        context.run.tags.get(SUBCONSUMER),
-        context.run.tags.get(SLOT),
-    )
+    claims = _Claims(client, consumption, step_owner(context))
+    holder = holder_of(consumption.queue, consumption.consumer, context.run.tags)
     try:
-        batch = claims.open_one(int(tag)) if tag else claims.next()
+        batch = claims.claim(holder, int(tag)) if tag else claims.next(holder)
     except (BatchLeased, BatchNotOpen) as error:
         context.log.warning(f"Skipped: {error}")
         return None
@@ -83,103 +76,56 @@ class _Claims:
         client: the database.
         consumption: which consumer, and its lease TTL.
         owner: the owner to record in the lease.
-        subconsumer: the subconsumer in the run's tags, if the consumer is a cooperative one.
-        slot: the slot in the run's tags, if the consumer is a partitioned one.
     """
 
     client: Client
     consumption: Consumption
     owner: str
-    subconsumer: str | None
-    slot: str | None
 
-    def open_one(self, batch_id: int) -> Batch | None:
-        """Claims the open batch with this id, and no other."""
-        if self.subconsumer is not None:
-            return self._claim_subconsumer(self.subconsumer, batch_id)
-        if self.slot is not None:
-            return self._claim_slot(self.slot, batch_id)
-        return self._claim_consumer(batch_id)
+    def claim(self, holder: Holder, batch_id: int | None = None) -> Batch | None:
+        """Claims the open or next batch; with `batch_id`, no other."""
+        return holder.claim(
+            self.client,
+            owner=self.owner,
+            ttl=self.consumption.lease_ttl,
+            limits=_AT_ONCE,
+            batch_id=batch_id,
+        )
 
-    def next(self) -> Batch | None:
+    def next(self, holder: Holder) -> Batch | None:
         """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
-        while batch := self._next():
+        while batch := self._next(holder):
             if self.client.run(needs_run(batch.batch_id)):
                 return batch
             batch.ack()
         return None
 
-    def _next(self) -> Batch | None:
-        if self.subconsumer is not None:
-            return self._claim_subconsumer(self.subconsumer)
-        if self.slot is not None:
-            return self._claim_slot(self.slot)
-        names = [(self.consumption.queue, self.consumption.consumer)]
-        main, *members = self.client.run(consumer_states(names, Limits()))
-        if main.role == "coop_main":
-            return self._claim_any_subconsumer(members)
-        if main.role == "partitioned":
-            return self._claim_any_slot(members)
-        return self._claim_consumer()
+    def _next(self, holder: Holder) -> Batch | None:
+        if holder.name != holder.consumer:
+            return self.claim(holder)
+        names = [(holder.queue, holder.consumer)]
+        main, *parts = self.client.run(consumer_states(names, Limits()))
+        if main.role not in ("coop_main", "partitioned"):
+            return self.claim(holder)
+        return self._claim_any(parts, is_shared=main.role == "coop_main")
 
-    def _claim_any_subconsumer(self, members: Sequence[ConsumerState]) -> Batch | None:
-        """Claims through a subconsumer without a live lease, first those with an open batch."""
-        free = [each.subconsumer for each in members if each.batch_id and not each.is_live]
-        free += [each.subconsumer for each in members if not each.batch_id]
-        for subconsumer in free:
-            assert subconsumer is not None
-            with suppress(BatchLeased):
-                return self._claim_subconsumer(subconsumer)
-        raise BatchLeased(
-            f"each of the {len(members)} subconsumers of {self.consumption} has a run in progress",
-            "Materialize the asset again after one of these runs has ended.",
-        )
-
-    def _claim_any_slot(self, slots: Sequence[ConsumerState]) -> Batch | None:
-        """Claims a batch of a slot without a live lease, first of those with an open batch."""
-        free = [each for each in slots if not each.is_live]
+    def _claim_any(self, parts: Sequence[ConsumerState], *, is_shared: bool) -> Batch | None:
+        """Claims for a subconsumer or slot without a live lease, first those with an open batch."""
+        free = [each for each in parts if not each.is_live]
+        was_leased = not free
         for each in sorted(free, key=lambda each: each.batch_id is None):
-            assert each.slot is not None
-            with suppress(BatchLeased):
-                if batch := self._claim_slot(each.slot):
-                    return batch
-        if not free:
+            try:
+                batch = self.claim(Holder.of(each))
+            except BatchLeased:
+                was_leased = is_shared
+                continue
+            # What one subconsumer does not find, the others do not either.
+            if batch is not None or is_shared:
+                return batch
+        if was_leased:
+            kind = "subconsumers" if is_shared else "slots"
             raise BatchLeased(
-                f"each of the {len(slots)} slots of {self.consumption} has a run in progress",
+                f"each of the {len(parts)} {kind} of {self.consumption} has a run in progress",
                 "Materialize the asset again after one of these runs has ended.",
             )
         return None
-
-    def _claim_consumer(self, batch_id: int | None = None) -> Batch | None:
-        return self.client.claim(
-            self.consumption.queue,
-            self.consumption.consumer,
-            owner=self.owner,
-            ttl=self.consumption.lease_ttl,
-            limits=_AT_ONCE,
-            batch_id=batch_id,
-        )
-
-    def _claim_subconsumer(self, subconsumer: str, batch_id: int | None = None) -> Batch | None:
-        return claim_shared(
-            self.client,
-            self.consumption.queue,
-            self.consumption.consumer,
-            subconsumer,
-            owner=self.owner,
-            ttl=self.consumption.lease_ttl,
-            limits=_AT_ONCE,
-            batch_id=batch_id,
-        )
-
-    def _claim_slot(self, slot: str, batch_id: int | None = None) -> Batch | None:
-        return claim_slot(
-            self.client,
-            self.consumption.queue,
-            self.consumption.consumer,
-            slot,
-            owner=self.owner,
-            ttl=self.consumption.lease_ttl,
-            limits=_AT_ONCE,
-            batch_id=batch_id,
-        )

@@ -21,9 +21,8 @@ from ..client import (
     QueueNotFound,
     calls,
 )
-from ..client.partitions import slot_name
 from ..consumers import refuse_rivals, warn_of_late_checks
-from ..keys import BATCH_ID, SLOT, dead_letters_key
+from ..keys import BATCH_ID, dead_letters_key, holder_of
 from ..queue_report import CodeLocation, Metadata, report_queues
 from ..registration import ensure_consumer, how_to_register_again
 from ..resource import PgqueResource
@@ -239,15 +238,14 @@ def _find_consumer(
             consumption.partitions,
         )
         return
-    slot = context.run.tags.get(SLOT)
-    name = consumption.consumer if slot is None else slot_name(consumption.consumer, slot)
+    holder = holder_of(consumption.queue, consumption.consumer, context.run.tags)
     try:
-        client.lease_info(consumption.queue, name)
+        client.lease_info(consumption.queue, holder.name)
     except ConsumerNotFound as error:
-        if slot is not None:
+        if holder.slot is not None:
             raise ConsumerNotFound(
-                f"{consumption} has no slot {slot} any more, for whose batch {batch_id} this run "
-                "waited",
+                f"{consumption} has no slot {holder.slot} any more, for whose batch {batch_id} "
+                "this run waited",
                 "If the number of slots was changed, the sensor requests runs for the new ones.",
             ) from error
         raise ConsumerNotFound(

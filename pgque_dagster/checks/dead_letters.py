@@ -71,7 +71,7 @@ def build_dead_letter_checks(
         max_by_reason: separate limits for some reasons, by LIKE pattern (`not JSON%`). Dead letters
             that match a pattern do not count towards `max_dead_letters`.
         max_growth: how many events may be given up between two evaluations.
-        severity: of a failure.
+        severity: of a failure, ERROR or WARN.
         show_payloads: whether to show their payloads, which then stay in Dagster's event log; or a
             function that returns what to show of a dead letter. Reasons are always shown.
         automation_condition: when Dagster evaluates the checks by itself.

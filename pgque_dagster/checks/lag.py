@@ -8,6 +8,7 @@ import dagster as dg
 
 from ..client import Client, ConsumerInfo, LeaseInfo, Limits
 from ..client.calls.states import ConsumerState, consumer_states
+from ..client.holder import Holder
 from ..consumers import Consumer, consumers_of
 from ..keys import queue_key
 from ..naming import identifier
@@ -60,7 +61,7 @@ def build_consumer_lag_checks(
         max_lag: how far a consumer may be behind.
         warn_lag: beyond this the check warns; must be less than `max_lag`.
         max_pending_events: how many events may wait for a consumer.
-        severity: of a failure beyond `max_lag` or `max_pending_events`.
+        severity: of a failure beyond `max_lag` or `max_pending_events`, ERROR or WARN.
         automation_condition: when Dagster evaluates the checks by itself.
 
     Returns:
@@ -167,7 +168,7 @@ def _find(
     client: Client, consumer: Consumer, states: Sequence[ConsumerState]
 ) -> list[ConsumerInfo]:
     """Returns the consumer, and its subconsumers or slots."""
-    names = {state.name for state in states}
+    names = {Holder.of(state).name for state in states}
     return [info for info in client.consumers(consumer.queue) if info.name in names]
 
 

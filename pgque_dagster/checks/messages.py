@@ -34,7 +34,7 @@ def build_message_queue_defs(
         producers: the assets that publish the messages, shown upstream of the queues.
         max_dead_letters: how many messages of a queue may be in the dead-letter queue.
         max_unfinished: how many messages may wait or be claimed; None for any number.
-        severity: of a failure.
+        severity: of a failure, ERROR or WARN.
         automation_condition: when Dagster evaluates the checks by itself.
 
     Returns:

@@ -9,6 +9,7 @@ from . import calls
 from .calls.call import Call, Steps, first
 from .calls.states import ConsumerState, consumer_states, has_events
 from .errors import BatchNotOpen
+from .holder import Holder
 from .intervals import check_interval
 from .models import DeadLetter, DeadLetterCount, Limits, SetAside
 from .operation import operation
@@ -67,7 +68,9 @@ class DeadLetters:
         states: list[ConsumerState] = yield consumer_states([(queue, consumer)], Limits())
         if states[0].role is None:
             yield calls.consumers.check_consumer(queue, consumer)
-        batches = {state.name: state.batch_id for state in states if state.batch_id is not None}
+        batches = {
+            Holder.of(state).name: state.batch_id for state in states if state.batch_id is not None
+        }
         if len(batches) != 1:
             raise _not_one_batch(queue, consumer, batches)
         (batch_id,) = batches.values()

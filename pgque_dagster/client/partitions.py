@@ -6,22 +6,15 @@ docs/partitions.md has the guarantees, and says what happens to later events aft
 from datetime import timedelta
 from typing import Literal
 
-from . import calls
-from .batch import Batch
 from .calls.call import Call, Row, first, nothing
 from .client import Client
 from .errors import LeaseLost
 from .intervals import check_interval
 from .lease import Keeper
-from .models import Limits, Message
+from .models import Message
 from .positions import Position, write_position
 
 OnFailure = Literal["skip", "pause"]
-
-
-def slot_name(consumer: str, slot: str) -> str:
-    """Returns the name under which a queue knows a slot, such as 3/8."""
-    return f"{consumer}#{slot}"
 
 
 def subscribe_slots(
@@ -41,42 +34,6 @@ def subscribe_slots(
 def repartition(queue: str, consumer: str, slots: int) -> Call[int]:
     """Gives a consumer another number of slots; how many events were copied."""
     return Call("select pgque.repartition(%s, %s, %s)", (queue, consumer, slots), first)
-
-
-def claim_slot(
-    client: Client,
-    queue: str,
-    consumer: str,
-    slot: str,
-    *,
-    owner: str,
-    ttl: timedelta,
-    limits: Limits,
-    batch_id: int | None = None,
-) -> Batch | None:
-    """Claims a slot's next batch, or its open batch if no live lease is on it.
-
-    Args:
-        client: the database.
-        queue: the queue's name.
-        consumer: the name of the partitioned consumer.
-        slot: the slot and the number of slots, such as 3/8.
-        owner: who claims the batch; others see this name.
-        ttl: how long the lease lasts without renewal.
-        limits: which batch to open. They count the events of all slots.
-        batch_id: if given, claims only this open batch.
-
-    Returns:
-        The claimed batch, or None when there is no batch.
-
-    Raises:
-        BatchLeased: if another owner holds a live lease.
-        BatchNotOpen: if `batch_id` is not the slot's open batch.
-        ConsumerNotFound: if the consumer has no such slot, or another number of slots.
-    """
-    name = slot_name(consumer, slot)
-    lease = client.run(calls.batches.claim(queue, name, owner, ttl, limits, batch_id))
-    return Batch(client, queue, consumer, lease, ttl, slot=slot) if lease else None
 
 
 class PartitionedConsumer:

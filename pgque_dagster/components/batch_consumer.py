@@ -1,6 +1,5 @@
 """`BatchConsumerComponent`: an asset that a function computes from the batches of a queue."""
 
-from datetime import timedelta
 from typing import Annotated, Any, Self
 
 import dagster as dg
@@ -9,56 +8,23 @@ from pydantic import Field, model_validator
 from ..assets.decorators import pgque_asset
 from ..assets.replay import pgque_replay_asset
 from ..checks import build_consumer_lag_checks
-from ..client import Position
-from ..ranges import DEFAULT_MAX_EVENTS, LONGEST_LEASE, MOST_PARTITIONS
+from ..ranges import LONGEST_LEASE, MOST_PARTITIONS
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
-from ..sensors.run_requests import OnExhausted
-from .asset_options import SharedAssetOptions
-from .computed import Computed, arguments_of
-from .options import Options, condition, duration, number, option, start
+from .computed import Computed, Dependencies, arguments_of
+from .mirror import mirror
+from .options import Options, duration, number, option, positive
 from .scaffolding import BatchConsumerScaffolder
-from .schedules import ScheduleOptions
 
 
-class SensorOptions(Options):
+class SensorOptions(
+    mirror(
+        build_pgque_sensor, leave_out=["assets"], min_events=lambda text: number(text, at_least=0)
+    )
+):
     """Options of `build_pgque_sensor`."""
 
     name: Annotated[str | None, option("The sensor's name; by default `<asset>_sensor`.")] = None
-    min_events: Annotated[int, number("The minimum number of events for a run.", at_least=0)] = 1
-    max_events: Annotated[int, number("The approximate maximum number of events in a run.")] = (
-        DEFAULT_MAX_EVENTS
-    )
-    max_age: Annotated[
-        timedelta, duration("How long an event waits for min_events to be reached.")
-    ] = timedelta(seconds=60)
-    max_attempts: Annotated[int, number("How many runs may claim a batch and fail.")] = 3
-    backoff: Annotated[timedelta, duration("The wait after the first failure.")] = timedelta(
-        seconds=10
-    )
-    on_exhausted: Annotated[
-        OnExhausted,
-        option("What happens to a batch after its last attempt failed: hold or dead_letter."),
-    ] = "hold"
-    max_runs: Annotated[
-        int | None,
-        number(
-            "The maximum number of runs that one evaluation requests; null for no limit.",
-            or_null=True,
-        ),
-    ] = None
-    parallel_runs: Annotated[
-        int, number("How many batches of the consumer may be in progress at a time.")
-    ] = 1
-    tick_wait: Annotated[
-        timedelta, duration("How long an evaluation that finds nothing to do waits for a tick.")
-    ] = timedelta(seconds=5)
-    minimum_interval_seconds: Annotated[
-        int, number("The minimum time between two evaluations.")
-    ] = 1
-    default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
-    ] = dg.DefaultSensorStatus.STOPPED
 
     @classmethod
     def check_values(cls, values: Any) -> None:
@@ -68,23 +34,26 @@ class SensorOptions(Options):
             raise ValueError(f"min_events is {least}: it must be from 0 to max_events ({most})")
 
 
-class ConsumerLagChecks(Options):
-    """Options of `build_consumer_lag_checks`."""
+class ScheduleOptions(
+    mirror(build_pgque_schedule, like=[build_pgque_sensor], leave_out=["assets"])
+):
+    """Options of `build_pgque_schedule`."""
 
-    max_lag: Annotated[timedelta, duration("How far the consumer may be behind.", positive=True)]
-    warn_lag: Annotated[
-        timedelta | None, duration("Beyond this the check warns.", positive=True)
-    ] = None
-    max_pending_events: Annotated[
-        int | None, number("How many events may wait for the consumer.", at_least=0, or_null=True)
-    ] = None
-    severity: Annotated[
-        dg.AssetCheckSeverity, option("The severity of a failure: ERROR or WARN.")
-    ] = dg.AssetCheckSeverity.ERROR
-    automation_condition: Annotated[
-        dg.AutomationCondition[dg.AssetCheckKey] | None,
-        condition("When Dagster evaluates the check by itself."),
-    ] = None
+    name: Annotated[str | None, option("The schedule's name; by default `<asset>_schedule`.")] = (
+        None
+    )
+
+
+class ConsumerLagChecks(
+    mirror(
+        build_consumer_lag_checks,
+        leave_out=["assets"],
+        max_lag=positive,
+        warn_lag=positive,
+        max_pending_events=lambda text: number(text, at_least=0, or_null=True),
+    )
+):
+    """Options of `build_consumer_lag_checks`."""
 
 
 class ReplayOptions(Options):
@@ -94,40 +63,17 @@ class ReplayOptions(Options):
     group_name: Annotated[str | None, option("The asset's group.", "replays")] = None
 
 
-class AssetOptions(SharedAssetOptions):
+class AssetOptions(
+    mirror(
+        pgque_asset,
+        lease_ttl=lambda text: duration(text, positive=True, at_most=LONGEST_LEASE),
+        timeout=positive,
+        partitions=lambda text: number(text, at_most=MOST_PARTITIONS, or_null=True),
+    )
+):
     """Options of `pgque_asset`."""
 
-    consumer: Annotated[str | None, option("The consumer's name; by default the asset's name.")] = (
-        None
-    )
-    start_at: Annotated[
-        Position | None,
-        start("Where a new consumer starts; by default at the last tick of its queue."),
-    ] = None
-    partitions: Annotated[
-        int | None,
-        number(
-            "The number of slots among which the keys of events are divided. The events of a key "
-            "are computed in order, and a slot has one run at a time. null for no slots.",
-            8,
-            at_most=MOST_PARTITIONS,
-            or_null=True,
-        ),
-    ] = None
-    lease_ttl: Annotated[
-        timedelta,
-        duration(
-            "How long the lease of a run that died lasts.", positive=True, at_most=LONGEST_LEASE
-        ),
-    ] = timedelta(minutes=1)
-    returns_nothing: Annotated[
-        bool,
-        option("Whether the transform stores its results itself; same as annotating it -> None."),
-    ] = False
-    batch_safe: Annotated[
-        bool,
-        option("Whether the IO manager of io_manager_key keeps batches apart, as you know."),
-    ] = False
+    deps: Dependencies = Field(default=[])
     check_specs: Annotated[
         list[dg.ResolvedAssetCheckSpec], option("Checks whose results the transform yields.")
     ] = Field(default=[])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import dagster as dg
 from pydantic import model_validator
 
-from .asset_options import SharedAssetOptions
 from .options import Options, option
 from .payload import Payload
 from .sinks import Sink, sink_option
@@ -20,8 +19,19 @@ if TYPE_CHECKING:
 _OFFERED = ("context", "batch")
 
 
-class Computed(SharedAssetOptions):
+Dependencies = Annotated[
+    list[dg.ResolvedAssetKey], option("Upstream assets besides the queue.", ["rates"])
+]
+
+
+class Computed(Options):
     """An asset that a function computes from a batch or a window, and that a sink stores."""
+
+    if TYPE_CHECKING:
+        # Options of the decorator, which the component mirrors.
+        queue: str
+        name: str | None
+        io_manager_key: str | None
 
     transform: Annotated[
         Transform,

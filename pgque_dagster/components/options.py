@@ -59,7 +59,11 @@ class Options(dg.Model, dg.Resolvable):
     def value_of(cls, values: Any, name: str) -> Any:
         """Returns the value of an attribute in YAML, or its default. A template is a text."""
         is_given = name in values.model_fields_set
-        return getattr(values, name) if is_given else cls.model_fields[name].get_default()
+        return (
+            getattr(values, name)
+            if is_given
+            else cls.model_fields[name].get_default(call_default_factory=True)
+        )
 
     def arguments(self) -> dict[str, Any]:
         """Returns the attributes as keyword arguments of the function that they mirror."""
@@ -147,7 +151,7 @@ def _strict(model: type[BaseModel], options: type[Options]) -> type[BaseModel]:
         **({"check_nested": field_validator(*nested, mode="wrap")(check_nested)} if nested else {}),
         "__module__": __name__,
     }
-    strict: type[BaseModel] = type(model)(model.__name__, (model,), namespace)  # type: ignore[misc]
+    strict: type[BaseModel] = type(model)(model.__name__, (model,), namespace)
     return strict
 
 
@@ -232,6 +236,11 @@ def duration(
     )
 
 
+def positive(description: str) -> dg.Resolver:
+    """Returns the resolver of an attribute that is a timedelta of more than 0 in Python."""
+    return duration(description, positive=True)
+
+
 def number(
     description: str,
     *examples: Any,
@@ -274,7 +283,7 @@ def start(description: str) -> dg.Resolver:
         lambda context, value: value,
         check=check,
         model_field_type=position,
-        description=f"{description} earliest, latest, the number of a tick, or a time with a zone.",
+        description=description,
         examples=["earliest", "2026-05-24T18:00:00+00:00"],
     )
 

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Annotated, Any
 
 import dagster as dg
@@ -13,14 +12,14 @@ from pydantic import Field
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
 from ..registration import declaring_option
-from ..resource import InstallPolicy, PgqueResource, TickingPolicy
+from ..resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
-from .options import Options, duration, number, option
-from .queue import QueueComponent
+from .mirror import mirror
+from .options import option, positive
+from .queue import QueueComponent, all_components
 from .scaffolding import PgqueScaffolder
 from .transforms import load_function
-from .tree import all_components
 from .window import WindowComponent
 
 _VARIABLE = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
@@ -40,17 +39,13 @@ def _read_url(context: dg.ResolutionContext, value: str | None) -> str | None:
     return context.resolve_value(value, as_type=str)
 
 
-class TickerSensorOptions(Options):
+class TickerSensorOptions(mirror(build_pgque_ticker_sensor)):
     """Options of `build_pgque_ticker_sensor`."""
 
-    name: Annotated[str, option("The sensor's name.")] = "pgque_ticker_sensor"
-    minimum_interval_seconds: Annotated[int, number("The minimum time between two ticks.")] = 1
-    default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
-    ] = dg.DefaultSensorStatus.STOPPED
 
-
-class AlertOptions(Options):
+class AlertOptions(
+    mirror(build_pgque_alerts, leave_out=["queues"], max_lag=positive, interval=positive)
+):
     """Options of `build_pgque_alerts`, for all queues of the project."""
 
     notify: Annotated[
@@ -63,23 +58,10 @@ class AlertOptions(Options):
             examples=[".alerts.to_slack", "my_project.alerts.to_slack"],
         ),
     ]
-    max_lag: Annotated[
-        timedelta | None,
-        duration(
-            "How far a consumer may be behind, in addition to the health check.", positive=True
-        ),
-    ] = None
-    name: Annotated[str, option("The sensor's name.")] = "pgque_alerts"
-    interval: Annotated[
-        timedelta, duration("The minimum time between two evaluations.", positive=True)
-    ] = timedelta(minutes=1)
-    default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
-    ] = dg.DefaultSensorStatus.RUNNING
 
 
 @dg.scaffold_with(PgqueScaffolder)
-class PgqueComponent(Options, dg.Component):
+class PgqueComponent(mirror(PgqueResource), dg.Component):
     """The database of the queues: the resource `pgque`, the Spark session of consumers, the jobs.
 
     A project has one. It creates the queues of all QueueComponents that do not exist.
@@ -108,55 +90,6 @@ class PgqueComponent(Options, dg.Component):
             examples=["{{ env.PGQUE_URL }}"],
         ),
     ] = None
-    executors_url_env: Annotated[
-        str | None,
-        option("Environment variable in which Spark's executors find the URL.", "PGQUE_SECRET_URL"),
-    ] = None
-    executors_url_file: Annotated[
-        str | None, option("A file with the URL, on each host of the executors.")
-    ] = None
-    install: Annotated[
-        InstallPolicy,
-        option("Whether to install the schema: never, if_missing, or upgrade an older one too."),
-    ] = "if_missing"
-    addons: Annotated[
-        list[str], option("Add-ons to install: pgq, postgremq, qgres.", ["postgremq"])
-    ] = Field(default=[])
-    ticking: Annotated[
-        TickingPolicy,
-        option("Who ticks: pg_cron, something external such as `pgque ticker`, or a sensor."),
-    ] = "external"
-    queues: Annotated[
-        list[str], option("Queues to create, besides those of QueueComponents.", ["orders"])
-    ] = Field(default=[])
-    queue_options: Annotated[
-        dict[str, dict[str, Any]],
-        option("Parameters of queues, by name.", {"orders": {"ticker_max_lag": "1 second"}}),
-    ] = Field(default={})
-    topics: Annotated[
-        list[str],
-        option("Topics of postgremq to log: each is also the queue postgremq.<topic>.", ["orders"]),
-    ] = Field(default=[])
-    serial_queues: Annotated[
-        list[str],
-        option("Serial queues of qgres to log: each is also the queue qgres.<name>.", ["journal"]),
-    ] = Field(default=[])
-    consumers: Annotated[
-        dict[str, list[str]],
-        option("Consumers to register with the queues, by queue.", {"orders": ["revenue"]}),
-    ] = Field(default={})
-    start_at: Annotated[
-        dict[str, dict[str, str]],
-        option(
-            "Where some of these consumers start, by queue and consumer.",
-            {"orders": {"revenue": "earliest"}},
-        ),
-    ] = Field(default={})
-    deployment: Annotated[
-        str | None,
-        option("Name of this deployment of Dagster, to which the consumers belong.", "production"),
-    ] = None
-    pool_size: Annotated[int, number("How many unused connections a process keeps open.")] = 4
     spark_config: Annotated[
         dict[str, Any] | None,
         option(

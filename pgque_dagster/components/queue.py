@@ -2,7 +2,7 @@
 
 import re
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import dagster as dg
 from pydantic import Field
@@ -14,32 +14,25 @@ from ..keys import dead_letters_key, queue_key
 from ..lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
-from .options import Options, condition, duration, number, option
+from .mirror import mirror
+from .options import Options, duration, number, option, positive
 from .scaffolding import QueueScaffolder
-from .schedules import CheckScheduleOptions
 from .transforms import load_function
-from .tree import all_components
+
+Found = TypeVar("Found", bound=dg.Component)
 
 
-class DeadLetterChecks(Options):
+class DeadLetterChecks(
+    mirror(
+        build_dead_letter_checks,
+        leave_out=["queues"],
+        max_dead_letters=lambda text: number(text, at_least=0),
+        max_growth=lambda text: number(text, at_least=0, or_null=True),
+        max_by_reason=option,
+    )
+):
     """Options of `build_dead_letter_checks`."""
 
-    max_dead_letters: Annotated[
-        int, number("How many dead letters the queue may have.", at_least=0)
-    ] = 0
-    max_by_reason: Annotated[
-        dict[str, int] | None,
-        option("Separate limits for some reasons, by LIKE pattern.", {"not JSON%": 10}),
-    ] = None
-    max_growth: Annotated[
-        int | None,
-        number(
-            "How many events may be given up between two evaluations.", at_least=0, or_null=True
-        ),
-    ] = None
-    severity: Annotated[
-        dg.AssetCheckSeverity, option("The severity of a failure: ERROR or WARN.")
-    ] = dg.AssetCheckSeverity.ERROR
     show_payloads: Annotated[
         ShowPayloads,
         dg.Resolver(
@@ -52,33 +45,36 @@ class DeadLetterChecks(Options):
             examples=[False, ".redaction.without_names"],
         ),
     ] = True
-    automation_condition: Annotated[
-        dg.AutomationCondition[dg.AssetCheckKey] | None,
-        condition("When Dagster evaluates the checks by itself."),
-    ] = None
 
 
-class QueueHealthChecks(Options):
+class QueueHealthChecks(mirror(build_queue_health_checks, leave_out=["queues"])):
     """Options of `build_queue_health_checks`."""
 
-    automation_condition: Annotated[
-        dg.AutomationCondition[dg.AssetCheckKey] | None,
-        condition("When Dagster evaluates the checks by itself."),
-    ] = None
 
-
-class ObservationOptions(Options):
+class ObservationOptions(
+    mirror(build_pgque_observation_sensor, leave_out=["queues"], interval=positive)
+):
     """Options of `build_pgque_observation_sensor`."""
 
     name: Annotated[str | None, option("The sensor's name; by default `<queue>_observation`.")] = (
         None
     )
-    interval: Annotated[
-        timedelta, duration("The time between two observations.", positive=True)
-    ] = timedelta(minutes=5)
+
+
+class CheckScheduleOptions(Options):
+    """When the checks of a queue run."""
+
+    cron_schedule: Annotated[str, option("When to run the checks.", "* * * * *")] = "*/5 * * * *"
     default_status: Annotated[
-        dg.DefaultSensorStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
-    ] = dg.DefaultSensorStatus.STOPPED
+        dg.DefaultScheduleStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
+    ] = dg.DefaultScheduleStatus.STOPPED
+
+
+def all_components(context: dg.ComponentLoadContext, of_type: type[Found]) -> list[Found]:
+    """Returns the project's components of a type; none if the component is loaded by itself."""
+    if context.component_path.instance_key is None:
+        return []
+    return context.component_tree.get_all_components(of_type)
 
 
 @dg.scaffold_with(QueueScaffolder)

@@ -2,87 +2,88 @@
 
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import dagster as dg
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
-from ..spark.sinks.merge import Mode
+from ..assets.lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
+from .mirror import mirror
 from .options import Options, option
-from .table_sinks import DeltaSinkOptions, IcebergSinkOptions, StorageOptions
 
 
-class ParquetSinkOptions(Options):
-    """Options of `ParquetBatchIOManager`."""
+class SinkOptions(Options):
+    """A sink: the options of an IO manager, which `stored_by` names."""
 
-    type: Annotated[Literal["parquet"], option("One directory per batch, replaced as a whole.")] = (
-        "parquet"
-    )
-    base_dir: Annotated[
-        str,
-        option(
-            "A directory that driver and executors share, or a URL of an object store.",
-            "{{ context.project_root }}/output",
-        ),
-    ]
-    storage_options: StorageOptions = Field(default={}, repr=False)
-
-    def io_manager(self) -> dg.IOManagerDefinition:
-        """Returns the IO manager that stores there; it needs the resource `pyspark`."""
-
-        @dg.io_manager(required_resource_keys={"pyspark"})
-        def parquet(context: dg.InitResourceContext) -> ParquetBatchIOManager:
-            return ParquetBatchIOManager(
-                pyspark=context.resources.pyspark,
-                base_dir=self.base_dir,
-                storage_options=self.storage_options,
-            )
-
-        return parquet
-
-
-class PostgresSinkOptions(Options):
-    """Options of `PostgresBatchIOManager`; its database is the queue's."""
-
-    type: Annotated[
-        Literal["postgres"],
-        option("A table of the queue's database, merged in the transaction of the ack."),
-    ]
-    mode: Annotated[
-        Mode, option("append; or, by key, upsert (replaces values) or add (adds values).")
-    ] = "append"
-    key: Annotated[
-        list[str], option("Columns of a unique index, for upsert and add.", ["product"])
-    ] = Field(default=[])
-    stage_schema: Annotated[
-        str | None,
-        option("Where rows are staged, if the role may not create tables in the table's schema."),
-    ] = None
+    stored_by: ClassVar[type[dg.ConfigurableIOManager]]
+    # Modes in which rows are replaced by a key.
+    keyed: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def check_values(cls, values: Any) -> None:
         """Refuses a merge by a key without a key, and a key without such a merge."""
+        if not cls.keyed:
+            return
         mode, key = (cls.value_of(values, name) for name in ("mode", "key"))
-        if mode in ("upsert", "add") and not key:
+        if mode in cls.keyed and not key:
             raise ValueError(f"mode is {mode}: name the columns of a unique index in `key`")
         if mode == "append" and isinstance(key, list) and key:
             raise ValueError("mode is append, which has no key: leave out `key`, or set mode")
 
     def io_manager(self) -> dg.IOManagerDefinition:
-        """Returns the IO manager that stores there; it needs `pgque` and `pyspark`."""
+        """Returns the IO manager that stores there; it needs `pyspark`, and most also `pgque`."""
+        options = self.arguments()
+        del options["type"]
+        needed = {"pgque", "pyspark"} & set(self.stored_by.model_fields)
 
-        @dg.io_manager(required_resource_keys={"pgque", "pyspark"})
-        def postgres(context: dg.InitResourceContext) -> PostgresBatchIOManager:
-            return PostgresBatchIOManager(
-                pgque=context.resources.pgque,
-                pyspark=context.resources.pyspark,
-                mode=self.mode,
-                key=self.key,
-                stage_schema=self.stage_schema,
-            )
+        @dg.io_manager(required_resource_keys=needed)
+        def sink(context: dg.InitResourceContext) -> dg.ConfigurableIOManager:
+            resources = {key: getattr(context.resources, key) for key in needed}
+            return self.stored_by(**resources, **options)
 
-        return postgres
+        return sink
+
+
+_RESOURCES = ["pgque", "pyspark"]
+
+
+class ParquetSinkOptions(SinkOptions, mirror(ParquetBatchIOManager, leave_out=_RESOURCES)):
+    """Options of `ParquetBatchIOManager`."""
+
+    stored_by = ParquetBatchIOManager
+    type: Annotated[Literal["parquet"], option("One directory per batch, replaced as a whole.")] = (
+        "parquet"
+    )
+
+
+class PostgresSinkOptions(SinkOptions, mirror(PostgresBatchIOManager, leave_out=_RESOURCES)):
+    """Options of `PostgresBatchIOManager`; its database is the queue's."""
+
+    stored_by = PostgresBatchIOManager
+    keyed = ("upsert", "add")
+    type: Annotated[
+        Literal["postgres"],
+        option("A table of the queue's database, merged in the transaction of the ack."),
+    ]
+
+
+class DeltaSinkOptions(SinkOptions, mirror(DeltaBatchIOManager, leave_out=_RESOURCES)):
+    """Options of `DeltaBatchIOManager`."""
+
+    stored_by = DeltaBatchIOManager
+    keyed = ("upsert", "replace")
+    type: Annotated[Literal["delta"], option("A Delta table, at <base_dir>/<asset>.")]
+
+
+class IcebergSinkOptions(SinkOptions, mirror(IcebergBatchIOManager, leave_out=_RESOURCES)):
+    """Options of `IcebergBatchIOManager`."""
+
+    stored_by = IcebergBatchIOManager
+    type: Annotated[
+        Literal["iceberg"],
+        option("An Iceberg table; its catalog is in the queue's database, or another one."),
+    ]
 
 
 Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSinkOptions

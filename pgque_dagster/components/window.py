@@ -4,11 +4,13 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import dagster as dg
+from pydantic import Field
 
+from ..assets.decorators import pgque_asset
 from ..assets.windows import pgque_window_asset
-from .asset_options import SharedAssetOptions
-from .computed import Computed, arguments_of
-from .options import Options, duration, number, option
+from .computed import Computed, Dependencies, arguments_of
+from .mirror import mirror
+from .options import Options, duration, number, option, positive
 from .scaffolding import WindowScaffolder
 
 
@@ -40,9 +42,10 @@ def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefiniti
     return value
 
 
-class WindowAssetOptions(SharedAssetOptions):
+class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=positive)):
     """Options of `pgque_window_asset`."""
 
+    deps: Dependencies = Field(default=[])
     partitions_def: Annotated[
         dg.TimeWindowPartitionsDefinition,
         dg.Resolver(
@@ -52,10 +55,6 @@ class WindowAssetOptions(SharedAssetOptions):
             examples=["{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"],
         ),
     ]
-    leave_out_failed: Annotated[
-        bool,
-        option("Whether malformed events may be left out; otherwise they fail the run."),
-    ] = False
     backfill_policy: Annotated[
         dg.BackfillPolicy | None,
         dg.Resolver(

@@ -8,14 +8,13 @@ import dagster as dg
 
 from ..client import Client, ConsumerInfo, Limits
 from ..client.calls.states import ConsumerState
-from ..client.cooperative import claim_shared, register_subconsumer
+from ..client.holder import Holder
 from ..consumers import Consumer
 from ..keys import CONSUMER, LINEAGE, QUEUE
 from ..queue_report import CHECK_TICKS, waiting_for_tick
 from ..registration import how_to_create, how_to_register_again, register
-from .slot_opening import open_slots
+from .slot_opening import open_batch, open_slots
 
-_OPENING_TTL = timedelta(seconds=30)
 # By default a tick follows an event within seconds.
 _TICKS_ARE_LATE = timedelta(seconds=30)
 
@@ -53,7 +52,7 @@ def open_batches(
         opened = open_slots(client, states, limits, consumer.partitions)
         if isinstance(opened, str):
             return f"{name}: {opened}"
-        slots = [(slot.queue, slot.name) for slot in states[1:]]
+        slots = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
         return opened or f"{name}: no batch yet{_what_they_wait_for(slots, waiting(), limits)}"
     if main.batch_id is not None:
         # Finish the open batch before converting the consumer to a cooperative one.
@@ -95,7 +94,7 @@ def _open_normal(client: Client, main: ConsumerState, limits: Limits) -> list[Co
     if not main.is_due and main.role == "normal":
         return []
     batch_id = client.next_batch(main.queue, main.consumer, limits)
-    return [] if batch_id is None else [_opened(main, batch_id)]
+    return [] if batch_id is None else [replace(main, batch_id=batch_id, owner=None)]
 
 
 def _open_shared(
@@ -109,27 +108,14 @@ def _open_shared(
     taken = {member.subconsumer for member in opened}
     free = [str(number) for number in range(1, parallel + 1) if str(number) not in taken]
     for subconsumer in free[: max(0, parallel - len(opened))] if main.is_due else []:
+        holder = Holder(main.queue, main.consumer, subconsumer)
         if main.role == "normal":
-            client.run(register_subconsumer(main.queue, main.consumer, subconsumer))
-        batch = claim_shared(
-            client,
-            main.queue,
-            main.consumer,
-            subconsumer,
-            owner="pgque sensor, to open it",
-            ttl=_OPENING_TTL,
-            limits=limits,
-        )
-        if batch is None:
+            client.run(holder.register_subconsumer())
+        state = open_batch(client, replace(main, role="subconsumer", part=subconsumer), limits)
+        if state is None:
             break
-        batch.release()
-        state = _opened(main, batch.batch_id)
-        opened.append(replace(state, part=subconsumer, epoch=batch.lease.epoch))
+        opened.append(state)
     return opened
-
-
-def _opened(state: ConsumerState, batch_id: int) -> ConsumerState:
-    return replace(state, batch_id=batch_id, owner=None, lease_until=None, is_live=False)
 
 
 def _register(

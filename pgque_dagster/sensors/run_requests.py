@@ -31,20 +31,9 @@ from ..client.calls.states import (
     needs_run,
     set_aside_epoch,
 )
-from ..client.cooperative import claim_shared
-from ..client.partitions import claim_slot
+from ..client.holder import Holder
 from ..consumers import Consumer
-from ..keys import (
-    ATTEMPT,
-    BATCH_ID,
-    CONSUMER,
-    EPOCH,
-    LINEAGE,
-    QUEUE,
-    REQUESTED_AT,
-    SLOT,
-    SUBCONSUMER,
-)
+from ..keys import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, LINEAGE, QUEUE, REQUESTED_AT, holder_tags
 from .attempts import (
     UNFINISHED,
     Attempt,
@@ -290,9 +279,8 @@ def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
         run_key=f"{lineage}:{state.queue}:{_key_of(state)}:{state.batch_id}:{attempt.number}",
         asset_selection=list(each.consumer.asset_keys),
         tags={
-            **dict(_tags_of(state)),
-            **({} if state.subconsumer is None else {SUBCONSUMER: state.subconsumer}),
-            **({} if state.slot is None else {SLOT: state.slot}),
+            **holder_tags(Holder.of(state)),
+            BATCH_ID: str(state.batch_id),
             ATTEMPT: str(attempt.number),
             EPOCH: str(state.epoch),
             REQUESTED_AT: state.read_at.isoformat(),
@@ -304,7 +292,8 @@ def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
 
 
 def _key_of(state: ConsumerState) -> str:
-    return state.consumer if state.slot is None else state.name
+    # A subconsumer's batch may move to another one, and keeps its key.
+    return state.consumer if state.slot is None else Holder.of(state).name
 
 
 def _exhausted(
@@ -345,29 +334,6 @@ def _what_to_do(each: _OpenBatch) -> str:
 
 
 def _claim(client: Client, state: ConsumerState) -> Batch | None:
-    owner = "pgque sensor, to finish it"
-    if state.slot is not None:
-        return claim_slot(
-            client,
-            state.queue,
-            state.consumer,
-            state.slot,
-            owner=owner,
-            ttl=_GIVE_UP_TTL,
-            limits=Limits(),
-            batch_id=state.batch_id,
-        )
-    if state.subconsumer is None:
-        return client.claim(
-            state.queue, state.consumer, owner=owner, ttl=_GIVE_UP_TTL, batch_id=state.batch_id
-        )
-    return claim_shared(
-        client,
-        state.queue,
-        state.consumer,
-        state.subconsumer,
-        owner=owner,
-        ttl=_GIVE_UP_TTL,
-        limits=Limits(),
-        batch_id=state.batch_id,
+    return Holder.of(state).claim(
+        client, owner="pgque sensor, to finish it", ttl=_GIVE_UP_TTL, batch_id=state.batch_id
     )

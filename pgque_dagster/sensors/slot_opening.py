@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from ..client import Client, Limits
 from ..client.calls.states import ConsumerState, consumer_states
-from ..client.partitions import claim_slot, repartition, subscribe_slots
+from ..client.holder import Holder
+from ..client.partitions import repartition, subscribe_slots
 
 _OPENING_TTL = timedelta(seconds=30)
 
@@ -49,7 +50,7 @@ def open_slots(
         _, *slots = client.run(consumer_states([(main.queue, main.consumer)], limits))
     for slot in slots:
         if slot.is_due and not slot.is_live:
-            opened += _open(client, slot, limits)
+            opened += filter(None, [open_batch(client, slot, limits)])
     if not opened and len(slots) < partitions:
         queue, consumer = (name.replace("'", "''") for name in (main.queue, main.consumer))
         return (
@@ -66,19 +67,19 @@ def _count(slots: Sequence[ConsumerState]) -> int:
     return int(str(slots[0].slot).partition("/")[2])
 
 
-def _open(client: Client, state: ConsumerState, limits: Limits) -> list[ConsumerState]:
-    assert state.slot is not None
-    batch = claim_slot(
-        client,
-        state.queue,
-        state.consumer,
-        state.slot,
-        owner="pgque sensor, to open it",
-        ttl=_OPENING_TTL,
-        limits=limits,
+def open_batch(client: Client, state: ConsumerState, limits: Limits) -> ConsumerState | None:
+    """Opens the next batch of a slot or subconsumer. Returns its state; None without a batch.
+
+    Args:
+        client: the database.
+        state: the state of the slot or subconsumer, which has no batch.
+        limits: which batch to open.
+    """
+    # Only a claim opens a batch of a part.
+    batch = Holder.of(state).claim(
+        client, owner="pgque sensor, to open it", ttl=_OPENING_TTL, limits=limits
     )
     if batch is None:
-        return []
+        return None
     batch.release()
-    epoch = batch.lease.epoch
-    return [replace(state, batch_id=batch.batch_id, epoch=epoch, owner=None, is_live=False)]
+    return replace(state, batch_id=batch.batch_id, epoch=batch.lease.epoch, owner=None)

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,11 +19,10 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, ConnectionFailed, DatabaseError, PgqueError, calls
-from ..client.cooperative import member_name
+from ..client.holder import Holder
 from ..client.models import Lease
-from ..client.partitions import slot_name
 from ..consumers import Consumer
-from ..keys import CONSUMER, QUEUE, SLOT, SUBCONSUMER, WORKER
+from ..keys import CONSUMER, QUEUE, WORKER, holder_of
 from ..resource import PgqueResource
 from ..sensors.cursor import SensorCursor
 from ..sensors.run_requests import BatchPolicy, Findings, find_batches
@@ -40,8 +39,7 @@ _STEP = 0.5
 @dataclass(frozen=True)
 class _Running:
     run_id: str
-    queue: str
-    holder: str
+    holder: Holder
 
 
 class Worker:
@@ -114,7 +112,7 @@ class Worker:
         if running is None:
             return
         with suppress(PgqueError), Client(self._pgque.database_url()) as client:
-            info = client.lease_info(running.queue, running.holder)
+            info = client.lease_info(running.holder.queue, running.holder.name)
             if info and info.owner and info.until and info.owner.endswith(running.run_id):
                 client.run(
                     calls.batches.release(
@@ -149,12 +147,13 @@ class Worker:
 
     def _execute(self, request: dg.RunRequest) -> None:
         run_id = str(uuid.uuid4())
-        self._running = _Running(run_id, request.tags[QUEUE], _lease_holder(request.tags))
+        tags = request.tags
+        self._running = _Running(run_id, holder_of(tags[QUEUE], tags[CONSUMER], tags))
         try:
             result = self._job.execute_in_process(
                 instance=self._instance,
                 asset_selection=request.asset_selection,
-                tags={**request.tags, WORKER: self._name},
+                tags={**tags, WORKER: self._name},
                 run_id=run_id,
                 raise_on_error=False,
             )
@@ -180,11 +179,3 @@ class Worker:
             if reason not in self._logged_reasons:
                 logger.info(reason)
         self._logged_reasons = frozenset(findings.reasons)
-
-
-def _lease_holder(tags: Mapping[str, str]) -> str:
-    """Returns the consumer, subconsumer or slot that holds the lease of a run's batch."""
-    if SLOT in tags:
-        return slot_name(tags[CONSUMER], tags[SLOT])
-    part = tags.get(SUBCONSUMER)
-    return tags[CONSUMER] if part is None else member_name(tags[CONSUMER], part)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pgque_dagster.client import Client, Limits
-from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
+from pgque_dagster.client.holder import Holder
 from tests.cli.conftest import Pgque
 
 Refused = Callable[..., str]
@@ -76,14 +76,14 @@ def test_add_wants_the_name_of_a_part_if_several_have_a_batch_open(
 ) -> None:
     ids, batches = [], []
     for worker in ("1", "2"):
-        client.run(register_subconsumer("orders", "billing", worker))
+        client.run(Holder("orders", "billing", worker).register_subconsumer())
         ids.append(client.send("orders", "x"))
         client.force_next_tick("orders")
         client.ticker()
     for worker in ("1", "2"):
         limits = Limits(max_count=1)
-        batch = claim_shared(
-            client, "orders", "billing", worker, owner="me", ttl=TTL, limits=limits
+        batch = Holder("orders", "billing", worker).claim(
+            client, owner="me", ttl=TTL, limits=limits
         )
         assert batch is not None
         batch.release()

@@ -30,6 +30,14 @@ def test_runs_outlive_a_killed_daemon_and_the_next_one_goes_on(live: Live) -> No
     assert live.counted("without a daemon") == expected_too
 
 
+def test_two_daemons_of_one_instance_count_each_event_once(live: Live) -> None:
+    with live.second_daemon():
+        for round_ in range(4):
+            expected = live.publish(f"two daemons, {round_}", 20)
+            live.wait_until_consumed()
+            assert live.counted(f"two daemons, {round_}") == expected
+
+
 def test_runs_that_died_with_all_of_dagster_are_followed_by_the_next_attempt(live: Live) -> None:
     earlier = live.runs()
     live.hold(AFTER_WRITE, *CONSUMERS)

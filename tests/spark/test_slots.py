@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, Limits
 from pgque_dagster.client.errors import BatchNotOpen
-from pgque_dagster.client.partitions import claim_slot, repartition, subscribe_slots
+from pgque_dagster.client.holder import Holder
+from pgque_dagster.client.partitions import repartition, subscribe_slots
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from tests.support.events import tick
 
@@ -36,7 +37,9 @@ def publish(client: Client, *numbers: int) -> None:
 
 def claim(client: Client, slot: str) -> Batch | None:
     limits, ttl = Limits(), timedelta(minutes=1)
-    return claim_slot(client, "orders", "parted", slot, owner="a test", ttl=ttl, limits=limits)
+    return Holder("orders", "parted", slot=slot).claim(
+        client, owner="a test", ttl=ttl, limits=limits
+    )
 
 
 def claimed(client: Client, slot: str) -> Batch:

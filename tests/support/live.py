@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -19,8 +20,7 @@ from demo.place import PROJECT, Place
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.support import live_project
-from tests.support.clusters import connect_server
+from tests.support import clusters, live_project
 from tests.support.events import make_queue, tick
 from tests.support.live_graphql import LOCATION
 from tests.support.live_points import Points
@@ -82,6 +82,7 @@ class Live:
         self._spark = ExitStack()
         self._spark_port = "0"
         self._module = module
+        self._workspace = place.folder / "workspace.yaml"
         self.dagster_home = place.dagster_home
         self.output = place.output
         self._server = server
@@ -97,8 +98,7 @@ class Live:
             db.execute(TABLE.encode())
 
     def start(self) -> None:
-        workspace = self._place.folder / "workspace.yaml"
-        workspace.write_text(
+        self._workspace.write_text(
             _WORKSPACE.format(module=self._module, project=PROJECT, location=LOCATION)
         )
         self.dagster = self._running.enter_context(
@@ -106,7 +106,7 @@ class Live:
                 self._place,
                 self.url,
                 Interrupts(),
-                workspace=workspace,
+                workspace=self._workspace,
                 settings=self._settings,
             )
         )
@@ -124,7 +124,7 @@ class Live:
     def start_spark(self) -> None:
         """Starts the Spark Connect server, at the same URL each time."""
         port = {"spark.connect.grpc.binding.port": self._spark_port}
-        server = connect_server(self._place.folder, port, {"PGQUE_SECRET_URL": self.url})
+        server = clusters.connect_server(self._place.folder, port, {"PGQUE_SECRET_URL": self.url})
         url = self._spark.enter_context(server)
         self._spark_port = url.rpartition(":")[2]
         remote_file(self._place.folder).write_text(url)
@@ -141,6 +141,23 @@ class Live:
         """Kills the daemon; `dagster dev` notices it and shuts down."""
         (process,) = self._processes("-m", "dagster._daemon")
         os.kill(process, signal.SIGKILL)
+
+    @contextmanager
+    def second_daemon(self) -> Iterator[None]:
+        """Runs another daemon of the same instance while the block runs."""
+        with clusters.daemon(
+            self._place.folder / "second_daemon.log",
+            "Instance is configured with the following daemons",
+            *(sys.executable, "-m", "dagster._daemon", "run"),
+            *("--workspace", str(self._workspace)),
+            env={
+                "DAGSTER_HOME": str(self.dagster_home),
+                "PGQUE_URL": self.url,
+                "PGQUE_DEMO_OUTPUT": str(self.output),
+                "PYTHONPATH": str(PROJECT),
+            },
+        ):
+            yield
 
     def has_code_server(self) -> bool:
         """Whether there is what executes runs; a shutdown leaves it until they have ended."""

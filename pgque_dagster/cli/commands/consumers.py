@@ -9,6 +9,7 @@ import click
 from ...client import Client, ConsumerNotFound, Limits, PgqueError, calls
 from ...client.calls.call import Call
 from ...client.calls.states import consumer_states
+from ...client.holder import Holder
 from ...client.models import Lease
 from ...client.partitions import PartitionedConsumer
 from ..database import Database, pass_database
@@ -255,6 +256,6 @@ def _unfinished(client: Client, queue: str, consumer: str | None) -> dict[str, i
         states = client.run(consumer_states([(queue, consumer)], Limits()))
         if states[0].role is None:
             raise ConsumerNotFound(f"consumer {consumer} is not registered on queue {queue}")
-        names = [state.name for state in states]
+        names = [Holder.of(state).name for state in states]
     found: dict[str, int] = client.run(Call(_UNFINISHED, (queue, names), lambda rows: dict(rows)))
     return {name: count for name, count in found.items() if count}

@@ -52,13 +52,6 @@ class ConsumerState:
         """The subconsumer, if it is one of a cooperative consumer."""
         return None if self.role == "slot" else self.part
 
-    @property
-    def name(self) -> str:
-        """The name under which it is registered."""
-        if self.part is None:
-            return self.consumer
-        return f"{self.consumer}{'#' if self.role == 'slot' else '.'}{self.part}"
-
 
 def consumer_states(
     consumers: Sequence[tuple[str, str]], limits: Limits

@@ -10,8 +10,8 @@ from typing import Any
 from .. import calls
 from ..batch import Batch
 from ..client import Client
-from ..cooperative import claim_shared, register_subconsumer
 from ..errors import InvalidArgument, PgqueError
+from ..holder import Holder
 from ..lease import Keeper, LeaseKeeper
 from ..models import Limits, Message
 from ..partitions import OnFailure, PartitionedConsumer, Slot
@@ -129,8 +129,7 @@ class BatchSource:
         limits: Limits,
     ) -> None:
         self.queue = queue
-        self._consumer = consumer
-        self._subconsumer = subconsumer
+        self._holder = Holder(queue, consumer, subconsumer)
         self._owner = owner
         self._ttl = ttl
         self._limits = limits
@@ -138,32 +137,15 @@ class BatchSource:
     def register(self, client: Client, start_at: Position | None) -> None:
         """Registers the consumer if `start_at` says where it starts."""
         if start_at is not None:
-            client.register_consumer(self.queue, self._consumer, start_at=start_at)
+            client.register_consumer(self.queue, self._holder.consumer, start_at=start_at)
         else:
-            client.run(calls.consumers.check_consumer(self.queue, self._consumer))
-        if self._subconsumer is not None:
-            client.run(register_subconsumer(self.queue, self._consumer, self._subconsumer))
+            client.run(calls.consumers.check_consumer(self.queue, self._holder.consumer))
+        if self._holder.subconsumer is not None:
+            client.run(self._holder.register_subconsumer())
 
     def claim(self, client: Client) -> BatchWork | None:
         """Claims the next batch; None if there is none."""
-        if self._subconsumer is None:
-            batch = client.claim(
-                self.queue,
-                self._consumer,
-                owner=self._owner,
-                ttl=self._ttl,
-                limits=self._limits,
-            )
-        else:
-            batch = claim_shared(
-                client,
-                self.queue,
-                self._consumer,
-                self._subconsumer,
-                owner=self._owner,
-                ttl=self._ttl,
-                limits=self._limits,
-            )
+        batch = self._holder.claim(client, owner=self._owner, ttl=self._ttl, limits=self._limits)
         return BatchWork(batch, self._ttl) if batch else None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pgque_dagster import build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Batch, Limits
-from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
+from pgque_dagster.client.holder import Holder
 from tests.dagster.location import execute
 from tests.dagster.orders import Orders, error_of, texts
 from tests.dagster.support import StoringIOManager
@@ -20,15 +20,12 @@ revenue = pgque_asset(queue="orders", name="revenue")(texts)
 
 def share(orders: Orders, *parts: str) -> None:
     for part in parts:
-        orders.client.run(register_subconsumer("orders", "revenue", part))
+        orders.client.run(Holder("orders", "revenue", part).register_subconsumer())
 
 
 def claim_part(orders: Orders, part: str) -> Batch:
-    batch = claim_shared(
+    batch = Holder("orders", "revenue", part).claim(
         orders.client,
-        "orders",
-        "revenue",
-        part,
         owner="another run",
         ttl=timedelta(minutes=5),
         limits=Limits(max_count=1),

@@ -9,7 +9,7 @@ import pytest
 
 from pgque_dagster.checks.orphans import consumers_without_asset
 from pgque_dagster.client import Client, HealthCheck, Limits
-from pgque_dagster.client.cooperative import claim_shared, register_subconsumer
+from pgque_dagster.client.holder import Holder
 from pgque_dagster.consumers import Consumer
 from tests.dagster.location import execute
 from tests.support.events import claim, make_queue, publish, tick
@@ -112,11 +112,11 @@ def test_a_consumer_that_holds_up_no_rotation_is_in_order(
 def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
     client: Client, let_time_pass: Pass
 ) -> None:
-    client.run(register_subconsumer("orders", "revenue", "1"))
+    client.run(Holder("orders", "revenue", "1").register_subconsumer())
     publish(client, ["a"])
     second = timedelta(seconds=1)
     died = {"owner": "a run that died", "ttl": second, "limits": Limits()}
-    claim_shared(client, "orders", "revenue", "1", **died)  # type: ignore[arg-type]
+    Holder("orders", "revenue", "1").claim(client, **died)  # type: ignore[arg-type]
     publish(client, ["b"])
     let_time_pass("2 hours")
     tick(client)

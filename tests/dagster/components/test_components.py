@@ -10,38 +10,23 @@ import pytest
 
 from pgque_dagster import (
     Alert,
-    DeltaBatchIOManager,
     IcebergBatchIOManager,
-    ParquetBatchIOManager,
     PgqueComponent,
     PgqueResource,
-    PostgresBatchIOManager,
     QueueComponent,
     SparkBatch,
     build_consumer_lag_checks,
-    build_dead_letter_checks,
-    build_pgque_alerts,
     build_pgque_schedule,
-    build_pgque_sensor,
     build_queue_assets,
-    build_queue_health_checks,
     dead_letters_key,
     pgque_asset,
-    pgque_window_asset,
     queue_key,
 )
 from pgque_dagster.client import Client
-from pgque_dagster.components.batch_consumer import AssetOptions, ConsumerLagChecks, SensorOptions
+from pgque_dagster.components.batch_consumer import AssetOptions, ScheduleOptions
 from pgque_dagster.components.options import Options, read_duration
 from pgque_dagster.components.payload import Payload
-from pgque_dagster.components.pgque import AlertOptions, TickerSensorOptions
-from pgque_dagster.components.queue import DeadLetterChecks, ObservationOptions, QueueHealthChecks
-from pgque_dagster.components.schedules import ScheduleOptions
-from pgque_dagster.components.sinks import ParquetSinkOptions, PostgresSinkOptions
-from pgque_dagster.components.table_sinks import DeltaSinkOptions, IcebergSinkOptions
-from pgque_dagster.components.window import WindowAssetOptions
-from pgque_dagster.sensors.observation import build_pgque_observation_sensor
-from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
+from pgque_dagster.components.sinks import IcebergSinkOptions
 from tests.support.checks import revenue
 
 
@@ -64,22 +49,11 @@ def defaults(api: Any) -> dict[str, Any]:
     [
         # What YAML leaves out is of the component itself, or derived from it.
         (AssetOptions, pgque_asset, {"asset_options"}),
-        (WindowAssetOptions, pgque_window_asset, {"asset_options"}),
         (ScheduleOptions, build_pgque_schedule, {"assets", "name"}),
         (Payload, SparkBatch.payload, {"self"}),
-        (SensorOptions, build_pgque_sensor, {"assets", "name"}),
-        (DeadLetterChecks, build_dead_letter_checks, {"queues"}),
-        (QueueHealthChecks, build_queue_health_checks, {"queues"}),
-        (ConsumerLagChecks, build_consumer_lag_checks, {"assets"}),
         (QueueComponent, build_queue_assets, {"consumers"}),
-        (ObservationOptions, build_pgque_observation_sensor, {"queues", "name"}),
-        (TickerSensorOptions, build_pgque_ticker_sensor, set()),
-        (AlertOptions, build_pgque_alerts, {"queues"}),
         (PgqueComponent, PgqueResource, set()),
-        (ParquetSinkOptions, ParquetBatchIOManager, {"pyspark"}),
-        (DeltaSinkOptions, DeltaBatchIOManager, {"pyspark"}),
         (IcebergSinkOptions, IcebergBatchIOManager, {"pyspark", "pgque"}),
-        (PostgresSinkOptions, PostgresBatchIOManager, {"pyspark", "pgque"}),
     ],
 )
 def test_yaml_has_every_parameter_of_python_with_its_default(

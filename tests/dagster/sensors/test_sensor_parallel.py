@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client, Limits
-from pgque_dagster.client.cooperative import claim_shared
+from pgque_dagster.client.holder import Holder
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.events import publish
 from tests.support.sensing import evaluate, record_run, the_request
@@ -115,8 +115,8 @@ def test_an_exhausted_part_becomes_dead_letters_of_the_consumer(
     record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.FAILURE)
     assert subconsumer_of(the_request(evaluate(sensor, client.url, instance))) == "1"
     ttl = timedelta(microseconds=1)
-    claim_shared(
-        client, "orders", "revenue", "1", owner="a run that died", ttl=ttl, limits=Limits()
+    Holder("orders", "revenue", "1").claim(
+        client, owner="a run that died", ttl=ttl, limits=Limits()
     )
 
     assert "subconsumer 1: given up after 1 attempt," in evaluate(sensor, client.url, instance)

@@ -12,10 +12,10 @@ from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_a
 from pgque_dagster.checks import build_consumer_lag_checks
 from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.client.calls.states import ConsumerState, consumer_states
+from pgque_dagster.client.holder import Holder
 from pgque_dagster.client.models import Limits
 from pgque_dagster.client.partitions import (
     PartitionedConsumer,
-    claim_slot,
     repartition,
     subscribe_slots,
 )
@@ -64,7 +64,9 @@ def parted(client: Client, instance: dg.DagsterInstance) -> Client:
 
 
 def claim(client: Client, slot: str, ttl: timedelta = timedelta(minutes=1)) -> Batch:
-    claimed = claim_slot(client, "orders", "parted", slot, owner="it", ttl=ttl, limits=Limits())
+    claimed = Holder("orders", "parted", slot=slot).claim(
+        client, owner="it", ttl=ttl, limits=Limits()
+    )
     assert claimed is not None
     return claimed
 

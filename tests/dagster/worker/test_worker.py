@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client, Limits
-from pgque_dagster.client.cooperative import register_subconsumer
+from pgque_dagster.client.holder import Holder
 from pgque_dagster.consumers import consumers_of
 from pgque_dagster.sensors.attempts import AttemptPolicy
 from pgque_dagster.sensors.run_requests import BatchPolicy
@@ -223,7 +223,7 @@ def test_a_batch_that_is_given_back_is_free_at_once_and_its_run_cannot_ack_it(
         return batch.event_count
 
     if is_shared:
-        client.run(register_subconsumer("orders", "revenue", "1"))
+        client.run(Holder("orders", "revenue", "1").register_subconsumer())
     holder = "revenue.1" if is_shared else "revenue"
     publish(client, ["a"])
     with working(slow, client.url, spark, instance) as worker:

@@ -1,0 +1,128 @@
+"""Options in YAML that mirror the parameters of a function of the Python API.
+
+An option is written once, at the function: from there come its name, type, default and description.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import timedelta
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import dagster as dg
+from docstring_parser import parse
+from pydantic import BaseModel, Field, create_model
+
+from ..client import Position
+from .options import Options, condition, duration, number, option, start
+
+Resolve = Callable[[str], dg.Resolver]
+
+_SAME_AS = re.compile(r"as for `(\w+)`")
+_NONE = re.compile(r"\bNone\b")
+# What YAML gives in place of a type of the Python API.
+_ELEMENTS = {Sequence: list, set: list, Set: list, Mapping: dict}
+
+
+def mirror(
+    source: Callable[..., Any] | type[BaseModel],
+    *,
+    like: Sequence[Callable[..., Any]] = (),
+    leave_out: Sequence[str] = (),
+    **resolvers: Resolve,
+) -> type[Options]:
+    """Returns the base class for options that are passed to a function.
+
+    A subclass may declare some of the options itself, if YAML gives them in another form.
+
+    Args:
+        source: the function, or the class of a resource or an IO manager.
+        like: the functions that descriptions of the form "as for `function`" refer to.
+        leave_out: parameters that are not given in YAML.
+        resolvers: the resolver of an option, by its name, from its description. The others follow
+            from the type.
+    """
+    fields: dict[str, Any] = {}
+    for name, hint, default, description in _parameters(source, like):
+        if name in leave_out:
+            continue
+        resolve = resolvers.get(name) or _resolver(hint)
+        fields[name] = (Annotated[_in_yaml(hint), resolve(description)], default)
+    options: type[Options] = create_model(f"{source.__name__}_options", __base__=Options, **fields)
+    return options
+
+
+def _parameters(
+    source: Callable[..., Any] | type[BaseModel], like: Sequence[Callable[..., Any]]
+) -> list[tuple[str, Any, Any, str]]:
+    """Returns name, type, default and description of each parameter."""
+    if isinstance(source, type) and issubclass(source, BaseModel):
+        return [
+            (name, field.annotation, field, field.description or "")
+            for name, field in source.model_fields.items()
+        ]
+    described = _descriptions(source)
+    others = {each.__name__: _descriptions(each) for each in like}
+    found = []
+    for name, parameter in inspect.signature(source).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        text = described[name]
+        if same := _SAME_AS.fullmatch(text.rstrip(".")):
+            text = others[same[1]][name]
+        text = _NONE.sub("null", f"{text[0].upper()}{text[1:]}")
+        found.append((name, parameter.annotation, _default(parameter), text))
+    return found
+
+
+def _descriptions(function: Callable[..., Any]) -> dict[str, str]:
+    parsed = parse(inspect.getdoc(function) or "")
+    return {each.arg_name: " ".join((each.description or "").split()) for each in parsed.params}
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    if parameter.default is parameter.empty:
+        return ...
+    return Field(default=[]) if parameter.default == () else parameter.default
+
+
+def _resolver(hint: Any) -> Resolve:
+    kinds = _alternatives(hint)
+    if hint == Position | None:
+        return start
+    if timedelta in kinds:
+        return duration
+    if int in kinds:
+        return lambda text: number(text, or_null=type(None) in kinds)
+    if any(get_origin(kind) is dg.AutomationCondition for kind in kinds):
+        return condition
+    if dg.FreshnessPolicy in kinds:
+        return _template
+    return option
+
+
+def _template(description: str) -> dg.Resolver:
+    as_text: Any = str | None
+    resolver: dg.Resolver = dg.Resolver.default(
+        model_field_type=as_text, description=f"{description} As a template."
+    )
+    return resolver
+
+
+def _in_yaml(hint: Any) -> Any:
+    """Returns the type with lists and dicts in place of abstract collections."""
+    kinds = _alternatives(hint)
+    has_list = any(get_origin(kind) is Sequence for kind in kinds)
+    # A text in place of a list of texts is convenient in Python only.
+    kept = [_concrete(kind) for kind in kinds if not (has_list and kind is str)]
+    return Union[tuple(kept)]  # noqa: UP007
+
+
+def _concrete(kind: Any) -> Any:
+    concrete = _ELEMENTS.get(get_origin(kind))
+    return concrete[get_args(kind)] if concrete else kind  # type: ignore[index]
+
+
+def _alternatives(hint: Any) -> Sequence[Any]:
+    is_union = get_origin(hint) is Union or type(hint).__name__ == "UnionType"
+    return get_args(hint) if is_union else (hint,)
