@@ -175,6 +175,7 @@ class Consumer:
             with stopping_on_signals(self.stop):
                 with Client(self._url) as client:
                     self._source.register(client, self._start_at)
+                    self._log_left_batch(client)
                 keep_running(self._batches, self._stopped, _PASSING, self._note_error)
         finally:
             # So that it can run again. A `stop` before the start ends the next `run`.
@@ -340,6 +341,21 @@ class Consumer:
         if text not in self._leased:
             self._leased = {text}
             logger.info(text, extra=self._fields())
+
+    def _log_left_batch(self, client: Client) -> None:
+        """Says which batch a process left that was killed."""
+        info = None
+        with suppress(PgqueError):
+            info = client.lease_info(self.queue, self.name)
+        if info is not None and info.owner is not None:
+            logger.warning(
+                "batch %s of %s/%s was claimed by %s and not acked: its events are delivered again",
+                info.batch_id,
+                self.queue,
+                self.name,
+                info.owner,
+                extra=self._fields(),
+            )
 
     def _fields(self) -> dict[str, object]:
         """Returns the fields of a structured log record."""
