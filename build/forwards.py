@@ -1,13 +1,20 @@
-"""Writes out the functions that only pass their arguments on, which a SQL file states in short.
+"""Writes out what SQL files state in short: the search_path of functions, and those that forward.
+
+Each function runs with the search_path of its schema, unless build/unpinned.txt has its name with
+the reason. A function that only passes its arguments on is two lines:
 
     forward pgq.finish_batch(x_batch_id bigint) returns integer
     as pgque.finish_batch(x_batch_id);
 
-becomes a function with the rights of its owner and a search_path of its schema. It may return rows
+It has the rights of its owner and a search_path of its schema in any case, and may return rows
 (`returns setof record`).
 """
 
 import re
+from collections.abc import Collection
+from pathlib import Path
+
+UNPINNED_FILE = Path("build/unpinned.txt")
 
 _FORWARD = re.compile(
     r"^forward (?P<schema>\w+)(?P<name>\.\w+)\((?P<arguments>[^;]*?)\)\sreturns (?P<type>[^\n]+)"
@@ -26,10 +33,40 @@ begin
 end;
 $$;"""
 
+_HEADER = re.compile(
+    r"^create or replace (?:function|procedure) (?P<schema>\w+)\.(?P<name>\w+)\(.*?\nas \$\$$",
+    re.MULTILINE | re.DOTALL,
+)
+_LANGUAGE = re.compile(r"^language [^\n]+$", re.MULTILINE)
 
-def write_out(text: str) -> str:
-    """Returns the text of a SQL file with its forwards as functions."""
-    return _FORWARD.sub(_function, text)
+
+def write_out(text: str, unpinned: Collection[str]) -> str:
+    """Returns the text of a SQL file with forwards as functions, and functions with a search_path.
+
+    Args:
+        text: of the file.
+        unpinned: full names of functions that have no search_path of their own.
+    """
+
+    def pin(found: re.Match[str]) -> str:
+        header = found[0]
+        if "set search_path" in header or f"{found['schema']}.{found['name']}" in unpinned:
+            return header
+        path = f"set search_path = {found['schema']}, pg_catalog, pg_temp"
+        # In the same line, so that the numbers of lines are those of the file.
+        return _LANGUAGE.sub(lambda language: f"{language[0]} {path}", header, count=1)
+
+    return _HEADER.sub(pin, _FORWARD.sub(_function, text))
+
+
+def read_reasons(file: Path) -> dict[str, str]:
+    """Reads a list of names with reasons: one name a line, then the reason; `#` comments."""
+    reasons = {}
+    for line in file.read_text().splitlines():
+        name, _, reason = line.partition("#")[0].strip().partition(" ")
+        if name:
+            reasons[name] = reason.strip()
+    return reasons
 
 
 def _function(found: re.Match[str]) -> str:

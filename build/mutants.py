@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pgparse
 import pytest
-from forwards import write_out
+from forwards import UNPINNED_FILE, read_reasons, write_out
 from mutant_runs import MutantRuns
 from sql_source import Routine, read_routine, read_statements
 
@@ -92,7 +92,7 @@ class Mutant:
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of a file's functions that PostgreSQL's parser takes."""
-    source = write_out(path.read_text())
+    source = write_out(path.read_text(), read_reasons(ROOT / UNPINNED_FILE))
     for statement in read_statements(source):
         if statement.kind != "CreateFunctionStmt":
             continue

@@ -14,6 +14,11 @@ MAX_BODY_LINES = 60
 
 _FORMAT_SPECIFIER = re.compile(r"%(?:%|(?:\d+\$)?-?(?:\d+|\*)?(.))", re.DOTALL)
 # A literal with its continuations on further lines.
+_CHANGE = re.compile(
+    r"\b(?:insert into|update (?!skip\b)|delete from|truncate|lock table"
+    r"|for (?:no key )?update|for (?:key )?share)\b",
+    re.IGNORECASE,
+)
 _LITERAL = re.compile(r"(?<!\w)(e?)'(?:[^']|'')*'(?:\s*\n\s*'(?:[^']|'')*')*", re.IGNORECASE)
 _QUOTED_COMMENT = re.compile(r"--\s*quoted:\s*\S", re.IGNORECASE)
 _EVERY_ROUTINE = ({"OBJECT_ROUTINE"}, {"OBJECT_FUNCTION", "OBJECT_PROCEDURE"})
@@ -134,13 +139,18 @@ def _check_comment(source: Source, routine: Routine) -> Iterator[Finding]:
         if not line.lstrip().startswith("--"):
             break
         block.append(line.lower())
-    text = "\n".join(block)
-    if len(block) < 2 or "locks:" not in text or "writes:" not in text:
+    text = "\n".join(reversed(block))
+    if not text.partition("locks:")[0].strip("- \n"):
+        message = f"{routine.name} lacks its comment. Directly before it, say why it exists"
+        yield source.finding(routine.line, "comment", message)
+    elif ("locks:" not in text or "writes:" not in text) and (
+        change := _CHANGE.search(_LITERAL.sub("''", blank_comments(routine.body)))
+    ):
         yield source.finding(
             routine.line,
             "comment",
-            f"{routine.name} lacks its comment. Directly before it, say in two lines or more why it"
-            " exists, with locks: and writes:",
+            f"the comment of {routine.name} does not say what it locks: and writes:, although it"
+            f" has {change[0]!r}",
         )
 
 

@@ -146,11 +146,9 @@ $$;
 -- ===== schema/takeover.sql =======================================================================
 
 -- Returns the statements that take the locks of lock_tables, in their order.
--- locks: none. writes: nothing.
 create or replace function pgque.table_locks(i_with_events boolean)
 returns text[]
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -170,11 +168,9 @@ $$;
 
 -- Raises the error for a lock that was not free in time, with the sessions that have held locks on
 -- the queues' tables for at least the lock_timeout.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_holders text;
@@ -209,8 +205,7 @@ $$;
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_timeout  constant text := current_setting('lock_timeout');
@@ -312,11 +307,9 @@ where '0.4.0' is distinct from (
 
 -- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did:
 -- every file writes its version, and the error rolls back the whole installation.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_downgrade()
 returns trigger
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]
@@ -910,11 +903,9 @@ where not exists (select from pgque.history);
 
 -- Computes the row of pgque.origin: the present one, if any, so that a REFRESH changes nothing.
 -- pg_restore creates the view empty and refreshes it once, which makes a new row.
--- locks: none. writes: nothing.
 create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
 returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select o.origin_id, o.first_txid into origin_id, first_txid from pgque.origin o;
@@ -946,11 +937,9 @@ where origin_id is null;
 
 -- Returns the server's timeline as a number; a promotion or a recovery changes it. Returns 0 where
 -- it cannot be read: during recovery, and on managed servers that refuse these functions.
--- locks: none. writes: nothing.
 create or replace function pgque.read_timeline()
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     -- pg_control_checkpoint() would show the old timeline until the first checkpoint of a new one.
@@ -994,11 +983,9 @@ create table if not exists pgque.addon (
 
 -- Raises the error for an argument that is null or out of its range. The message may have a place
 -- for its value. Volatile, because a planner may call any other function with constant arguments.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -1010,11 +997,9 @@ $$;
 
 -- Looks up a queue by its name, or raises an error that says what to do. No other function raises
 -- that error.
--- locks: none. writes: nothing.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue;
@@ -1044,11 +1029,9 @@ end;
 $$;
 
 -- The same for calls that do nothing if the queue does not exist: returns null then.
--- locks: none. writes: nothing.
 create or replace function pgque.look_for_queue(i_queue text)
 returns pgque.queue
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_queue(i_queue);
@@ -1061,11 +1044,9 @@ $$;
 -- A subscription with its newest position, by names; unknown queues and consumers get different
 -- errors. Volatile, like every function that reads the logs: its snapshot must be taken after it
 -- has the lock. An older snapshot would see an empty log after a compaction that it waited for.
--- locks: none. writes: nothing.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -1097,12 +1078,10 @@ $$;
 
 -- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
 -- under that name, a consumer would get the events of all keys.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_partitioned(
     i_queue_id integer, i_queue text, i_consumer text)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_main pgque.partition_consumer;
@@ -1127,11 +1106,9 @@ $$;
 -- Called when a consumer or batch is not found: raises a serialization failure if this transaction
 -- may not see it. A transaction sees a position of each registration, unless its snapshot is older
 -- than a compaction.
--- locks: none. writes: nothing.
 create or replace function pgque.check_positions_visible()
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from pgque.subscription_base s
@@ -1146,11 +1123,9 @@ $$;
 
 -- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
 -- committed row, or it would lose the rows that came after an old snapshot.
--- locks: none. writes: nothing.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -1168,11 +1143,9 @@ $$;
 -- The subscription whose open batch this is. It reads only the batch's newest row, since a batch
 -- that is renewed for hours has thousands of rows. If that row is no longer its subscription's
 -- position, the batch is finished or went to another subscription.
--- locks: none. writes: nothing.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -1215,11 +1188,9 @@ $$;
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
 -- only delay those sessions.
--- locks: none. writes: nothing.
 create or replace function pgque.commit_locally()
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('synchronous_commit') <> 'off' then
@@ -1231,11 +1202,9 @@ $$;
 -- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
 -- transactions may keep a lock taken for longer than that, so after a minute of attempts it waits
 -- 100 ms, and after ten minutes a second.
--- locks: none. writes: nothing.
 create or replace function pgque.wait_for_log(i_log text)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform set_config('lock_timeout',
@@ -1251,8 +1220,7 @@ $$;
 -- locks: the log's row in log_rotation, if it is free. writes: log_rotation.
 create or replace function pgque.note_attempt(i_log text)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.log_rotation r
@@ -1267,11 +1235,9 @@ end;
 $$;
 
 -- Refuses an unknown log name.
--- locks: none. writes: nothing.
 create or replace function pgque.check_log_name(i_log text)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
@@ -1283,11 +1249,9 @@ $$;
 
 -- The transactions of this database that hold a snapshot now. A transaction that begins later has a
 -- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
--- locks: none. writes: nothing.
 create or replace function pgque.snapshot_holders()
 returns text[]
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -1303,11 +1267,9 @@ $$;
 
 -- Whether a transaction may still read the half that a switch left: a transaction that held a
 -- snapshot then, or one on a standby that reports its snapshots (hot_standby_feedback).
--- locks: none. writes: nothing.
 create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pg_locks l
@@ -1331,8 +1293,7 @@ $$;
 -- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -1387,8 +1348,7 @@ $$;
 -- locks: the log's row in log_rotation. writes: log_rotation.
 create or replace function pgque.note_switch(i_log text)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.log_rotation r
@@ -1406,8 +1366,7 @@ $$;
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_from  bigint := 0;
@@ -1427,8 +1386,7 @@ $$;
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -1458,8 +1416,7 @@ for each row execute function pgque.count_end();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, nacked)
@@ -1478,8 +1435,7 @@ for each statement execute function pgque.count_retries();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_dead_letters()
 returns trigger
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, dead_lettered)
@@ -1508,11 +1464,9 @@ for each statement execute function pgque.count_dead_letters();
 -- calls it once and keeps the answer with the plan. True stays valid for as long as the session
 -- lives, since a server changes its timeline only while it accepts no writes; false only leads to
 -- follow_timeline.
--- locks: none. writes: nothing.
 create or replace function pgque.is_timeline_followed()
 returns boolean
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return not pg_is_in_recovery()
@@ -1526,8 +1480,7 @@ $$;
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
 returns regclass
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_timeline  bigint;
@@ -1555,8 +1508,7 @@ $$;
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
@@ -1583,8 +1535,7 @@ $$;
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_lineage()
 returns uuid
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_adopted();
@@ -1601,8 +1552,7 @@ $$;
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.lineage()
 returns uuid
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_life  bigint;
@@ -1631,8 +1581,7 @@ $$;
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tables  text := format('pgque.event_%s_tables', i_queue_id);
@@ -1682,8 +1631,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
@@ -1709,8 +1657,7 @@ $$;
 -- locks: none; callers lock the queue's row. writes: the catalog.
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue    pgque.queue;
@@ -1738,8 +1685,7 @@ $$;
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -1762,8 +1708,7 @@ $$;
 -- locks: both, exclusively. writes: the catalog.
 create or replace function pgque.attach_event_child(i_queue_id integer, i_nr integer)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_child  text := format('event_%s_%s', i_queue_id, i_nr);
@@ -1781,8 +1726,7 @@ $$;
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_group  integer := i_queue_id / 64;
@@ -1803,8 +1747,7 @@ $$;
 create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: one of two words
@@ -1820,11 +1763,9 @@ $$;
 -- queues, with the sequences of their ids, and groups without queues that get no new ones. The
 -- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
 -- events.
--- locks: none. writes: nothing.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1855,8 +1796,7 @@ $$;
 -- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -1900,8 +1840,7 @@ $$;
 -- writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_id     integer;
@@ -1968,8 +1907,7 @@ $$;
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_timeout    constant text := current_setting('lock_timeout');
@@ -2048,11 +1986,9 @@ $$;
 -- ===== engine/config.sql =========================================================================
 
 -- The parameters that users can set, with their types; each is a column of pgque.queue.
--- locks: none. writes: nothing.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
 returns setof record
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -2066,11 +2002,9 @@ end;
 $$;
 
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_valid text;
@@ -2098,8 +2032,7 @@ $$;
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
@@ -2129,8 +2062,7 @@ $$;
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.open_event_tables(new.queue_id);
@@ -2155,8 +2087,7 @@ alter table pgque.queue enable always trigger apply_disable_insert;
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_created  integer;
@@ -2173,12 +2104,10 @@ $$;
 
 -- Lists the options, given as for create_queue, whose values differ from the queue's, with the
 -- present and the wanted value. A role that may not set options can check them with it.
--- locks: none. writes: nothing.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
 returns setof record
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -2222,11 +2151,9 @@ $$;
 -- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
 -- than their parameter's, such as a number for a period, which would have no unit. A string is
 -- accepted here and checked when it is read as the parameter's type.
--- locks: none. writes: nothing.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_option record;
@@ -2338,8 +2265,7 @@ create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue($1);
@@ -2361,11 +2287,9 @@ $$;
 
 -- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
 -- and session_replication_role is not replica.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_insert(i_queue text)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.find_queue(i_queue);
@@ -2382,11 +2306,9 @@ $$;
 -- The table to COPY into. The writer sets the columns ev_type, ev_data and ev_extra1 to ev_extra4.
 -- Call this before each load: the answer is valid until the rotation after the next one. Readers
 -- find events in every child table, but the child that rotation empties next is closed to writers.
--- locks: none. writes: nothing.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
@@ -2403,13 +2325,11 @@ $$;
 -- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
 -- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
 -- cached between rows: one argument is the common case, and then the loop does nothing.
--- locks: none. writes: nothing.
 create or replace function pgque.trigger_arguments(
     i_trigger text, i_args text[],
     out queue text, out skip boolean, out backup boolean, out deny boolean,
     out ignored text[], out key text[], out condition text, out fields text[])
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     c_fields constant text[] := array['ev_type', 'ev_data', 'ev_extra1', 'ev_extra2',
@@ -2459,11 +2379,9 @@ $$;
 -- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
 -- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing
 -- to compute. The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
--- locks: none. writes: nothing.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
@@ -2483,11 +2401,9 @@ end;
 $$;
 
 -- Raises an error about a trigger's definition.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_trigger(i_trigger text, i_what text, i_hint text)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -2498,11 +2414,9 @@ end;
 $$;
 
 -- Raises an error about a change of a row that cannot become an event.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_change(i_trigger text, i_what text, i_hint text)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -2515,12 +2429,10 @@ $$;
 -- ===== engine/trigger_checks.sql =================================================================
 
 -- Refuses operations and arguments that a trigger of this kind does not support.
--- locks: none. writes: nothing.
 create or replace function pgque.check_firing(
     i_trigger text, i_when text, i_level text, i_op text, i_skip boolean, i_needs_row boolean)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
@@ -2540,11 +2452,9 @@ $$;
 
 -- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
 -- was meant to be ignored, or leave a column out of the key.
--- locks: none. writes: nothing.
 create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name text;
@@ -2562,11 +2472,9 @@ $$;
 
 -- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
 -- _pgq_ev_extra1 and so on.
--- locks: none. writes: nothing.
 create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
 returns text[]
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     c_columns constant text[] := array['_pgq_ev_type', '_pgq_ev_data', '_pgq_ev_extra1',
@@ -2588,12 +2496,10 @@ $$;
 
 -- Checks the key of an update or delete: the table must have one, and an update must not change it.
 -- Consumers that apply the change elsewhere find the row by its key. Returns true.
--- locks: none. writes: nothing.
 create or replace function pgque.check_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
 returns boolean
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_changed text;
@@ -2621,12 +2527,10 @@ $$;
 -- Returns whether an update makes an event. If columns are ignored, an update that changed only
 -- these and the event's own fields makes none. An update that changed nothing at all makes an
 -- event, as in PgQ.
--- locks: none. writes: nothing.
 create or replace function pgque.is_change_sent(
     i_names text[], i_sent boolean[], i_ignored text[], i_old text[], i_new text[])
 returns boolean
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return i_ignored = '{}' or (
@@ -2641,11 +2545,9 @@ $$;
 
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
--- locks: none. writes: nothing.
 create or replace function pgque.table_columns(
     i_table oid, out names text[], out types oid[], out generated text[], out key text[])
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_numbers int2[];
@@ -2672,11 +2574,9 @@ $$;
 -- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
 -- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
 -- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
--- locks: none. writes: nothing.
 create or replace function pgque.split_row(i_row text)
 returns text[]
-language plpgsql immutable strict
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if strpos(i_row, '"') = 0 then
@@ -2696,15 +2596,13 @@ $$;
 -- Describes the change that fired a trigger: the trigger's arguments, whether the change makes an
 -- event, and the row's columns with old and new values. `sent` tells which columns the event shows.
 -- The settings make the texts the same in every session: ISO dates, and floats to the last bit.
--- locks: none. writes: nothing.
 create or replace function pgque.describe_change(
     i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_stored boolean, i_old record, i_new record,
     out queue text, out is_event boolean, out skip boolean, out backup boolean,
     out table_name text, out key text[], out names text[], out types oid[], out sent boolean[],
     out old_values text[], out new_values text[], out expressions text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 set datestyle = 'ISO, YMD'
 set intervalstyle = 'postgres'
 set extra_float_digits = 1
@@ -2830,12 +2728,10 @@ $$;
 
 -- A row as a JSON object in the order of its columns: integers and booleans as JSON values, times
 -- in ISO 8601, everything else as the text that PostgreSQL prints.
--- locks: none. writes: nothing.
 create or replace function pgque.row_as_json(
     i_names text[], i_types oid[], i_sent boolean[], i_values text[])
 returns text
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
@@ -2895,11 +2791,9 @@ $$;
 
 -- The type of a url-encoded event, in PgQ's letters: I, U or D, with the key columns where given,
 -- and R for a TRUNCATE.
--- locks: none. writes: nothing.
 create or replace function pgque.change_letter(i_op text, i_key text[] default null)
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_op = 'TRUNCATE' then
@@ -2911,11 +2805,9 @@ $$;
 
 -- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
 -- encoding, so they skip the call of url_encode.
--- locks: none. writes: nothing.
 create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce((
@@ -2931,11 +2823,9 @@ $$;
 
 -- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no
 -- encoding is copied as a whole.
--- locks: none. writes: nothing.
 create or replace function pgque.url_encode(i_text text)
 returns text
-language plpgsql immutable strict
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
@@ -2993,12 +2883,10 @@ end;
 $$;
 
 -- Returns the text after `insert into table`, `update table set` or `delete from table where`.
--- locks: none. writes: nothing.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return case i_op
@@ -3015,12 +2903,10 @@ $$;
 
 -- Returns the text after `update table set`: the columns that changed. If no column changed, the
 -- key is set to itself, so that the statement stays valid.
--- locks: none. writes: nothing.
 create or replace function pgque.update_fragment(
     i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_set text;
@@ -3040,11 +2926,9 @@ end;
 $$;
 
 -- Returns the condition that finds the row by its key.
--- locks: none. writes: nothing.
 create or replace function pgque.key_fragment(i_names text[], i_key text[], i_values text[])
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
@@ -3059,11 +2943,9 @@ $$;
 
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
--- locks: none. writes: nothing.
 create or replace function pgque.quote_fqname(i_name text)
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_dot     integer := strpos(i_name, '.');
@@ -3082,11 +2964,9 @@ $$;
 
 -- Returns the sequence of this name if it gives out a queue's event ids. Refuses any other
 -- sequence, because seq_getval and seq_setval run with the owner's rights.
--- locks: none. writes: nothing.
 create or replace function pgque.find_event_seq(i_seq_name text)
 returns regclass
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
@@ -3102,11 +2982,9 @@ end;
 $$;
 
 -- Returns the last event id that a queue gave out, or 0 before the first.
--- locks: none. writes: nothing.
 create or replace function pgque.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
@@ -3121,8 +2999,7 @@ $$;
 -- writes: the sequence.
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_seq   regclass := pgque.find_event_seq(i_seq_name);
@@ -3150,11 +3027,9 @@ $$;
 -- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
 -- those in progress, and all its events come in a later batch.
--- locks: none. writes: nothing.
 create or replace function pgque.tick_snapshot()
 returns pg_snapshot
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_snapshot  pg_snapshot := pg_current_snapshot();
@@ -3180,8 +3055,7 @@ $$;
 -- locks: in a stricter isolation the row of log, shared. writes: nothing.
 create or replace function pgque.check_tick_half()
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -3227,11 +3101,9 @@ where not q.queue_external_ticker
 -- Whether no other transaction of this database can have taken an id: none has a transaction id, and
 -- none runs a statement, which holds a snapshot from before it draws an id until it has one. Only an
 -- id that somebody draws with nextval(), in a statement of its own, could be missed.
--- locks: none. writes: nothing.
 create or replace function pgque.is_alone()
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
@@ -3249,11 +3121,9 @@ $$;
 -- transaction that has an id and so may have written events. touched_seqs are locked by one that
 -- only reads the sequence, as a ticker does, or has not written yet. The locks are read only if there
 -- is such a transaction, because PostgreSQL walks through the whole table of locks.
--- locks: none. writes: nothing.
 create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
 returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if pgque.is_alone() then
@@ -3295,8 +3165,7 @@ $$;
 -- notifies.
 create or replace function pgque.make_ticks(i_due pgque.tick_due[])
 returns table (ticked_queue integer, new_tick bigint)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -3355,8 +3224,7 @@ $$;
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
@@ -3374,8 +3242,7 @@ $$;
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -3401,8 +3268,7 @@ $$;
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
@@ -3416,10 +3282,8 @@ end;
 $$;
 
 -- Returns how often ticker_loop ticks, and for how long it runs.
--- locks: none. writes: nothing.
 create or replace function pgque.ticker_pace(out tick_period interval, out ticker_slot interval)
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select make_interval(secs => c.tick_period_ms / 1000.0), c.ticker_slot
@@ -3436,11 +3300,9 @@ $$;
 -- Returns the end of a slot that began at a given time. Slots of a minute or more belong to a cron,
 -- which starts jobs on the minute, so they count from the minute; shorter ones count from their
 -- start.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
 returns timestamptz
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_slot is null or i_slot < '0' then
@@ -3454,11 +3316,9 @@ $$;
 
 -- Returns when the current statement has to end so that statement_timeout does not cancel it, with
 -- a tenth of the timeout to spare; null without a timeout.
--- locks: none. writes: nothing.
 create or replace function pgque.statement_end()
 returns timestamptz
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return statement_timestamp()
@@ -3468,11 +3328,9 @@ $$;
 
 -- Begins a slot: returns its start, its end and the current pg_cron job. The slot ends before
 -- statement_timeout would cancel it.
--- locks: none. writes: nothing.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '5s'
 as $$
 begin
@@ -3486,11 +3344,9 @@ $$;
 
 -- Raises an error at the end of a slot that statement_timeout shortened, because no work is done
 -- until the next slot.
--- locks: none. writes: nothing.
 create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
 returns void
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if pgque.slot_end(i_starts, i_slot) > pgque.statement_end() then
@@ -3508,12 +3364,10 @@ $$;
 -- Returns when to work next in a slot: one period after the last time (a null period means that of
 -- ticks). Returns null if the slot is over or stop() was called. Late work delays the following
 -- work and is not followed by a burst.
--- locks: none. writes: nothing.
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
 returns timestamptz
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '5s'
 as $$
 declare
@@ -3597,8 +3451,7 @@ $$;
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
@@ -3652,11 +3505,9 @@ $$;
 
 -- Raises the error for a queue that takes no tick from this ticker, with the setting that would
 -- allow it.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_queue.queue_ticker_paused then
@@ -3686,8 +3537,7 @@ $$;
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_metadata_rotation_period(p_period interval)
 returns interval
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_period is null or p_period < '0' then
@@ -3705,8 +3555,7 @@ $$;
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_patience is null or p_patience < '0' then
@@ -3722,8 +3571,7 @@ $$;
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then
@@ -3745,11 +3593,9 @@ $$;
 -- committed shortly before follow it, too.
 
 -- Refuses what is no such position.
--- locks: none. writes: nothing.
 create or replace function pgque.check_position(i_position text)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_is_known boolean;
@@ -3779,8 +3625,7 @@ $$;
 -- writes: rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
@@ -3807,11 +3652,9 @@ end;
 $$;
 
 -- Returns the newest tick of a queue.
--- locks: none. writes: nothing.
 create or replace function pgque.find_newest_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
@@ -3820,11 +3663,9 @@ end;
 $$;
 
 -- Returns the oldest tick of a queue after which all events still exist.
--- locks: none. writes: nothing.
 create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
@@ -3835,11 +3676,9 @@ $$;
 
 -- Returns the newest tick up to which all ticks are older than a time. A queue's tick 1 has no events
 -- before it, so it serves every earlier time.
--- locks: none. writes: nothing.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_oldest  pgque.tick := pgque.find_oldest_tick(i_queue);
@@ -3880,8 +3719,7 @@ create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -3914,12 +3752,10 @@ end;
 $$;
 
 -- Refuses to move a consumer that has a batch open, itself or by a subconsumer.
--- locks: none. writes: nothing.
 create or replace function pgque.check_no_batch(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_batch bigint;
@@ -3945,8 +3781,7 @@ $$;
 create or replace function pgque.count_between(
     i_queue text, i_consumer text, i_from_tick bigint, i_to_tick bigint)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_from_tick >= i_to_tick then
@@ -3972,8 +3807,7 @@ create or replace function pgque.window_ticks(
     out prev_tick_id bigint, out tick_id bigint,
     out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   constant pgque.queue := pgque.find_queue(i_queue);
@@ -4014,12 +3848,10 @@ end;
 $$;
 
 -- Refuses a window of which a part or all is no longer retained, or is older than the queue.
--- locks: none. writes: nothing.
 create or replace function pgque.check_window_retained(
     i_queue pgque.queue, i_oldest pgque.tick, i_start timestamptz, i_end timestamptz)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_oldest.tick_id = 1 and i_oldest.tick_time >= i_end then
@@ -4051,8 +3883,7 @@ $$;
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(x_queue_name);
@@ -4074,8 +3905,7 @@ $$;
 -- counter_log.
 create or replace function pgque.add_consumer(i_queue_id integer, i_consumer text, i_tick bigint)
 returns integer
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub_id integer;
@@ -4103,11 +3933,9 @@ end;
 $$;
 
 -- Refuses a consumer without a name.
--- locks: none. writes: nothing.
 create or replace function pgque.check_consumer_name(i_consumer text)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
@@ -4123,8 +3951,7 @@ $$;
 -- locks: none. writes: position_log.
 create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -4143,8 +3970,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
 create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription;
@@ -4185,8 +4011,7 @@ $$;
 create or replace function pgque.register_consumer(
     x_queue_name text, x_consumer_id text, i_start_at text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
@@ -4214,8 +4039,7 @@ $$;
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -4284,8 +4108,7 @@ $$;
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -4331,11 +4154,9 @@ end;
 $$;
 
 -- Returns the full name of a subconsumer: consumer.subconsumer.
--- locks: none. writes: nothing.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
@@ -4353,8 +4174,7 @@ $$;
 create or replace function pgque.make_cooperative(
     i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_main.sub_role = 'coop_main' then
@@ -4379,12 +4199,10 @@ end;
 $$;
 
 -- Raises an error that says how to use a consumer of this role.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -4408,11 +4226,9 @@ $$;
 
 -- Raises the same error for the batch of a slot, however it is delivered: only the holder of the
 -- slot's lease may finish it.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_slot(i_sub pgque.subscription)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_role = 'slot' then
@@ -4427,12 +4243,10 @@ $$;
 -- Returns a registered subconsumer with its newest position, or null. The name may belong to
 -- another consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer
 -- a.b.
--- locks: none. writes: nothing.
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -4466,8 +4280,7 @@ $$;
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -4502,8 +4315,7 @@ $$;
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -4545,14 +4357,12 @@ $$;
 -- is the farthest tick that stays within that count. Counts are differences of event ids, so they
 -- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
 -- owner the events themselves are counted before several ticks become one batch.
--- locks: none. writes: nothing.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner_id integer default null)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_newest  timestamptz := timestamptz 'infinity';
@@ -4595,13 +4405,11 @@ $$;
 
 -- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
 -- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
--- locks: none. writes: nothing.
 create or replace function pgque.narrow_to_count(
     i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
     i_max_count integer)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_high    bigint := i_far.tick_id;
@@ -4635,12 +4443,10 @@ end;
 $$;
 
 -- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
--- locks: none. writes: nothing.
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);
@@ -4677,8 +4483,7 @@ create or replace function pgque.open_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub  pgque.subscription;
@@ -4725,11 +4530,9 @@ $$;
 -- Returns the time before which events have expired for a batch that is opened now; null without an
 -- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
 -- different rows each time. Redelivered events keep their time, so they expire as well.
--- locks: none. writes: nothing.
 create or replace function pgque.event_cutoff(i_queue_id integer)
 returns timestamptz
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select clock_timestamp() - q.queue_event_ttl
@@ -4739,12 +4542,10 @@ end;
 $$;
 
 -- Refuses a subscription whose open batch is not i_only.
--- locks: none. writes: nothing.
 create or replace function pgque.check_only_batch(
     i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_batch is distinct from i_only then
@@ -4757,12 +4558,10 @@ end;
 $$;
 
 -- Refuses the call if the open batch is under another owner's live lease.
--- locks: none. writes: nothing.
 create or replace function pgque.check_not_leased(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
@@ -4787,8 +4586,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_row pgque.position_log;
@@ -4824,11 +4622,9 @@ $$;
 -- Returns a tick that must exist. Compaction keeps every tick that a consumer needs, so only a
 -- transaction whose snapshot is older than a compaction can miss one. It gets a serialization
 -- failure and has to start again.
--- locks: none. writes: nothing.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tick pgque.tick;
@@ -4860,8 +4656,7 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription;
@@ -4895,8 +4690,7 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -4978,12 +4772,10 @@ end;
 $$;
 
 -- Refuses limits that no batch can meet.
--- locks: none. writes: nothing.
 create or replace function pgque.check_batch_limits(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
@@ -5009,8 +4801,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
@@ -5064,8 +4855,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_role = 'slot' then
@@ -5096,8 +4886,7 @@ create or replace function pgque.open_coop_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -5160,12 +4949,10 @@ $$;
 
 -- The subconsumer that has been silent longest, among those with an open batch, no live lease on
 -- it, and no sign of life within the interval.
--- locks: none. writes: nothing.
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_dead pgque.subscription;
@@ -5199,8 +4986,7 @@ create or replace function pgque.next_batch_custom(
     i_dead_interval interval default null,
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -5238,8 +5024,7 @@ $$;
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -5277,8 +5062,7 @@ create or replace function pgque.claim_coop(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -5309,8 +5093,7 @@ create or replace function pgque.claim_batch(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -5328,11 +5111,9 @@ end;
 $$;
 
 -- Refuses an owner without a name, and a time to live that is not positive.
--- locks: none. writes: nothing.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null or i_ttl <= '0' then
@@ -5347,11 +5128,9 @@ $$;
 
 -- Returns an open batch to the holder of its lease; for others, raises an error that names the
 -- holder.
--- locks: none. writes: nothing.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -5364,12 +5143,10 @@ $$;
 
 -- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays
 -- with its holder until somebody takes the batch over.
--- locks: none. writes: nothing.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
@@ -5392,8 +5169,7 @@ $$;
 create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
 returns timestamptz
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription;
@@ -5413,8 +5189,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     -- Repeats if the same holder renewed the lease meanwhile.
@@ -5429,8 +5204,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -5446,14 +5220,12 @@ end;
 $$;
 
 -- Who holds, or last held, the lease on the consumer's open batch; no row when none is open.
--- locks: none. writes: nothing.
 create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
     out is_live boolean)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -5484,8 +5256,7 @@ create or replace function pgque.claim_ticks(
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
     out prev_fingerprint text, out cur_fingerprint text)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription;
@@ -5538,11 +5309,9 @@ $$;
 -- A hash that tells a tick from another tick of the same number, which can exist after the server
 -- lost its last transactions. For readers that keep their own record of ticks. Null if there is no
 -- such tick.
--- locks: none. writes: nothing.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -5564,13 +5333,11 @@ $$;
 -- The farthest tick after a given one with at most i_max_count events between them, or the next
 -- tick if it encloses more. Null if there is no later tick. Without i_after_tick, it starts at the
 -- consumer's position.
--- locks: none. writes: nothing.
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -5589,12 +5356,10 @@ $$;
 
 -- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone,
 -- ticks that do not exist, and a range that ends before it begins.
--- locks: none. writes: nothing.
 create or replace function pgque.check_ticks(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_position  pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
@@ -5630,12 +5395,10 @@ end;
 $$;
 
 -- Refuses a tick that is not the one in the reader's record. Returns the tick's fingerprint.
--- locks: none. writes: nothing.
 create or replace function pgque.check_fingerprint(
     i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_found constant text := pgque.tick_fingerprint(i_queue, i_tick);
@@ -5663,8 +5426,7 @@ $$;
 -- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -5710,8 +5472,7 @@ $$;
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub     pgque.subscription;
@@ -5750,11 +5511,9 @@ $$;
 -- Returns the epoch of an open batch since events of it were set aside the last time; null if none
 -- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
 -- other events: an earlier attempt may have stored something, which the next one replaces.
--- locks: none. writes: nothing.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -5769,8 +5528,7 @@ $$;
 -- locks: none beyond those of the caller, who moved both. writes: set_aside.
 create or replace function pgque.move_aside(i_from pgque.subscription, i_to pgque.subscription)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
@@ -5783,11 +5541,9 @@ end;
 $$;
 
 -- Returns the condition that leaves these events out of a read of the batch, or an empty text.
--- locks: none. writes: nothing.
 create or replace function pgque.not_aside(i_sub_id integer, i_batch_id bigint)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
@@ -5807,8 +5563,7 @@ $$;
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -5844,8 +5599,7 @@ $$;
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -5875,8 +5629,7 @@ $$;
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -5918,7 +5671,6 @@ $$;
 -- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
 -- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
 -- and waits for nobody, so a consumer in trouble delays no other.
--- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
     i_min_lag interval default null, i_min_count integer default null,
@@ -5929,8 +5681,7 @@ create or replace function pgque.consumer_states(
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
     out read_at timestamptz, out deployment text)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
@@ -5994,11 +5745,9 @@ $$;
 
 -- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops
 -- at the first event, where a count would read all of them.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -6016,13 +5765,11 @@ $$;
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
 -- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
 -- comparison if nothing was in progress at the second snapshot.
--- locks: none. writes: nothing.
 create or replace function pgque.snapshot_conditions(
     i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
 returns record
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_list xid8[];
@@ -6049,13 +5796,11 @@ $$;
 -- and the event tables that hold its transactions. The tables are looked up, not derived from the
 -- rotation: an event is read wherever a producer with an old snapshot or an old table name has put
 -- it.
--- locks: none. writes: nothing.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
 returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
@@ -6086,11 +5831,9 @@ $$;
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
 -- they are the same on every connection and at every time until the batch is finished, except for
 -- those that set_events_aside takes out.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -6104,11 +5847,9 @@ $$;
 
 -- The same for the events between the ticks of a batch, whether or not they wait for an earlier event
 -- of their key. For a batch without events it reads only the queue's parent table, which is empty.
--- locks: none. writes: nothing.
 create or replace function pgque.tick_select(i_batch_id bigint, i_columns text)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_b    record := pgque.describe_batch(i_batch_id);
@@ -6127,11 +5868,9 @@ end;
 $$;
 
 -- The SELECT of a batch's events, in order of ev_id.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_event_sql(x_batch_id bigint)
 returns text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return concat(pgque.batch_select(
@@ -6141,11 +5880,9 @@ end;
 $$;
 
 -- The event tables in which an open batch has, or may have, rows.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_event_tables(x_batch_id bigint)
 returns setof text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select unnest((pgque.describe_batch(x_batch_id)).tables);
@@ -6155,14 +5892,12 @@ $$;
 -- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
 -- read from both halves of the logs. Nulls for any other batch, for that of a slot, and for one from
 -- which events were set aside.
--- locks: none. writes: nothing.
 create or replace function pgque.find_small_batch(
     i_batch_id bigint,
     out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
     out list xid8[], out owner_id integer, out cutoff timestamptz)
 returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select s.sub_queue,
@@ -6205,15 +5940,13 @@ $$;
 -- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
 -- every other case, and raises the errors. JIT is off because event tables have no statistics, so
 -- the planner might compile the read of a small batch from a large table.
--- locks: none. writes: nothing.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -6280,8 +6013,7 @@ create or replace function pgque.get_batch_cursor(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;
@@ -6308,15 +6040,13 @@ end;
 $$;
 
 -- The same over all events of the batch.
--- locks: none. writes: nothing.
 create or replace function pgque.get_batch_cursor(
     i_batch_id bigint, i_cursor_name text, i_quick_limit integer,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -6335,15 +6065,13 @@ $$;
 -- set_columns names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the
 -- slice's table. The other columns are of the whole batch, in each row: how many events it has, the
 -- bytes of their payloads and of all their texts, and the times of the oldest and the newest event.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
@@ -6364,15 +6092,13 @@ $$;
 -- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
 -- blocks, the sizes and times of the batch, and the columns that are null throughout, which nobody
 -- needs to fetch.
--- locks: none. writes: nothing.
 create or replace function pgque.plan_slices(
     i_tables text[], i_where text, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
@@ -6421,12 +6147,10 @@ $$;
 
 -- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, which no index can
 -- serve, so that the planner reads the range of blocks and nothing else.
--- locks: none. writes: nothing.
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format(
@@ -6439,11 +6163,9 @@ $$;
 -- Returns true while a table is the one that a plan was made for, else raises an error. It is a
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked and cannot
 -- change any more.
--- locks: none. writes: nothing.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
@@ -6473,8 +6195,7 @@ create or replace function pgque.tick_range_read_plan(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);
@@ -6513,11 +6234,9 @@ $$;
 
 -- Returns a tick of a queue after which all events still exist. The queue's row, which the caller
 -- holds, shows how far rotation has come.
--- locks: none. writes: nothing.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tick   pgque.tick;
@@ -6570,8 +6289,7 @@ create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
@@ -6612,8 +6330,7 @@ create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
@@ -6625,12 +6342,10 @@ $$;
 -- itself as the holder. Also refuses a caller that names itself but no longer holds the lease. If
 -- the lease is taken over between this check and the caller's commit, the caller is refused only if
 -- the same transaction acks the batch.
--- locks: none. writes: nothing.
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_owner is not null or i_epoch is not null then
@@ -6655,8 +6370,7 @@ create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
 returns integer
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -6723,11 +6437,9 @@ $$;
 -- Returns those events of an open batch that have one of the ids, in no order. The condition on the
 -- ids is in the SELECT of each table: for a few ids of a large batch that is six times faster than
 -- a join.
--- locks: none. writes: nothing.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
 returns setof pgque.event_template
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query execute format(  -- quoted: made by batch_select
@@ -6739,11 +6451,9 @@ end;
 $$;
 
 -- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
--- locks: none. writes: nothing.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
@@ -6768,8 +6478,7 @@ $$;
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
@@ -6792,8 +6501,7 @@ $$;
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
@@ -6814,8 +6522,7 @@ $$;
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -6878,8 +6585,7 @@ create or replace function pgque.event_retry_raw(
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
@@ -6917,8 +6623,7 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
@@ -6945,11 +6650,9 @@ $$;
 
 -- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
 -- consumer is registered. Nobody needs the events that its snapshot sees.
--- locks: none. writes: nothing.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor bigint;
@@ -6968,11 +6671,9 @@ $$;
 -- null without a retention. Every event that was committed within the retention comes after it,
 -- because a tick's snapshot is older than its time. A week may have millions of ticks, so this is a
 -- binary search by id; ids may have gaps.
--- locks: none. writes: nothing.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_until   constant timestamptz := clock_timestamp() - i_queue.queue_retention;
@@ -7006,11 +6707,9 @@ $$;
 
 -- Returns the tick whose events rotation may truncate: every consumer has passed it, and it is older
 -- than the queue's retention.
--- locks: none. writes: nothing.
 create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
@@ -7026,7 +6725,6 @@ $$;
 -- Returns the shortest time between two rotations of a queue. A table is truncated two rotations
 -- after its last event, so with half the retention this event is just old enough, and the oldest
 -- event gets one and a half times as old as the retention.
--- locks: none. writes: nothing.
 create or replace function pgque.rotation_interval(i_queue pgque.queue)
 returns interval
 language sql immutable
@@ -7043,8 +6741,7 @@ $$;
 -- locks: held by the caller. writes: rotation_floor.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor     pgque.tick := pgque.find_truncation_floor(i_queue_id);
@@ -7089,8 +6786,7 @@ $$;
 -- writes: queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -7137,11 +6833,9 @@ $$;
 
 -- The size of a queue's event tables. It is 0 if no event was sent since the last rotations: then
 -- maintenance does not rotate the queue, which would only write to the catalog.
--- locks: none. writes: nothing.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
@@ -7155,8 +6849,7 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_needed boolean;
@@ -7186,8 +6879,7 @@ $$;
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -7219,8 +6911,7 @@ $$;
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_rows bigint;
@@ -7254,8 +6945,7 @@ $$;
 -- wait_for_log says. writes: position_log, log, log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -7310,8 +7000,7 @@ from pgque.queue q;
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -7368,8 +7057,7 @@ $$;
 -- as long as wait_for_log says. writes: tick_log, history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -7432,11 +7120,9 @@ $$;
 
 -- The minimum period that throughput and error rates cover, for the functions that drop history and
 -- those that read it.
--- locks: none. writes: nothing.
 create or replace function pgque.history_period()
 returns interval
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return interval '1 day';
@@ -7449,8 +7135,7 @@ $$;
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     with copied as materialized (  -- or the planner looks for the first one at each tick
@@ -7500,8 +7185,7 @@ $$;
 -- locks: counter_log, exclusively. writes: counter_log, history.
 create or replace function pgque.maint_compact_counters()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -7546,8 +7230,7 @@ $$;
 -- locks: history, exclusively. writes: history.
 create or replace function pgque.maint_compact_history()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -7599,8 +7282,7 @@ where r.rotated_at is null
 -- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
 create or replace function pgque.maint_rotate_metadata(i_log text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -7632,8 +7314,7 @@ $$;
 -- locks: those of maint_empty_half and of the form above. writes: the same.
 create or replace function pgque.maint_rotate_metadata()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -7659,11 +7340,9 @@ $$;
 
 -- Refuses to work in a restored database that is not adopted yet: transaction ids of two clusters
 -- cannot be compared.
--- locks: none. writes: nothing.
 create or replace function pgque.check_adopted()
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
@@ -7682,8 +7361,7 @@ $$;
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_origin   pgque.origin;
@@ -7762,8 +7440,7 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- locks: the event tables, exclusively. writes: the event tables.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
@@ -7811,11 +7488,9 @@ $$;
 
 -- Returns whether a row's xmin is the given transaction or a later one. The two are less than 2^31
 -- apart.
--- locks: none. writes: nothing.
 create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
 returns boolean
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
@@ -7827,8 +7502,7 @@ $$;
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_ticks  pgque.tick_log[];
@@ -7878,8 +7552,7 @@ $$;
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -7893,11 +7566,9 @@ end;
 $$;
 
 -- Lists the add-ons that have maintenance.
--- locks: none. writes: nothing.
 create or replace function pgque.addon_maintenance()
 returns setof text
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -7914,8 +7585,7 @@ $$;
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue text := format('%s.%s', i_addon_name, i_name);
@@ -7949,8 +7619,7 @@ $$;
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -7985,11 +7654,9 @@ end;
 $$;
 
 -- Lists the steps of maint, in their order.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -8019,11 +7686,9 @@ $$;
 -- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
 -- own: functions with no or one argument, to be called again while they return more than 0, and
 -- tables to vacuum.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -8073,11 +7738,9 @@ $$;
 
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
 -- positions and ticks are not among them, because their tables are truncated.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('autovacuum')::boolean then
@@ -8102,8 +7765,7 @@ $$;
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -8126,11 +7788,9 @@ $$;
 
 -- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
 -- half, where reading costs more.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_pause()
 returns interval
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '5s'
 as $$
 begin
@@ -8196,7 +7856,6 @@ $$;
 
 -- Each queue with its settings, the age of its last tick, the count of events since then, and the
 -- events per second of the last 20 ticks. No row for a queue that does not exist.
--- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     i_queue_name text,
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
@@ -8206,8 +7865,7 @@ create or replace function pgque.get_queue_info(
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -8234,7 +7892,6 @@ end;
 $$;
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
     out queue_rotation_period interval, out queue_switch_time timestamptz,
@@ -8253,14 +7910,12 @@ $$;
 
 -- Each consumer with its lag, its open batch, and the number of events between its position and the
 -- last tick (an upper estimate: a difference of event ids). No row for names that do not exist.
--- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -8279,7 +7934,6 @@ end;
 $$;
 
 -- The same for one queue.
--- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -8294,7 +7948,6 @@ end;
 $$;
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
@@ -8309,7 +7962,6 @@ $$;
 
 -- An open batch: its queue and consumer, and what it spans. A row of nulls for a batch that is not
 -- open.
--- locks: none. writes: nothing.
 create or replace function pgque.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text,
@@ -8317,8 +7969,7 @@ create or replace function pgque.get_batch_info(
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -8366,8 +8017,7 @@ create or replace function pgque.next_batch_info(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -8378,14 +8028,12 @@ $$;
 
 -- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
 -- none.
--- locks: none. writes: nothing.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_prev  pgque.tick;
@@ -8518,8 +8166,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);
@@ -8614,8 +8261,7 @@ $$;
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -8660,8 +8306,7 @@ $$;
 -- locks: the entry. writes: delayed_events.
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_entry_id is null then
@@ -8674,11 +8319,9 @@ end;
 $$;
 
 -- Returns a queue's scheduled entries, the earliest first.
--- locks: none. writes: nothing.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
 returns setof pgque.delayed_events
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -8704,8 +8347,7 @@ $$;
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set enable_seqscan = off
 set lock_timeout = '1s'
 as $$
@@ -8760,8 +8402,7 @@ $$;
 create or replace function pgque.deliver_due(
     i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
 returns integer
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sent integer;
@@ -8869,11 +8510,9 @@ end;
 $$;
 
 -- Raises the error for arguments that send_idem does not accept.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.find_queue(i_queue);
@@ -8896,8 +8535,7 @@ $$;
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
@@ -8909,8 +8547,7 @@ $$;
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -8928,8 +8565,7 @@ $$;
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();
@@ -8958,8 +8594,7 @@ $$;
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -8990,8 +8625,7 @@ $$;
 -- locks: the entry. writes: staging.
 create or replace function pgque.staging_table(i_staging_id bigint)
 returns text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.staging s set used_at = clock_timestamp()
@@ -9011,8 +8645,7 @@ $$;
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set synchronize_seqscans = off
 as $$
 declare
@@ -9058,8 +8691,7 @@ $$;
 -- locks: the entry, its table. writes: staging, the catalog.
 create or replace function pgque.abort_staging(i_staging_id bigint)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
@@ -9073,11 +8705,9 @@ end;
 $$;
 
 -- Refuses to publish or abort a staging of another role, except for its members and admins.
--- locks: none. writes: nothing.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
@@ -9102,8 +8732,7 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: the catalog.
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_table text := format('staging_%s', i_staging_id);
@@ -9120,11 +8749,9 @@ end;
 $$;
 
 -- Raises the error for a staging that is not open.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
 returns void
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -9137,11 +8764,9 @@ $$;
 
 -- Returns the stagings that maintenance may remove now: published ones that still have a table, and
 -- those that were not used for a day.
--- locks: none. writes: nothing.
 create or replace function pgque.removable_stagings()
 returns setof bigint
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -9158,8 +8783,7 @@ $$;
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -9188,8 +8812,7 @@ $$;
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if strpos(consumer, '#') > 0 then
@@ -9245,11 +8868,9 @@ end;
 $$;
 
 -- Reads messages of an open batch. JIT is off for the reason that get_batch_events has.
--- locks: none. writes: nothing.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -9280,8 +8901,7 @@ create or replace function pgque.nack(
     i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',
     i_reason text default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.refuse_slot(pgque.find_batch(i_batch_id));
@@ -9299,8 +8919,7 @@ create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text,
     i_max_return integer default 100, i_dead_interval interval default null)
 returns setof pgque.message
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_batch bigint;
@@ -9373,8 +8992,7 @@ $$;
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -9402,8 +9020,7 @@ $$;
 create or replace function pgque.subscribe_slot_at(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_tick bigint)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
@@ -9450,12 +9067,10 @@ end;
 $$;
 
 -- Refuses slots for a consumer that is registered without slots: its events would be forgotten.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_registered(
     i_queue_id integer, i_queue text, i_consumer text)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tick bigint;
@@ -9479,12 +9094,10 @@ end;
 $$;
 
 -- Checks the number of slots that a caller passes: with another number, the slot has other keys.
--- locks: none. writes: nothing.
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_n is distinct from i_registered then
@@ -9504,8 +9117,7 @@ create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer,
     i_tick bigint default null)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text;
@@ -9537,8 +9149,7 @@ $$;
 -- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot   pgque.subscription;
@@ -9584,8 +9195,7 @@ $$;
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -9613,8 +9223,7 @@ create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
     i_ttl interval default '30 seconds')
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -9654,8 +9263,7 @@ $$;
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
 returns boolean
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -9676,11 +9284,9 @@ end;
 $$;
 
 -- Returns a subscribed slot with its newest position.
--- locks: none. writes: nothing.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -9705,12 +9311,10 @@ $$;
 
 -- Returns a slot that the worker holds. An expired lease still belongs to the worker until another
 -- worker takes the slot.
--- locks: none. writes: nothing.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);
@@ -9753,8 +9357,7 @@ create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_max integer default 100)
 returns setof pgque.message
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -9794,8 +9397,7 @@ $$;
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -9819,8 +9421,7 @@ $$;
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot      pgque.subscription;
@@ -9867,8 +9468,7 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.finish_page(i_slot pgque.subscription)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_next     pgque.subscription := i_slot;
@@ -9918,7 +9518,6 @@ $$;
 -- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
 -- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
 -- that it is inlined into the statement that calls it.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_of_key(i_key text, i_n integer)
 returns integer
 language sql immutable
@@ -9931,11 +9530,9 @@ $$;
 -- Builds the query that returns a row if the event of the query around it is a held event, or waits
 -- or would wait for a held event of its key. It looks only at the first held event of each key:
 -- these are few, even if many events wait.
--- locks: none. writes: nothing.
 create or replace function pgque.earlier_held(i_sub_id integer)
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format('(select from (select k.ev_extra1 as held_key, min(k.ev_id) as first_id '
@@ -9946,11 +9543,9 @@ $$;
 
 -- Returns the held events that may be delivered at a time: neither they nor an earlier held event
 -- of their key are scheduled for later.
--- locks: none. writes: nothing.
 create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
 returns setof pgque.partition_held
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -9980,8 +9575,7 @@ $$;
 -- locks: those of drop_expired_held. writes: the same; the caller writes the position.
 create or replace function pgque.begin_slot_batch(i_sub pgque.subscription, i_max_count integer)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_now timestamptz := clock_timestamp();
@@ -10010,8 +9604,7 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
 create or replace function pgque.drop_expired_held(i_sub pgque.subscription)
 returns pgque.subscription
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_cutoff  timestamptz := pgque.event_cutoff(i_sub.sub_queue);
@@ -10026,11 +9619,9 @@ end;
 $$;
 
 -- Says whether a slot has held events from before a time.
--- locks: none. writes: nothing.
 create or replace function pgque.has_expired_held(i_sub_id integer, i_cutoff timestamptz)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgque.partition_held h
@@ -10043,8 +9634,7 @@ $$;
 -- locks: those of finish_page. writes: position_log, partition_held.
 create or replace function pgque.close_slot_batch(i_sub pgque.subscription)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.held_at is null then
@@ -10058,11 +9648,9 @@ end;
 $$;
 
 -- Returns the rows of a slot's batch, as they stand after FROM.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_rows(i_sub pgque.subscription)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_next_tick = i_sub.sub_last_tick then
@@ -10076,11 +9664,9 @@ end;
 $$;
 
 -- Returns the condition of the keys of a slot, and of the part of its batch that is not acked.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_condition(i_sub pgque.subscription)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', b.n, b.slot,
@@ -10091,11 +9677,9 @@ end;
 $$;
 
 -- Returns the events of an open batch of held events.
--- locks: none. writes: nothing.
 create or replace function pgque.held_batch_events(i_batch_id bigint)
 returns setof pgque.event_template
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -10110,14 +9694,12 @@ end;
 $$;
 
 -- Plans the read of a batch of held events, as one slice. None if it is empty.
--- locks: none. writes: nothing.
 create or replace function pgque.plan_held(
     i_batch_id bigint, out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_rows text := format('pgque.held_batch_events(%s) e', i_batch_id);
@@ -10136,11 +9718,9 @@ end;
 $$;
 
 -- Says whether a slot has held events.
--- locks: none. writes: nothing.
 create or replace function pgque.has_held_events(i_sub_id integer)
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgque.partition_held h where h.sub_id = i_sub_id);
@@ -10148,11 +9728,9 @@ end;
 $$;
 
 -- Raises the error for a slot that is handed out in pages: a page is not the whole batch.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_pages(i_sub pgque.subscription)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.lease_ttl is not null then
@@ -10173,8 +9751,7 @@ create or replace function pgque.nack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot     pgque.subscription;
@@ -10245,8 +9822,7 @@ $$;
 create or replace function pgque.hold_next_in_page(
     i_slot pgque.subscription, i_dead pgque.partition_held)
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_slot.held_at is not null then
@@ -10271,11 +9847,9 @@ end;
 $$;
 
 -- Returns the event with this id from the page that was delivered last.
--- locks: none. writes: nothing.
 create or replace function pgque.find_in_page(i_slot pgque.subscription, i_msg_id bigint)
 returns setof pgque.partition_held
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_slot.held_at is not null then
@@ -10318,8 +9892,7 @@ $$;
 -- event table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -10380,11 +9953,9 @@ end;
 $$;
 
 -- Raises the error for a consumer without slots.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
 returns void
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -10400,8 +9971,7 @@ $$;
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
 returns pgque.slot_state[]
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot  pgque.slot;
@@ -10441,8 +10011,7 @@ $$;
 create or replace function pgque.move_failures(
     i_queue_id integer, i_consumer text, i_n integer, i_old_ids integer[])
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.partition_held h set sub_id = b.sub_id
@@ -10473,8 +10042,7 @@ $$;
 create or replace function pgque.carry_over(
     i_queue pgque.queue, i_consumer text, i_n integer, i_old pgque.slot_state[], i_start bigint)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot     pgque.slot_state;
@@ -10516,11 +10084,9 @@ $$;
 -- rest of the open batch after the last acked page, the events up to this tick, and later events
 -- that are redelivered only to this slot. Adoption of a restored database gives it events of other
 -- slots too, which it leaves out as any read of the slot does.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_last   pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_slot.sub_last_tick)).tick_snapshot;
@@ -10551,11 +10117,9 @@ $$;
 
 -- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a
 -- queue that does not exist.
--- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -10575,14 +10139,12 @@ $$;
 
 -- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest
 -- and the highest id of each.
--- locks: none. writes: nothing.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
     out max_id bigint)
 returns setof record
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
@@ -10607,8 +10169,7 @@ create or replace function pgque.event_dead(
     i_ev_retry integer, i_ev_type text, i_ev_data text, i_ev_extra1 text default null,
     i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -10640,8 +10201,7 @@ $$;
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_ids bigint[];
@@ -10657,12 +10217,10 @@ $$;
 -- how many of its newest i_events event ids are dead letters or wait for a retry. Ids of producers
 -- that rolled back, and of events for other consumers, count as finished. All slots of a partitioned
 -- consumer count together: an event is finished when each slot has passed it.
--- locks: none. writes: nothing.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -10708,8 +10266,7 @@ $$;
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -10735,8 +10292,7 @@ $$;
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_dl pgque.dead_letter;
@@ -10764,8 +10320,7 @@ $$;
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     replayed := 0;
@@ -10790,8 +10345,7 @@ create or replace function pgque.dlq_replay_matching(
     i_limit integer default null, i_max_id bigint default null,
     out replayed bigint, out failed bigint, out first_error text)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
@@ -10840,8 +10394,7 @@ $$;
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue     pgque.queue;
@@ -10877,15 +10430,13 @@ $$;
 
 -- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer,
 -- for an export. The next page begins after the last id of this page.
--- locks: none. writes: nothing.
 create or replace function pgque.dlq_export(
     i_queue_name text, i_after_id bigint default 0, i_limit_count integer default 1000)
 returns table (
     dl_id bigint, consumer_name text, dl_time timestamptz, dl_reason text, ev_id bigint,
     ev_time timestamptz, ev_retry integer, ev_type text, ev_data text, ev_extra1 text,
     ev_extra2 text, ev_extra3 text, ev_extra4 text)
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
@@ -10930,8 +10481,7 @@ $$;
 -- locks: those of send. writes: the same.
 create or replace function pgque.test_send(i_queue text, i_type text, i_payload jsonb)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := pgque.send(i_queue, i_type, i_payload);
@@ -10947,8 +10497,7 @@ $$;
 create or replace function pgque.test_consume(
     i_queue text, i_consumer text, i_expected_type text default null)
 returns setof pgque.message
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_messages  pgque.message[];
@@ -10983,11 +10532,9 @@ $$;
 -- Raises an error if a consumer of the queue has not finished all events, including events without
 -- a tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts
 -- exactly, by reading the unfinished events.
--- locks: none. writes: nothing.
 create or replace function pgque.assert_empty(i_queue text)
 returns boolean
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue      pgque.queue := pgque.find_queue(i_queue);
@@ -11027,11 +10574,9 @@ $$;
 
 -- Returns the number of a subscription's unfinished events. For a worker of a shared consumer,
 -- these are the events of its batch; for a slot, the events of its keys.
--- locks: none. writes: nothing.
 create or replace function pgque.count_unfinished(i_sub pgque.subscription)
 returns bigint
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_after  pg_snapshot;
@@ -11062,11 +10607,9 @@ end;
 $$;
 
 -- Raises an error if the queue has dead letters.
--- locks: none. writes: nothing.
 create or replace function pgque.assert_dlq_empty(i_queue text)
 returns boolean
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);
@@ -11151,11 +10694,9 @@ left join lateral (
 
 -- Raises an error if the transaction's snapshot is older than a compaction, because it would see
 -- zeros. Costs nothing in READ COMMITTED.
--- locks: none. writes: nothing.
 create or replace function pgque.check_logs_visible()
 returns void
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
@@ -11177,11 +10718,9 @@ $$;
 -- none, or the queue was dropped meanwhile. First is the one with the lowest transaction id, which
 -- the index knows; no other was inserted before its time. Redelivered events do not count. The block
 -- ends with an error, which gives back its locks: those of a thousand queues fill the lock table.
--- locks: none. writes: nothing.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
-language plpgsql strict
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql strict set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_c      record := pgque.snapshot_conditions(i_after, pg_current_snapshot());
@@ -11268,14 +10807,12 @@ left join (
 -- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the
 -- slowest consumer has not finished, and null if there is none. Subconsumers do not count as
 -- consumers.
--- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
     queue_name text, queue_id integer, depth bigint, oldest_msg_age interval, consumers integer,
     events_per_sec numeric, cur_table integer, rotation_age interval, rotation_period interval,
     ticker_paused boolean, last_tick_time timestamptz, last_tick_id bigint, dlq_count bigint)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -11292,12 +10829,10 @@ $$;
 -- Returns the queues that have events which no tick contains yet, because none was due or because
 -- the ticker is paused or down: how many at most, and since when the first one waits for a tick. A
 -- redelivered event is not counted. Without a queue name all such queues are returned.
--- locks: none. writes: nothing.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -11328,13 +10863,11 @@ $$;
 -- Returns each consumer: the age of the tick at its position, the events from there to the last
 -- tick, and its open batch with the time of opening (without a batch, the time of its last
 -- activity). The position of a subconsumer is the start of its batch, and only its batch counts.
--- locks: none. writes: nothing.
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
     last_batch_start timestamptz, batch_active boolean, batch_id bigint)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -11354,12 +10887,10 @@ $$;
 -- Returns the open batches of a queue, the longest open first. batch_age is a lower bound: the time
 -- since the oldest position of the batch that compaction has left. A queue that does not exist has
 -- none.
--- locks: none. writes: nothing.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
     consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -11380,11 +10911,9 @@ $$;
 
 -- Returns the consumers that make no progress: those with a batch open for longer than the
 -- threshold, or with ticks waiting and no activity for this time.
--- locks: none. writes: nothing.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -11411,13 +10940,11 @@ $$;
 
 -- Returns the buckets that cover a period up to now, the first one completely. They begin at
 -- multiples of their size since 2000-01-01 UTC, so that two calls return the same buckets.
--- locks: none. writes: nothing.
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
     out bucket_start timestamptz, out bucket_end timestamptz)
 returns setof record
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
@@ -11445,12 +10972,10 @@ $$;
 -- Returns the events sent in each bucket of a period, and their rate per second. An event counts in
 -- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for
 -- at least a day. Buckets before the oldest known tick are left out.
--- locks: none. writes: nothing.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, events bigint, events_per_sec numeric)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -11494,12 +11019,10 @@ $$;
 
 -- Returns the retries and dead letters of each bucket of a period, whatever happened to them later.
 -- Older counts are stored per minute, for at least a day; buckets before that are left out.
--- locks: none. writes: nothing.
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, retries bigint, dead_letters bigint)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -11572,12 +11095,10 @@ where p.sub_batch is not null
 
 -- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches
 -- that ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
--- locks: none. writes: nothing.
 create or replace function pgque.latency_percentiles(
     i_queue_name text, i_consumer_name text, i_period interval)
 returns table (p50 interval, p95 interval, p99 interval)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -11709,11 +11230,9 @@ cross join (values
 -- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
 -- pgque.health is each check of queue_health(): 0 ok, 1 unknown, 2 warning, 3 critical; a check of
 -- the whole database has an empty label queue. See docs/observability.md.
--- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -11748,11 +11267,9 @@ $$;
 
 -- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
 -- and who keeps dead rows from being removed.
--- locks: none. writes: nothing.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -11797,11 +11314,9 @@ $$;
 
 -- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
 -- when compaction is due.
--- locks: none. writes: nothing.
 create or replace function pgque.is_tick_log_retained()
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgque.queue q where q.queue_retention is not null)
@@ -11818,11 +11333,9 @@ $$;
 -- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
 -- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so
 -- are the ticks that a retention keeps.
--- locks: none. writes: nothing.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_log     record;
@@ -11905,11 +11418,9 @@ from pg_replication_slots s
 where s.xmin is not null;
 
 -- Checks the oldest of them, by time if that is known, else by the number of transactions since.
--- locks: none. writes: nothing.
 create or replace function pgque.xmin_health(out status text, out detail text)
 returns record
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_worst record;
@@ -11946,11 +11457,9 @@ $$;
 -- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
 -- queue. The status is ok, warning, critical, or unknown if the installing role may not see what
 -- the check needs.
--- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -11971,11 +11480,9 @@ $$;
 
 -- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
 -- this time no ticker is running, whether events were sent or not.
--- locks: none. writes: nothing.
 create or replace function pgque.ticker_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -12009,11 +11516,9 @@ $$;
 -- how many ticks are behind all consumers. Null without a retention. Events are stored in the order
 -- in which they came, so the page of the first one that a consumer still needs shows how much of a
 -- table is finished.
--- locks: none. writes: nothing.
 create or replace function pgque.retention_cost(i_queue pgque.queue)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor   pgque.tick;
@@ -12046,11 +11551,9 @@ $$;
 -- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
 -- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
 -- without consumers does not hold it up. The detail has the cost of the queue's retention.
--- locks: none. writes: nothing.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -12094,11 +11597,9 @@ $$;
 -- Says what keeps rotation from emptying the next event table although no consumer is behind: the
 -- sessions whose snapshots it waits for, who locks the table, or unread events in it, written by a
 -- writer that asked for the current table long ago. Null if nothing does.
--- locks: none. writes: nothing.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_table   text := format('%s_%s', i_queue.queue_data_pfx,
@@ -12141,11 +11642,9 @@ $$;
 -- Checks for event tables that rotation skips because a writer still fills them, so that they only
 -- grow: tables that are not current and have events from before the last four periods, although no
 -- consumer is behind. Tables smaller than 64 kB are ignored.
--- locks: none. writes: nothing.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_table  record;
@@ -12181,11 +11680,9 @@ end;
 $$;
 
 -- Checks the number of dead letters, and retries that are overdue.
--- locks: none. writes: nothing.
 create or replace function pgque.failure_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -12228,11 +11725,9 @@ $$;
 -- holds up rotation. It includes events that wait for a tick. A held batch is critical, because
 -- later events wait. A lease that expired longer ago than the idle period is a warning, because no
 -- worker has the batch.
--- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -12296,11 +11791,9 @@ $$;
 -- ===== ops/version.sql ===========================================================================
 
 -- Returns the version of the pgque.sql that was installed last.
--- locks: none. writes: nothing.
 create or replace function pgque.version()
 returns text
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return '0.4.0';
@@ -12316,12 +11809,10 @@ $$;
 -- run lasts until the next one and ticks in a loop. It lasts a little longer than that: pg_cron
 -- never runs a job twice at the same time, but starts the next run some milliseconds after the
 -- current one ends. So no tick is missed between runs, and two loops never run at the same time.
--- locks: none. writes: nothing.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
 returns setof record
-language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_number integer[] := string_to_array(
@@ -12341,11 +11832,9 @@ $$;
 
 -- Returns the statements that create or remove this database's jobs in pg_cron's database, if that
 -- is another one. Names of jobs are unique there, so they contain the database's name.
--- locks: none. writes: nothing.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
@@ -12362,11 +11851,9 @@ $$;
 
 -- Returns the database that pg_cron reads its jobs from; null if the server did not load it. Only
 -- superusers may see the setting; for others it is '' unless pg_cron is in this database.
--- locks: none. writes: nothing.
 create or replace function pgque.cron_database()
 returns text
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return current_setting('cron.database_name', true);
@@ -12380,11 +11867,9 @@ end;
 $$;
 
 -- Says whether this database has pg_cron's schema and the role may use it.
--- locks: none. writes: nothing.
 create or replace function pgque.has_cron()
 returns boolean
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -12396,11 +11881,9 @@ $$;
 
 -- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what
 -- is missing, and what to run in which database instead.
--- locks: none. writes: nothing.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
-language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_database   text := pgque.cron_database();
@@ -12443,8 +11926,7 @@ $$;
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_purged bigint := 0;
@@ -12466,8 +11948,7 @@ $$;
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.maint_cron_log()
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
@@ -12485,8 +11966,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.start()
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_job     record;
@@ -12510,8 +11990,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
@@ -12524,8 +12003,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
 returns boolean
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_config pgque.config;
@@ -12547,11 +12025,9 @@ $$;
 
 -- Returns the state of ticking and maintenance, one row per component: ok or the problem, with
 -- details. A queue is late if it had no tick for 10 seconds longer than its idle period.
--- locks: none. writes: nothing.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_config  pgque.config;
@@ -12582,11 +12058,9 @@ $$;
 
 -- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last
 -- run. A job that was removed or is not active is reported as missing.
--- locks: none. writes: nothing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
-language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_config   pgque.config;
@@ -12629,8 +12103,7 @@ $$;
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue;
@@ -12688,8 +12161,7 @@ $$;
 -- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10s'
 as $$
 declare

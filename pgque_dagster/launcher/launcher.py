@@ -1,13 +1,13 @@
 """`WarmRunLauncher`: hands runs of batches to processes that stay between runs."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 import dagster as dg
 
 from ..keys import BATCH_ID, WARM, WARM_PROCESS
+from .dagster_internals import execution_arguments, health, server_of
 from .liveness import Address
 from .pool import Limits, Pool
 from .process import Code
@@ -78,7 +78,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         while (process := self._pool.take(code, run.run_id)) is not None:
             try:
                 self._instance.add_run_tags(run.run_id, {WARM_PROCESS: str(process.address)})
-                is_started = self._pool.execute(process, self._arguments(run))
+                is_started = self._pool.execute(process, execution_arguments(run, self._instance))
             except BaseException:
                 self._pool.drop(process)
                 raise
@@ -130,25 +130,12 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         """
         address = _address(run)
         if address is None:
-            return _health("RUNNING", None)
+            return health("RUNNING", None)
         if not address.is_here:
-            return _health(
-                "NOT_FOUND", f"its process was on {address.host}, which is not this host"
-            )
+            return health("NOT_FOUND", f"its process was on {address.host}, which is not this host")
         if not address.is_alive:
-            return _health("FAILED", f"warm process {address.pid} is gone")
-        return _health("RUNNING", None)
-
-    def _arguments(self, run: dg.DagsterRun) -> str:
-        """Returns the arguments of `dagster api execute_run`, as Dagster serializes them."""
-        return json.dumps(
-            {
-                "__class__": "ExecuteRunArgs",
-                "pipeline_origin": json.loads(dg.serialize_value(run.job_code_origin)),
-                "pipeline_run_id": run.run_id,
-                "instance_ref": json.loads(dg.serialize_value(self._instance.get_ref())),
-            }
-        )
+            return health("FAILED", f"warm process {address.pid} is gone")
+        return health("RUNNING", None)
 
     def _is_finished(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)
@@ -186,17 +173,5 @@ def _code(context: Any) -> Code | None:
     repository = python.repository_origin
     if not Path(repository.executable_path).exists():
         return None
-    location = context.workspace.get_code_location(remote.location_name)
-    # A daemon that started the code server itself starts another one each minute.
-    is_its_own = not hasattr(location.origin, "socket")
-    return Code(
-        repository.executable_path,
-        dg.serialize_value(repository),
-        "" if is_its_own else location.server_id,
-    )
-
-
-def _health(status: str, message: str | None) -> Any:
-    """Makes the result of a health check, whose classes have no public name."""
-    result = get_type_hints(dg.DefaultRunLauncher.check_run_worker_health)["return"]
-    return result(get_type_hints(result)["status"][status], message)
+    server = server_of(context, remote.location_name)
+    return Code(repository.executable_path, dg.serialize_value(repository), server)

@@ -4,7 +4,6 @@ It executes one run after the other by `dagster api execute_run`, in its main th
 and Spark handle interrupts. It ends when the launcher closes the channel or is gone.
 """
 
-import json
 import logging
 import os
 import signal
@@ -13,12 +12,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
+from .dagster_internals import execute, instance_of
 from .messages import Ended, requests, send
 from .sources import loaded_files
 
@@ -61,22 +59,13 @@ def _leave(channel: socket.socket, lock_descriptor: int) -> None:
 
 def _execute(run_id: str, arguments: str) -> bool:
     """Executes a run. Returns whether it succeeded."""
-    reference: Any = dg.deserialize_value(json.dumps(json.loads(arguments)["instance_ref"]))
-    with dg.DagsterInstance.from_ref(reference) as instance:
+    with instance_of(arguments) as instance:
         try:
             with _interrupted_when_canceled(instance, run_id):
-                _run_command(arguments)
+                execute(arguments)
         except (Exception, KeyboardInterrupt):
             logger.exception("run %s", run_id)
         return _recorded_end(instance, run_id) == dg.DagsterRunStatus.SUCCESS
-
-
-def _run_command(arguments: str) -> None:
-    (command,) = entry_points(group="console_scripts", name="dagster")
-    sys.argv = ["dagster", "api", "execute_run", arguments]
-    # Its command line ends by an exit.
-    with suppress(SystemExit):
-        command.load()()
 
 
 def _recorded_end(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus | None:

@@ -1,10 +1,8 @@
 -- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a
 -- queue that does not exist.
--- locks: none. writes: nothing.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -24,14 +22,12 @@ $$;
 
 -- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest
 -- and the highest id of each.
--- locks: none. writes: nothing.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
     out max_id bigint)
 returns setof record
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
@@ -57,7 +53,6 @@ create or replace function pgque.event_dead(
     i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -90,7 +85,6 @@ create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_ids bigint[];
@@ -106,12 +100,10 @@ $$;
 -- how many of its newest i_events event ids are dead letters or wait for a retry. Ids of producers
 -- that rolled back, and of events for other consumers, count as finished. All slots of a partitioned
 -- consumer count together: an event is finished when each slot has passed it.
--- locks: none. writes: nothing.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -158,7 +150,6 @@ create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);

@@ -1,6 +1,5 @@
 -- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer,
 -- for an export. The next page begins after the last id of this page.
--- locks: none. writes: nothing.
 create or replace function pgque.dlq_export(
     i_queue_name text, i_after_id bigint default 0, i_limit_count integer default 1000)
 returns table (
@@ -8,7 +7,6 @@ returns table (
     ev_time timestamptz, ev_retry integer, ev_type text, ev_data text, ev_extra1 text,
     ev_extra2 text, ev_extra3 text, ev_extra4 text)
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);

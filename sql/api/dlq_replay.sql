@@ -5,7 +5,6 @@
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_dl pgque.dead_letter;
@@ -34,7 +33,6 @@ create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     replayed := 0;
@@ -60,7 +58,6 @@ create or replace function pgque.dlq_replay_matching(
     out replayed bigint, out failed bigint, out first_error text)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
@@ -110,7 +107,6 @@ $$;
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue     pgque.queue;

@@ -13,7 +13,6 @@
 create or replace function pgque.begin_slot_batch(i_sub pgque.subscription, i_max_count integer)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_now timestamptz := clock_timestamp();
@@ -43,7 +42,6 @@ $$;
 create or replace function pgque.drop_expired_held(i_sub pgque.subscription)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_cutoff  timestamptz := pgque.event_cutoff(i_sub.sub_queue);
@@ -58,11 +56,9 @@ end;
 $$;
 
 -- Says whether a slot has held events from before a time.
--- locks: none. writes: nothing.
 create or replace function pgque.has_expired_held(i_sub_id integer, i_cutoff timestamptz)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgque.partition_held h
@@ -76,7 +72,6 @@ $$;
 create or replace function pgque.close_slot_batch(i_sub pgque.subscription)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.held_at is null then
@@ -90,11 +85,9 @@ end;
 $$;
 
 -- Returns the rows of a slot's batch, as they stand after FROM.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_rows(i_sub pgque.subscription)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_next_tick = i_sub.sub_last_tick then
@@ -108,11 +101,9 @@ end;
 $$;
 
 -- Returns the condition of the keys of a slot, and of the part of its batch that is not acked.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_condition(i_sub pgque.subscription)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', b.n, b.slot,
@@ -123,11 +114,9 @@ end;
 $$;
 
 -- Returns the events of an open batch of held events.
--- locks: none. writes: nothing.
 create or replace function pgque.held_batch_events(i_batch_id bigint)
 returns setof pgque.event_template
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -142,14 +131,12 @@ end;
 $$;
 
 -- Plans the read of a batch of held events, as one slice. None if it is empty.
--- locks: none. writes: nothing.
 create or replace function pgque.plan_held(
     i_batch_id bigint, out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_rows text := format('pgque.held_batch_events(%s) e', i_batch_id);
@@ -168,11 +155,9 @@ end;
 $$;
 
 -- Says whether a slot has held events.
--- locks: none. writes: nothing.
 create or replace function pgque.has_held_events(i_sub_id integer)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgque.partition_held h where h.sub_id = i_sub_id);
@@ -180,11 +165,9 @@ end;
 $$;
 
 -- Raises the error for a slot that is handed out in pages: a page is not the whole batch.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_pages(i_sub pgque.subscription)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.lease_ttl is not null then

@@ -9,7 +9,6 @@ create or replace function pgque.nack_partitioned(
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot     pgque.subscription;
@@ -81,7 +80,6 @@ create or replace function pgque.hold_next_in_page(
     i_slot pgque.subscription, i_dead pgque.partition_held)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_slot.held_at is not null then
@@ -106,11 +104,9 @@ end;
 $$;
 
 -- Returns the event with this id from the page that was delivered last.
--- locks: none. writes: nothing.
 create or replace function pgque.find_in_page(i_slot pgque.subscription, i_msg_id bigint)
 returns setof pgque.partition_held
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_slot.held_at is not null then

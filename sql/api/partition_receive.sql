@@ -16,7 +16,6 @@ create or replace function pgque.receive_partitioned(
     i_max integer default 100)
 returns setof pgque.message
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -57,7 +56,6 @@ create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -82,7 +80,6 @@ create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot      pgque.subscription;
@@ -130,7 +127,6 @@ $$;
 create or replace function pgque.finish_page(i_slot pgque.subscription)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_next     pgque.subscription := i_slot;
@@ -180,7 +176,6 @@ $$;
 -- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
 -- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
 -- that it is inlined into the statement that calls it.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_of_key(i_key text, i_n integer)
 returns integer
 language sql immutable
@@ -193,11 +188,9 @@ $$;
 -- Builds the query that returns a row if the event of the query around it is a held event, or waits
 -- or would wait for a held event of its key. It looks only at the first held event of each key:
 -- these are few, even if many events wait.
--- locks: none. writes: nothing.
 create or replace function pgque.earlier_held(i_sub_id integer)
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format('(select from (select k.ev_extra1 as held_key, min(k.ev_id) as first_id '
@@ -208,11 +201,9 @@ $$;
 
 -- Returns the held events that may be delivered at a time: neither they nor an earlier held event
 -- of their key are scheduled for later.
--- locks: none. writes: nothing.
 create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
 returns setof pgque.partition_held
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query

@@ -17,7 +17,6 @@ create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -46,7 +45,6 @@ create or replace function pgque.subscribe_slot_at(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_tick bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
@@ -93,12 +91,10 @@ end;
 $$;
 
 -- Refuses slots for a consumer that is registered without slots: its events would be forgotten.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_registered(
     i_queue_id integer, i_queue text, i_consumer text)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tick bigint;
@@ -122,12 +118,10 @@ end;
 $$;
 
 -- Checks the number of slots that a caller passes: with another number, the slot has other keys.
--- locks: none. writes: nothing.
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_n is distinct from i_registered then
@@ -148,7 +142,6 @@ create or replace function pgque.register_slots(
     i_tick bigint default null)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text;
@@ -181,7 +174,6 @@ $$;
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
 returns void
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot   pgque.subscription;
@@ -228,7 +220,6 @@ create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -257,7 +248,6 @@ create or replace function pgque.claim_slot(
     i_ttl interval default '30 seconds')
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -298,7 +288,6 @@ create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
 returns boolean
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -319,11 +308,9 @@ end;
 $$;
 
 -- Returns a subscribed slot with its newest position.
--- locks: none. writes: nothing.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription;
@@ -348,12 +335,10 @@ $$;
 
 -- Returns a slot that the worker holds. An expired lease still belongs to the worker until another
 -- worker takes the slot.
--- locks: none. writes: nothing.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);

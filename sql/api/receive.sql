@@ -4,7 +4,6 @@
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if strpos(consumer, '#') > 0 then
@@ -53,11 +52,9 @@ end;
 $$;
 
 -- Reads messages of an open batch. JIT is off for the reason that get_batch_events has.
--- locks: none. writes: nothing.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -82,7 +79,6 @@ create or replace function pgque.nack(
     i_reason text default null)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.refuse_slot(pgque.find_batch(i_batch_id));

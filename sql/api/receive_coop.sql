@@ -7,7 +7,6 @@ create or replace function pgque.receive_coop(
     i_max_return integer default 100, i_dead_interval interval default null)
 returns setof pgque.message
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_batch bigint;

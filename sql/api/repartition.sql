@@ -13,7 +13,6 @@
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -74,11 +73,9 @@ end;
 $$;
 
 -- Raises the error for a consumer without slots.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -95,7 +92,6 @@ $$;
 create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
 returns pgque.slot_state[]
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot  pgque.slot;
@@ -136,7 +132,6 @@ create or replace function pgque.move_failures(
     i_queue_id integer, i_consumer text, i_n integer, i_old_ids integer[])
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.partition_held h set sub_id = b.sub_id
@@ -168,7 +163,6 @@ create or replace function pgque.carry_over(
     i_queue pgque.queue, i_consumer text, i_n integer, i_old pgque.slot_state[], i_start bigint)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_slot     pgque.slot_state;
@@ -210,11 +204,9 @@ $$;
 -- rest of the open batch after the last acked page, the events up to this tick, and later events
 -- that are redelivered only to this slot. Adoption of a restored database gives it events of other
 -- slots too, which it leaves out as any read of the slot does.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_last   pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_slot.sub_last_tick)).tick_snapshot;

@@ -91,7 +91,6 @@ $$;
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);

@@ -6,7 +6,6 @@ create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -46,7 +45,6 @@ as pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
 returns boolean
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_entry_id is null then
@@ -59,11 +57,9 @@ end;
 $$;
 
 -- Returns a queue's scheduled entries, the earliest first.
--- locks: none. writes: nothing.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
 returns setof pgque.delayed_events
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -90,7 +86,6 @@ $$;
 create or replace function pgque.maint_deliver_delayed()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set enable_seqscan = off
 set lock_timeout = '1s'
 as $$
@@ -146,7 +141,6 @@ create or replace function pgque.deliver_due(
     i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
 returns integer
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sent integer;

@@ -71,11 +71,9 @@ returns table (event_id bigint, deduped boolean)
 as pgque.send_idem(i_queue, i_type, i_payload::text, i_idem_key, i_ttl, i_partition_key);
 
 -- Raises the error for arguments that send_idem does not accept.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.find_queue(i_queue);
@@ -99,7 +97,6 @@ $$;
 create or replace function pgque.maint_idem()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
@@ -112,7 +109,6 @@ $$;
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -131,7 +127,6 @@ $$;
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();

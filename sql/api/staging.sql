@@ -7,7 +7,6 @@
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -39,7 +38,6 @@ $$;
 create or replace function pgque.staging_table(i_staging_id bigint)
 returns text
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.staging s set used_at = clock_timestamp()
@@ -60,7 +58,6 @@ create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set synchronize_seqscans = off
 as $$
 declare
@@ -107,7 +104,6 @@ $$;
 create or replace function pgque.abort_staging(i_staging_id bigint)
 returns void
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
@@ -121,11 +117,9 @@ end;
 $$;
 
 -- Refuses to publish or abort a staging of another role, except for its members and admins.
--- locks: none. writes: nothing.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
@@ -151,7 +145,6 @@ $$;
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_table text := format('staging_%s', i_staging_id);
@@ -168,11 +161,9 @@ end;
 $$;
 
 -- Raises the error for a staging that is not open.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -185,11 +176,9 @@ $$;
 
 -- Returns the stagings that maintenance may remove now: published ones that still have a table, and
 -- those that were not used for a day.
--- locks: none. writes: nothing.
 create or replace function pgque.removable_stagings()
 returns setof bigint
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -207,7 +196,6 @@ $$;
 create or replace function pgque.maint_staging()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare

@@ -4,7 +4,6 @@
 create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -18,11 +17,9 @@ end;
 $$;
 
 -- Lists the add-ons that have maintenance.
--- locks: none. writes: nothing.
 create or replace function pgque.addon_maintenance()
 returns setof text
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -40,7 +37,6 @@ $$;
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue text := format('%s.%s', i_addon_name, i_name);

@@ -2,13 +2,11 @@
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
 -- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
 -- comparison if nothing was in progress at the second snapshot.
--- locks: none. writes: nothing.
 create or replace function pgque.snapshot_conditions(
     i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
 returns record
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_list xid8[];
@@ -35,13 +33,11 @@ $$;
 -- and the event tables that hold its transactions. The tables are looked up, not derived from the
 -- rotation: an event is read wherever a producer with an old snapshot or an old table name has put
 -- it.
--- locks: none. writes: nothing.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
 returns record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
@@ -72,11 +68,9 @@ $$;
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
 -- they are the same on every connection and at every time until the batch is finished, except for
 -- those that set_events_aside takes out.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -90,11 +84,9 @@ $$;
 
 -- The same for the events between the ticks of a batch, whether or not they wait for an earlier event
 -- of their key. For a batch without events it reads only the queue's parent table, which is empty.
--- locks: none. writes: nothing.
 create or replace function pgque.tick_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_b    record := pgque.describe_batch(i_batch_id);
@@ -113,11 +105,9 @@ end;
 $$;
 
 -- The SELECT of a batch's events, in order of ev_id.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_event_sql(x_batch_id bigint)
 returns text
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return concat(pgque.batch_select(
@@ -127,11 +117,9 @@ end;
 $$;
 
 -- The event tables in which an open batch has, or may have, rows.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_event_tables(x_batch_id bigint)
 returns setof text
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select unnest((pgque.describe_batch(x_batch_id)).tables);
@@ -141,14 +129,12 @@ $$;
 -- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
 -- read from both halves of the logs. Nulls for any other batch, for that of a slot, and for one from
 -- which events were set aside.
--- locks: none. writes: nothing.
 create or replace function pgque.find_small_batch(
     i_batch_id bigint,
     out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
     out list xid8[], out owner_id integer, out cutoff timestamptz)
 returns record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select s.sub_queue,
@@ -191,7 +177,6 @@ $$;
 -- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
 -- every other case, and raises the errors. JIT is off because event tables have no statistics, so
 -- the planner might compile the read of a small batch from a large table.
--- locks: none. writes: nothing.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -199,7 +184,6 @@ create or replace function pgque.get_batch_events(
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare

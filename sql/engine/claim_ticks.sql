@@ -17,7 +17,6 @@ create or replace function pgque.claim_ticks(
     out prev_fingerprint text, out cur_fingerprint text)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription;
@@ -70,11 +69,9 @@ $$;
 -- A hash that tells a tick from another tick of the same number, which can exist after the server
 -- lost its last transactions. For readers that keep their own record of ticks. Null if there is no
 -- such tick.
--- locks: none. writes: nothing.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -96,13 +93,11 @@ $$;
 -- The farthest tick after a given one with at most i_max_count events between them, or the next
 -- tick if it encloses more. Null if there is no later tick. Without i_after_tick, it starts at the
 -- consumer's position.
--- locks: none. writes: nothing.
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -121,12 +116,10 @@ $$;
 
 -- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone,
 -- ticks that do not exist, and a range that ends before it begins.
--- locks: none. writes: nothing.
 create or replace function pgque.check_ticks(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_position  pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
@@ -162,12 +155,10 @@ end;
 $$;
 
 -- Refuses a tick that is not the one in the reader's record. Returns the tick's fingerprint.
--- locks: none. writes: nothing.
 create or replace function pgque.check_fingerprint(
     i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_found constant text := pgque.tick_fingerprint(i_queue, i_tick);

@@ -10,7 +10,6 @@
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_rows bigint;
@@ -45,7 +44,6 @@ $$;
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -101,7 +99,6 @@ from pgque.queue q;
 create or replace function pgque.maint_copy_ticks()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -159,7 +156,6 @@ $$;
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare

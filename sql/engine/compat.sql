@@ -15,7 +15,6 @@ create or replace function pgque.next_batch_info(
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -26,14 +25,12 @@ $$;
 
 -- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
 -- none.
--- locks: none. writes: nothing.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_prev  pgque.tick;

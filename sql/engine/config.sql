@@ -1,9 +1,7 @@
 -- The parameters that users can set, with their types; each is a column of pgque.queue.
--- locks: none. writes: nothing.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
 returns setof record
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -17,11 +15,9 @@ end;
 $$;
 
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_valid text;
@@ -50,7 +46,6 @@ create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
@@ -81,7 +76,6 @@ $$;
 create or replace function pgque.apply_disable_insert()
 returns trigger
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.open_event_tables(new.queue_id);

@@ -8,7 +8,6 @@
 -- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
 -- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
 -- and waits for nobody, so a consumer in trouble delays no other.
--- locks: none. writes: nothing.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
     i_min_lag interval default null, i_min_count integer default null,
@@ -20,7 +19,6 @@ create or replace function pgque.consumer_states(
     out read_at timestamptz, out deployment text)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
@@ -84,11 +82,9 @@ $$;
 
 -- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops
 -- at the first event, where a count would read all of them.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare

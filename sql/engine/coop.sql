@@ -15,7 +15,6 @@ create or replace function pgque.open_coop_batch(
     i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -78,12 +77,10 @@ $$;
 
 -- The subconsumer that has been silent longest, among those with an open batch, no live lease on
 -- it, and no sign of life within the interval.
--- locks: none. writes: nothing.
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_dead pgque.subscription;
@@ -118,7 +115,6 @@ create or replace function pgque.next_batch_custom(
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -157,7 +153,6 @@ create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -196,7 +191,6 @@ create or replace function pgque.claim_coop(
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;

@@ -5,7 +5,6 @@ create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_from  bigint := 0;
@@ -26,7 +25,6 @@ $$;
 create or replace function pgque.count_end()
 returns trigger
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -57,7 +55,6 @@ for each row execute function pgque.count_end();
 create or replace function pgque.count_retries()
 returns trigger
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, nacked)
@@ -77,7 +74,6 @@ for each statement execute function pgque.count_retries();
 create or replace function pgque.count_dead_letters()
 returns trigger
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, dead_lettered)

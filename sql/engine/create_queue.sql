@@ -5,7 +5,6 @@
 create or replace function pgque.create_queue(i_queue_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_id     integer;
@@ -73,7 +72,6 @@ $$;
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_timeout    constant text := current_setting('lock_timeout');

@@ -10,7 +10,6 @@ create or replace function pgque.get_batch_cursor(
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;
@@ -37,7 +36,6 @@ end;
 $$;
 
 -- The same over all events of the batch.
--- locks: none. writes: nothing.
 create or replace function pgque.get_batch_cursor(
     i_batch_id bigint, i_cursor_name text, i_quick_limit integer,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -45,7 +43,6 @@ create or replace function pgque.get_batch_cursor(
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query

@@ -8,7 +8,6 @@ create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -45,7 +44,6 @@ create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns text
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -76,7 +74,6 @@ create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);

@@ -3,7 +3,6 @@
 create or replace function pgque.attach_event_child(i_queue_id integer, i_nr integer)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_child  text := format('event_%s_%s', i_queue_id, i_nr);
@@ -22,7 +21,6 @@ $$;
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_group  integer := i_queue_id / 64;
@@ -44,7 +42,6 @@ create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: one of two words
@@ -60,11 +57,9 @@ $$;
 -- queues, with the sequences of their ids, and groups without queues that get no new ones. The
 -- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
 -- events.
--- locks: none. writes: nothing.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -96,7 +91,6 @@ $$;
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare

@@ -8,7 +8,6 @@ create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
@@ -62,11 +61,9 @@ $$;
 
 -- Raises the error for a queue that takes no tick from this ticker, with the setting that would
 -- allow it.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_queue.queue_ticker_paused then

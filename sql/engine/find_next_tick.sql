@@ -3,14 +3,12 @@
 -- is the farthest tick that stays within that count. Counts are differences of event ids, so they
 -- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
 -- owner the events themselves are counted before several ticks become one batch.
--- locks: none. writes: nothing.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner_id integer default null)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_newest  timestamptz := timestamptz 'infinity';
@@ -53,13 +51,11 @@ $$;
 
 -- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
 -- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
--- locks: none. writes: nothing.
 create or replace function pgque.narrow_to_count(
     i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
     i_max_count integer)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_high    bigint := i_far.tick_id;
@@ -93,12 +89,10 @@ end;
 $$;
 
 -- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
--- locks: none. writes: nothing.
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);

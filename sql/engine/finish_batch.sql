@@ -7,7 +7,6 @@
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
@@ -62,7 +61,6 @@ $$;
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_role = 'slot' then

@@ -1,10 +1,8 @@
 -- The minimum period that throughput and error rates cover, for the functions that drop history and
 -- those that read it.
--- locks: none. writes: nothing.
 create or replace function pgque.history_period()
 returns interval
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return interval '1 day';
@@ -18,7 +16,6 @@ $$;
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     with copied as materialized (  -- or the planner looks for the first one at each tick
@@ -69,7 +66,6 @@ $$;
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -115,7 +111,6 @@ $$;
 create or replace function pgque.maint_compact_history()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare

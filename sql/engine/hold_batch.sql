@@ -7,7 +7,6 @@
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);

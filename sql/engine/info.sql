@@ -1,6 +1,5 @@
 -- Each queue with its settings, the age of its last tick, the count of events since then, and the
 -- events per second of the last 20 ticks. No row for a queue that does not exist.
--- locks: none. writes: nothing.
 create or replace function pgque.get_queue_info(
     i_queue_name text,
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
@@ -11,7 +10,6 @@ create or replace function pgque.get_queue_info(
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -38,7 +36,6 @@ end;
 $$;
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 forward pgque.get_queue_info(
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
     out queue_rotation_period interval, out queue_switch_time timestamptz,
@@ -51,14 +48,12 @@ as pgque.get_queue_info(null);
 
 -- Each consumer with its lag, its open batch, and the number of events between its position and the
 -- last tick (an upper estimate: a difference of event ids). No row for names that do not exist.
--- locks: none. writes: nothing.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -77,7 +72,6 @@ end;
 $$;
 
 -- The same for one queue.
--- locks: none. writes: nothing.
 forward pgque.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -86,7 +80,6 @@ returns setof record
 as pgque.get_consumer_info(i_queue_name, null);
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 forward pgque.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
@@ -95,7 +88,6 @@ as pgque.get_consumer_info(null, null);
 
 -- An open batch: its queue and consumer, and what it spans. A row of nulls for a batch that is not
 -- open.
--- locks: none. writes: nothing.
 create or replace function pgque.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text,
@@ -104,7 +96,6 @@ create or replace function pgque.get_batch_info(
     out seq_start bigint, out seq_end bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;

@@ -53,7 +53,6 @@ create or replace function pgque.insert_event_raw(
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue($1);
@@ -75,11 +74,9 @@ $$;
 
 -- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
 -- and session_replication_role is not replica.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_insert(i_queue text)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.find_queue(i_queue);
@@ -96,11 +93,9 @@ $$;
 -- The table to COPY into. The writer sets the columns ev_type, ev_data and ev_extra1 to ev_extra4.
 -- Call this before each load: the answer is valid until the rotation after the next one. Readers
 -- find events in every child table, but the child that rotation empties next is closed to writers.
--- locks: none. writes: nothing.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);

@@ -43,12 +43,10 @@ $$;
 
 -- A row as a JSON object in the order of its columns: integers and booleans as JSON values, times
 -- in ISO 8601, everything else as the text that PostgreSQL prints.
--- locks: none. writes: nothing.
 create or replace function pgque.row_as_json(
     i_names text[], i_types oid[], i_sent boolean[], i_values text[])
 returns text
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (

@@ -11,7 +11,6 @@ create or replace function pgque.claim_batch(
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -29,11 +28,9 @@ end;
 $$;
 
 -- Refuses an owner without a name, and a time to live that is not positive.
--- locks: none. writes: nothing.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null or i_ttl <= '0' then
@@ -48,11 +45,9 @@ $$;
 
 -- Returns an open batch to the holder of its lease; for others, raises an error that names the
 -- holder.
--- locks: none. writes: nothing.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -65,12 +60,10 @@ $$;
 
 -- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays
 -- with its holder until somebody takes the batch over.
--- locks: none. writes: nothing.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
@@ -94,7 +87,6 @@ create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
 returns timestamptz
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription;
@@ -115,7 +107,6 @@ $$;
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     -- Repeats if the same holder renewed the lease meanwhile.
@@ -131,7 +122,6 @@ $$;
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -147,14 +137,12 @@ end;
 $$;
 
 -- Who holds, or last held, the lease on the consumer's open batch; no row when none is open.
--- locks: none. writes: nothing.
 create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
     out is_live boolean)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query

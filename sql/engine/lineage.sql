@@ -8,11 +8,9 @@
 -- calls it once and keeps the answer with the plan. True stays valid for as long as the session
 -- lives, since a server changes its timeline only while it accepts no writes; false only leads to
 -- follow_timeline.
--- locks: none. writes: nothing.
 create or replace function pgque.is_timeline_followed()
 returns boolean
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return not pg_is_in_recovery()
@@ -27,7 +25,6 @@ $$;
 create or replace function pgque.follow_timeline()
 returns regclass
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_timeline  bigint;
@@ -56,7 +53,6 @@ $$;
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
@@ -84,7 +80,6 @@ $$;
 create or replace function pgque.renew_lineage()
 returns uuid
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_adopted();
@@ -102,7 +97,6 @@ $$;
 create or replace function pgque.lineage()
 returns uuid
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_life  bigint;

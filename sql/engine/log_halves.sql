@@ -15,11 +15,9 @@
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
 -- only delay those sessions.
--- locks: none. writes: nothing.
 create or replace function pgque.commit_locally()
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('synchronous_commit') <> 'off' then
@@ -31,11 +29,9 @@ $$;
 -- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
 -- transactions may keep a lock taken for longer than that, so after a minute of attempts it waits
 -- 100 ms, and after ten minutes a second.
--- locks: none. writes: nothing.
 create or replace function pgque.wait_for_log(i_log text)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform set_config('lock_timeout',
@@ -52,7 +48,6 @@ $$;
 create or replace function pgque.note_attempt(i_log text)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.log_rotation r
@@ -67,11 +62,9 @@ end;
 $$;
 
 -- Refuses an unknown log name.
--- locks: none. writes: nothing.
 create or replace function pgque.check_log_name(i_log text)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
@@ -83,11 +76,9 @@ $$;
 
 -- The transactions of this database that hold a snapshot now. A transaction that begins later has a
 -- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
--- locks: none. writes: nothing.
 create or replace function pgque.snapshot_holders()
 returns text[]
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -103,11 +94,9 @@ $$;
 
 -- Whether a transaction may still read the half that a switch left: a transaction that held a
 -- snapshot then, or one on a standby that reports its snapshots (hot_standby_feedback).
--- locks: none. writes: nothing.
 create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pg_locks l
@@ -132,7 +121,6 @@ $$;
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -188,7 +176,6 @@ $$;
 create or replace function pgque.note_switch(i_log text)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     update pgque.log_rotation r

@@ -40,11 +40,9 @@ $$;
 
 -- The type of a url-encoded event, in PgQ's letters: I, U or D, with the key columns where given,
 -- and R for a TRUNCATE.
--- locks: none. writes: nothing.
 create or replace function pgque.change_letter(i_op text, i_key text[] default null)
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_op = 'TRUNCATE' then
@@ -56,11 +54,9 @@ $$;
 
 -- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
 -- encoding, so they skip the call of url_encode.
--- locks: none. writes: nothing.
 create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce((
@@ -76,11 +72,9 @@ $$;
 
 -- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no
 -- encoding is copied as a whole.
--- locks: none. writes: nothing.
 create or replace function pgque.url_encode(i_text text)
 returns text
 language plpgsql immutable strict
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (

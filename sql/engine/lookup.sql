@@ -1,10 +1,8 @@
 -- Raises the error for an argument that is null or out of its range. The message may have a place
 -- for its value. Volatile, because a planner may call any other function with constant arguments.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -16,11 +14,9 @@ $$;
 
 -- Looks up a queue by its name, or raises an error that says what to do. No other function raises
 -- that error.
--- locks: none. writes: nothing.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue;
@@ -50,11 +46,9 @@ end;
 $$;
 
 -- The same for calls that do nothing if the queue does not exist: returns null then.
--- locks: none. writes: nothing.
 create or replace function pgque.look_for_queue(i_queue text)
 returns pgque.queue
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_queue(i_queue);
@@ -67,11 +61,9 @@ $$;
 -- A subscription with its newest position, by names; unknown queues and consumers get different
 -- errors. Volatile, like every function that reads the logs: its snapshot must be taken after it
 -- has the lock. An older snapshot would see an empty log after a compaction that it waited for.
--- locks: none. writes: nothing.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -103,12 +95,10 @@ $$;
 
 -- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
 -- under that name, a consumer would get the events of all keys.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_partitioned(
     i_queue_id integer, i_queue text, i_consumer text)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_main pgque.partition_consumer;
@@ -133,11 +123,9 @@ $$;
 -- Called when a consumer or batch is not found: raises a serialization failure if this transaction
 -- may not see it. A transaction sees a position of each registration, unless its snapshot is older
 -- than a compaction.
--- locks: none. writes: nothing.
 create or replace function pgque.check_positions_visible()
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from pgque.subscription_base s
@@ -152,11 +140,9 @@ $$;
 
 -- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
 -- committed row, or it would lose the rows that came after an old snapshot.
--- locks: none. writes: nothing.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -174,11 +160,9 @@ $$;
 -- The subscription whose open batch this is. It reads only the batch's newest row, since a batch
 -- that is renewed for hours has thousands of rows. If that row is no longer its subscription's
 -- position, the batch is finished or went to another subscription.
--- locks: none. writes: nothing.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;

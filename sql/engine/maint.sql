@@ -11,7 +11,6 @@
 create or replace function pgque.maint()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -46,11 +45,9 @@ end;
 $$;
 
 -- Lists the steps of maint, in their order.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query

@@ -8,7 +8,6 @@
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -31,11 +30,9 @@ $$;
 
 -- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
 -- half, where reading costs more.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_pause()
 returns interval
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '5s'
 as $$
 begin

@@ -1,11 +1,9 @@
 -- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
 -- own: functions with no or one argument, to be called again while they return more than 0, and
 -- tables to vacuum.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -55,11 +53,9 @@ $$;
 
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
 -- positions and ticks are not among them, because their tables are truncated.
--- locks: none. writes: nothing.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('autovacuum')::boolean then

@@ -16,7 +16,6 @@ where r.rotated_at is null
 create or replace function pgque.maint_rotate_metadata(i_log text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -49,7 +48,6 @@ $$;
 create or replace function pgque.maint_rotate_metadata()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare

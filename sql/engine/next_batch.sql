@@ -9,7 +9,6 @@ create or replace function pgque.open_batch(
     i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub  pgque.subscription;
@@ -56,11 +55,9 @@ $$;
 -- Returns the time before which events have expired for a batch that is opened now; null without an
 -- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
 -- different rows each time. Redelivered events keep their time, so they expire as well.
--- locks: none. writes: nothing.
 create or replace function pgque.event_cutoff(i_queue_id integer)
 returns timestamptz
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select clock_timestamp() - q.queue_event_ttl
@@ -70,12 +67,10 @@ end;
 $$;
 
 -- Refuses a subscription whose open batch is not i_only.
--- locks: none. writes: nothing.
 create or replace function pgque.check_only_batch(
     i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_batch is distinct from i_only then
@@ -88,12 +83,10 @@ end;
 $$;
 
 -- Refuses the call if the open batch is under another owner's live lease.
--- locks: none. writes: nothing.
 create or replace function pgque.check_not_leased(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
@@ -119,7 +112,6 @@ $$;
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_row pgque.position_log;
@@ -155,11 +147,9 @@ $$;
 -- Returns a tick that must exist. Compaction keeps every tick that a consumer needs, so only a
 -- transaction whose snapshot is older than a compaction can miss one. It gets a serialization
 -- failure and has to start again.
--- locks: none. writes: nothing.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tick pgque.tick;
@@ -192,7 +182,6 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription;
@@ -227,7 +216,6 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -309,12 +297,10 @@ end;
 $$;
 
 -- Refuses limits that no batch can meet.
--- locks: none. writes: nothing.
 create or replace function pgque.check_batch_limits(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1

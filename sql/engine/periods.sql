@@ -3,7 +3,6 @@
 create or replace function pgque.set_metadata_rotation_period(p_period interval)
 returns interval
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_period is null or p_period < '0' then
@@ -22,7 +21,6 @@ $$;
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_patience is null or p_patience < '0' then
@@ -39,7 +37,6 @@ $$;
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then

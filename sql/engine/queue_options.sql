@@ -5,7 +5,6 @@
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_created  integer;
@@ -22,12 +21,10 @@ $$;
 
 -- Lists the options, given as for create_queue, whose values differ from the queue's, with the
 -- present and the wanted value. A role that may not set options can check them with it.
--- locks: none. writes: nothing.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
 returns setof record
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -71,11 +68,9 @@ $$;
 -- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
 -- than their parameter's, such as a number for a period, which would have no unit. A string is
 -- accepted here and checked when it is read as the parameter's type.
--- locks: none. writes: nothing.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_option record;

@@ -13,7 +13,6 @@ create or replace function pgque.tick_range_read_plan(
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);
@@ -52,11 +51,9 @@ $$;
 
 -- Returns a tick of a queue after which all events still exist. The queue's row, which the caller
 -- holds, shows how far rotation has come.
--- locks: none. writes: nothing.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tick   pgque.tick;

@@ -10,7 +10,6 @@
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_tables  text := format('pgque.event_%s_tables', i_queue_id);

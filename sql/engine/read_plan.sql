@@ -7,7 +7,6 @@
 -- set_columns names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the
 -- slice's table. The other columns are of the whole batch, in each row: how many events it has, the
 -- bytes of their payloads and of all their texts, and the times of the oldest and the newest event.
--- locks: none. writes: nothing.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
@@ -15,7 +14,6 @@ create or replace function pgque.batch_read_plan(
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
@@ -36,7 +34,6 @@ $$;
 -- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
 -- blocks, the sizes and times of the batch, and the columns that are null throughout, which nobody
 -- needs to fetch.
--- locks: none. writes: nothing.
 create or replace function pgque.plan_slices(
     i_tables text[], i_where text, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
@@ -44,7 +41,6 @@ create or replace function pgque.plan_slices(
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
@@ -93,12 +89,10 @@ $$;
 
 -- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, which no index can
 -- serve, so that the planner reads the range of blocks and nothing else.
--- locks: none. writes: nothing.
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format(
@@ -111,11 +105,9 @@ $$;
 -- Returns true while a table is the one that a plan was made for, else raises an error. It is a
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked and cannot
 -- change any more.
--- locks: none. writes: nothing.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then

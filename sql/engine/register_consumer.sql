@@ -7,7 +7,6 @@ create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(x_queue_name);
@@ -30,7 +29,6 @@ $$;
 create or replace function pgque.add_consumer(i_queue_id integer, i_consumer text, i_tick bigint)
 returns integer
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub_id integer;
@@ -58,11 +56,9 @@ end;
 $$;
 
 -- Refuses a consumer without a name.
--- locks: none. writes: nothing.
 create or replace function pgque.check_consumer_name(i_consumer text)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
@@ -79,7 +75,6 @@ $$;
 create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -99,7 +94,6 @@ $$;
 create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription;
@@ -134,7 +128,6 @@ create or replace function pgque.register_consumer(
     x_queue_name text, x_consumer_id text, i_start_at text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
@@ -163,7 +156,6 @@ create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;

@@ -4,11 +4,9 @@
 
 -- Refuses to work in a restored database that is not adopted yet: transaction ids of two clusters
 -- cannot be compared.
--- locks: none. writes: nothing.
 create or replace function pgque.check_adopted()
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
@@ -28,7 +26,6 @@ $$;
 create or replace function pgque.adopt_restored_database()
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_origin   pgque.origin;
@@ -108,7 +105,6 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
@@ -156,11 +152,9 @@ $$;
 
 -- Returns whether a row's xmin is the given transaction or a later one. The two are less than 2^31
 -- apart.
--- locks: none. writes: nothing.
 create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
 returns boolean
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
@@ -173,7 +167,6 @@ $$;
 create or replace function pgque.renumber_positions()
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_ticks  pgque.tick_log[];

@@ -17,7 +17,6 @@ create or replace function pgque.nack_batch(
     i_owner text default null, i_epoch bigint default null)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
@@ -53,7 +52,6 @@ create or replace function pgque.dead_letter_batch(
     i_owner text default null, i_epoch bigint default null)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
@@ -65,12 +63,10 @@ $$;
 -- itself as the holder. Also refuses a caller that names itself but no longer holds the lease. If
 -- the lease is taken over between this check and the caller's commit, the caller is refused only if
 -- the same transaction acks the batch.
--- locks: none. writes: nothing.
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_owner is not null or i_epoch is not null then
@@ -96,7 +92,6 @@ create or replace function pgque.settle_events(
     i_reasons text[], i_reason text)
 returns integer
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -163,11 +158,9 @@ $$;
 -- Returns those events of an open batch that have one of the ids, in no order. The condition on the
 -- ids is in the SELECT of each table: for a few ids of a large batch that is six times faster than
 -- a join.
--- locks: none. writes: nothing.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
 returns setof pgque.event_template
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query execute format(  -- quoted: made by batch_select
@@ -179,11 +172,9 @@ end;
 $$;
 
 -- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
--- locks: none. writes: nothing.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
@@ -209,7 +200,6 @@ create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
@@ -233,7 +223,6 @@ create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
@@ -255,7 +244,6 @@ $$;
 create or replace function pgque.maint_retry_events()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare

@@ -8,7 +8,6 @@ create or replace function pgque.event_retry_raw(
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
@@ -47,7 +46,6 @@ $$;
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);

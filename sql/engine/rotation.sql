@@ -1,10 +1,8 @@
 -- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
 -- consumer is registered. Nobody needs the events that its snapshot sees.
--- locks: none. writes: nothing.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor bigint;
@@ -23,11 +21,9 @@ $$;
 -- null without a retention. Every event that was committed within the retention comes after it,
 -- because a tick's snapshot is older than its time. A week may have millions of ticks, so this is a
 -- binary search by id; ids may have gaps.
--- locks: none. writes: nothing.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_until   constant timestamptz := clock_timestamp() - i_queue.queue_retention;
@@ -61,11 +57,9 @@ $$;
 
 -- Returns the tick whose events rotation may truncate: every consumer has passed it, and it is older
 -- than the queue's retention.
--- locks: none. writes: nothing.
 create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
@@ -81,7 +75,6 @@ $$;
 -- Returns the shortest time between two rotations of a queue. A table is truncated two rotations
 -- after its last event, so with half the retention this event is just old enough, and the oldest
 -- event gets one and a half times as old as the retention.
--- locks: none. writes: nothing.
 create or replace function pgque.rotation_interval(i_queue pgque.queue)
 returns interval
 language sql immutable
@@ -99,7 +92,6 @@ $$;
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor     pgque.tick := pgque.find_truncation_floor(i_queue_id);
@@ -145,7 +137,6 @@ $$;
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -192,11 +183,9 @@ $$;
 
 -- The size of a queue's event tables. It is 0 if no event was sent since the last rotations: then
 -- maintenance does not rotate the queue, which would only write to the catalog.
--- locks: none. writes: nothing.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
@@ -211,7 +200,6 @@ $$;
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_needed boolean;
@@ -242,7 +230,6 @@ $$;
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare

@@ -5,11 +5,9 @@
 -- committed shortly before follow it, too.
 
 -- Refuses what is no such position.
--- locks: none. writes: nothing.
 create or replace function pgque.check_position(i_position text)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_is_known boolean;
@@ -40,7 +38,6 @@ $$;
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
@@ -67,11 +64,9 @@ end;
 $$;
 
 -- Returns the newest tick of a queue.
--- locks: none. writes: nothing.
 create or replace function pgque.find_newest_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
@@ -80,11 +75,9 @@ end;
 $$;
 
 -- Returns the oldest tick of a queue after which all events still exist.
--- locks: none. writes: nothing.
 create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
 returns pgque.tick
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
@@ -95,11 +88,9 @@ $$;
 
 -- Returns the newest tick up to which all ticks are older than a time. A queue's tick 1 has no events
 -- before it, so it serves every earlier time.
--- locks: none. writes: nothing.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_oldest  pgque.tick := pgque.find_oldest_tick(i_queue);
@@ -141,7 +132,6 @@ create or replace function pgque.seek(
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub   pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -174,12 +164,10 @@ end;
 $$;
 
 -- Refuses to move a consumer that has a batch open, itself or by a subconsumer.
--- locks: none. writes: nothing.
 create or replace function pgque.check_no_batch(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_batch bigint;
@@ -206,7 +194,6 @@ create or replace function pgque.count_between(
     i_queue text, i_consumer text, i_from_tick bigint, i_to_tick bigint)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_from_tick >= i_to_tick then

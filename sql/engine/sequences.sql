@@ -1,10 +1,8 @@
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
--- locks: none. writes: nothing.
 create or replace function pgque.quote_fqname(i_name text)
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_dot     integer := strpos(i_name, '.');
@@ -23,11 +21,9 @@ $$;
 
 -- Returns the sequence of this name if it gives out a queue's event ids. Refuses any other
 -- sequence, because seq_getval and seq_setval run with the owner's rights.
--- locks: none. writes: nothing.
 create or replace function pgque.find_event_seq(i_seq_name text)
 returns regclass
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
@@ -43,11 +39,9 @@ end;
 $$;
 
 -- Returns the last event id that a queue gave out, or 0 before the first.
--- locks: none. writes: nothing.
 create or replace function pgque.seq_getval(i_seq_name text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
@@ -63,7 +57,6 @@ $$;
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_seq   regclass := pgque.find_event_seq(i_seq_name);

@@ -9,7 +9,6 @@ create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub     pgque.subscription;
@@ -48,11 +47,9 @@ $$;
 -- Returns the epoch of an open batch since events of it were set aside the last time; null if none
 -- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
 -- other events: an earlier attempt may have stored something, which the next one replaces.
--- locks: none. writes: nothing.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -68,7 +65,6 @@ $$;
 create or replace function pgque.move_aside(i_from pgque.subscription, i_to pgque.subscription)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
@@ -81,11 +77,9 @@ end;
 $$;
 
 -- Returns the condition that leaves these events out of a read of the batch, or an empty text.
--- locks: none. writes: nothing.
 create or replace function pgque.not_aside(i_sub_id integer, i_batch_id bigint)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)

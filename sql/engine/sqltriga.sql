@@ -41,12 +41,10 @@ end;
 $$;
 
 -- Returns the text after `insert into table`, `update table set` or `delete from table where`.
--- locks: none. writes: nothing.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return case i_op
@@ -63,12 +61,10 @@ $$;
 
 -- Returns the text after `update table set`: the columns that changed. If no column changed, the
 -- key is set to itself, so that the statement stays valid.
--- locks: none. writes: nothing.
 create or replace function pgque.update_fragment(
     i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_set text;
@@ -88,11 +84,9 @@ end;
 $$;
 
 -- Returns the condition that finds the row by its key.
--- locks: none. writes: nothing.
 create or replace function pgque.key_fragment(i_names text[], i_key text[], i_values text[])
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (

@@ -7,7 +7,6 @@
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
@@ -34,7 +33,6 @@ $$;
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue    pgque.queue;
@@ -63,7 +61,6 @@ $$;
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);

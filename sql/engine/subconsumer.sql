@@ -12,7 +12,6 @@ create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -58,11 +57,9 @@ end;
 $$;
 
 -- Returns the full name of a subconsumer: consumer.subconsumer.
--- locks: none. writes: nothing.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
@@ -81,7 +78,6 @@ create or replace function pgque.make_cooperative(
     i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_main.sub_role = 'coop_main' then
@@ -106,12 +102,10 @@ end;
 $$;
 
 -- Raises an error that says how to use a consumer of this role.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -135,11 +129,9 @@ $$;
 
 -- Raises the same error for the batch of a slot, however it is delivered: only the holder of the
 -- slot's lease may finish it.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_slot(i_sub pgque.subscription)
 returns void
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_role = 'slot' then
@@ -154,12 +146,10 @@ $$;
 -- Returns a registered subconsumer with its newest position, or null. The name may belong to
 -- another consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer
 -- a.b.
--- locks: none. writes: nothing.
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;
@@ -194,7 +184,6 @@ create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -230,7 +219,6 @@ create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub pgque.subscription;

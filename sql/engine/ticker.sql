@@ -1,11 +1,9 @@
 -- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
 -- those in progress, and all its events come in a later batch.
--- locks: none. writes: nothing.
 create or replace function pgque.tick_snapshot()
 returns pg_snapshot
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_snapshot  pg_snapshot := pg_current_snapshot();
@@ -32,7 +30,6 @@ $$;
 create or replace function pgque.check_tick_half()
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -78,11 +75,9 @@ where not q.queue_external_ticker
 -- Whether no other transaction of this database can have taken an id: none has a transaction id, and
 -- none runs a statement, which holds a snapshot from before it draws an id until it has one. Only an
 -- id that somebody draws with nextval(), in a statement of its own, could be missed.
--- locks: none. writes: nothing.
 create or replace function pgque.is_alone()
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
@@ -100,11 +95,9 @@ $$;
 -- transaction that has an id and so may have written events. touched_seqs are locked by one that
 -- only reads the sequence, as a ticker does, or has not written yet. The locks are read only if there
 -- is such a transaction, because PostgreSQL walks through the whole table of locks.
--- locks: none. writes: nothing.
 create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
 returns record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if pgque.is_alone() then
@@ -147,7 +140,6 @@ $$;
 create or replace function pgque.make_ticks(i_due pgque.tick_due[])
 returns table (ticked_queue integer, new_tick bigint)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -207,7 +199,6 @@ $$;
 create or replace function pgque.ticker()
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
@@ -226,7 +217,6 @@ $$;
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
@@ -253,7 +243,6 @@ $$;
 create or replace function pgque.force_next_tick(i_queue_name text)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
@@ -267,10 +256,8 @@ end;
 $$;
 
 -- Returns how often ticker_loop ticks, and for how long it runs.
--- locks: none. writes: nothing.
 create or replace function pgque.ticker_pace(out tick_period interval, out ticker_slot interval)
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select make_interval(secs => c.tick_period_ms / 1000.0), c.ticker_slot

@@ -4,11 +4,9 @@
 -- Returns the end of a slot that began at a given time. Slots of a minute or more belong to a cron,
 -- which starts jobs on the minute, so they count from the minute; shorter ones count from their
 -- start.
--- locks: none. writes: nothing.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
 returns timestamptz
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_slot is null or i_slot < '0' then
@@ -22,11 +20,9 @@ $$;
 
 -- Returns when the current statement has to end so that statement_timeout does not cancel it, with
 -- a tenth of the timeout to spare; null without a timeout.
--- locks: none. writes: nothing.
 create or replace function pgque.statement_end()
 returns timestamptz
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return statement_timestamp()
@@ -36,11 +32,9 @@ $$;
 
 -- Begins a slot: returns its start, its end and the current pg_cron job. The slot ends before
 -- statement_timeout would cancel it.
--- locks: none. writes: nothing.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '5s'
 as $$
 begin
@@ -54,11 +48,9 @@ $$;
 
 -- Raises an error at the end of a slot that statement_timeout shortened, because no work is done
 -- until the next slot.
--- locks: none. writes: nothing.
 create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
 returns void
 language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if pgque.slot_end(i_starts, i_slot) > pgque.statement_end() then
@@ -76,12 +68,10 @@ $$;
 -- Returns when to work next in a slot: one period after the last time (a null period means that of
 -- ticks). Returns null if the slot is over or stop() was called. Late work delays the following
 -- work and is not followed by a burst.
--- locks: none. writes: nothing.
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
 returns timestamptz
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '5s'
 as $$
 declare

@@ -1,13 +1,11 @@
 -- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
 -- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
 -- cached between rows: one argument is the common case, and then the loop does nothing.
--- locks: none. writes: nothing.
 create or replace function pgque.trigger_arguments(
     i_trigger text, i_args text[],
     out queue text, out skip boolean, out backup boolean, out deny boolean,
     out ignored text[], out key text[], out condition text, out fields text[])
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     c_fields constant text[] := array['ev_type', 'ev_data', 'ev_extra1', 'ev_extra2',
@@ -57,11 +55,9 @@ $$;
 -- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
 -- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing
 -- to compute. The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
--- locks: none. writes: nothing.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
@@ -81,11 +77,9 @@ end;
 $$;
 
 -- Raises an error about a trigger's definition.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_trigger(i_trigger text, i_what text, i_hint text)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -96,11 +90,9 @@ end;
 $$;
 
 -- Raises an error about a change of a row that cannot become an event.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_change(i_trigger text, i_what text, i_hint text)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     raise exception using

@@ -1,10 +1,8 @@
 -- Refuses operations and arguments that a trigger of this kind does not support.
--- locks: none. writes: nothing.
 create or replace function pgque.check_firing(
     i_trigger text, i_when text, i_level text, i_op text, i_skip boolean, i_needs_row boolean)
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
@@ -24,11 +22,9 @@ $$;
 
 -- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
 -- was meant to be ignored, or leave a column out of the key.
--- locks: none. writes: nothing.
 create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
 returns void
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name text;
@@ -46,11 +42,9 @@ $$;
 
 -- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
 -- _pgq_ev_extra1 and so on.
--- locks: none. writes: nothing.
 create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
 returns text[]
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     c_columns constant text[] := array['_pgq_ev_type', '_pgq_ev_data', '_pgq_ev_extra1',
@@ -72,12 +66,10 @@ $$;
 
 -- Checks the key of an update or delete: the table must have one, and an update must not change it.
 -- Consumers that apply the change elsewhere find the row by its key. Returns true.
--- locks: none. writes: nothing.
 create or replace function pgque.check_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
 returns boolean
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_changed text;
@@ -105,12 +97,10 @@ $$;
 -- Returns whether an update makes an event. If columns are ignored, an update that changed only
 -- these and the event's own fields makes none. An update that changed nothing at all makes an
 -- event, as in PgQ.
--- locks: none. writes: nothing.
 create or replace function pgque.is_change_sent(
     i_names text[], i_sent boolean[], i_ignored text[], i_old text[], i_new text[])
 returns boolean
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return i_ignored = '{}' or (

@@ -1,10 +1,8 @@
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
--- locks: none. writes: nothing.
 create or replace function pgque.table_columns(
     i_table oid, out names text[], out types oid[], out generated text[], out key text[])
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_numbers int2[];
@@ -31,11 +29,9 @@ $$;
 -- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
 -- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
 -- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
--- locks: none. writes: nothing.
 create or replace function pgque.split_row(i_row text)
 returns text[]
 language plpgsql immutable strict
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if strpos(i_row, '"') = 0 then
@@ -55,7 +51,6 @@ $$;
 -- Describes the change that fired a trigger: the trigger's arguments, whether the change makes an
 -- event, and the row's columns with old and new values. `sent` tells which columns the event shows.
 -- The settings make the texts the same in every session: ISO dates, and floats to the last bit.
--- locks: none. writes: nothing.
 create or replace function pgque.describe_change(
     i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_stored boolean, i_old record, i_new record,
@@ -63,7 +58,6 @@ create or replace function pgque.describe_change(
     out table_name text, out key text[], out names text[], out types oid[], out sent boolean[],
     out old_values text[], out new_values text[], out expressions text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 set datestyle = 'ISO, YMD'
 set intervalstyle = 'postgres'
 set extra_float_digits = 1

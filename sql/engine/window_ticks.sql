@@ -12,7 +12,6 @@ create or replace function pgque.window_ticks(
     out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
 returns record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   constant pgque.queue := pgque.find_queue(i_queue);
@@ -53,12 +52,10 @@ end;
 $$;
 
 -- Refuses a window of which a part or all is no longer retained, or is older than the queue.
--- locks: none. writes: nothing.
 create or replace function pgque.check_window_retained(
     i_queue pgque.queue, i_oldest pgque.tick, i_start timestamptz, i_end timestamptz)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_oldest.tick_id = 1 and i_oldest.tick_time >= i_end then

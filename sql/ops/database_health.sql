@@ -1,10 +1,8 @@
 -- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
 -- and who keeps dead rows from being removed.
--- locks: none. writes: nothing.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -49,11 +47,9 @@ $$;
 
 -- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
 -- when compaction is due.
--- locks: none. writes: nothing.
 create or replace function pgque.is_tick_log_retained()
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgque.queue q where q.queue_retention is not null)
@@ -70,11 +66,9 @@ $$;
 -- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
 -- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so
 -- are the ticks that a retention keeps.
--- locks: none. writes: nothing.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_log     record;
@@ -157,11 +151,9 @@ from pg_replication_slots s
 where s.xmin is not null;
 
 -- Checks the oldest of them, by time if that is known, else by the number of transactions since.
--- locks: none. writes: nothing.
 create or replace function pgque.xmin_health(out status text, out detail text)
 returns record
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_worst record;

@@ -2,11 +2,9 @@
 -- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
 -- queue. The status is ok, warning, critical, or unknown if the installing role may not see what
 -- the check needs.
--- locks: none. writes: nothing.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -27,11 +25,9 @@ $$;
 
 -- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
 -- this time no ticker is running, whether events were sent or not.
--- locks: none. writes: nothing.
 create or replace function pgque.ticker_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -65,11 +61,9 @@ $$;
 -- how many ticks are behind all consumers. Null without a retention. Events are stored in the order
 -- in which they came, so the page of the first one that a consumer still needs shows how much of a
 -- table is finished.
--- locks: none. writes: nothing.
 create or replace function pgque.retention_cost(i_queue pgque.queue)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_floor   pgque.tick;
@@ -102,11 +96,9 @@ $$;
 -- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
 -- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
 -- without consumers does not hold it up. The detail has the cost of the queue's retention.
--- locks: none. writes: nothing.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -150,11 +142,9 @@ $$;
 -- Says what keeps rotation from emptying the next event table although no consumer is behind: the
 -- sessions whose snapshots it waits for, who locks the table, or unread events in it, written by a
 -- writer that asked for the current table long ago. Null if nothing does.
--- locks: none. writes: nothing.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_table   text := format('%s_%s', i_queue.queue_data_pfx,
@@ -197,11 +187,9 @@ $$;
 -- Checks for event tables that rotation skips because a writer still fills them, so that they only
 -- grow: tables that are not current and have events from before the last four periods, although no
 -- consumer is behind. Tables smaller than 64 kB are ignored.
--- locks: none. writes: nothing.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_table  record;
@@ -237,11 +225,9 @@ end;
 $$;
 
 -- Checks the number of dead letters, and retries that are overdue.
--- locks: none. writes: nothing.
 create or replace function pgque.failure_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -284,11 +270,9 @@ $$;
 -- holds up rotation. It includes events that wait for a tick. A held batch is critical, because
 -- later events wait. A lease that expired longer ago than the idle period is a warning, because no
 -- worker has the batch.
--- locks: none. writes: nothing.
 create or replace function pgque.consumer_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query

@@ -35,12 +35,10 @@ where p.sub_batch is not null
 
 -- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches
 -- that ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
--- locks: none. writes: nothing.
 create or replace function pgque.latency_percentiles(
     i_queue_name text, i_consumer_name text, i_period interval)
 returns table (p50 interval, p95 interval, p99 interval)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare

@@ -4,7 +4,6 @@
 create or replace function pgque.start()
 returns void
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_job     record;
@@ -29,7 +28,6 @@ $$;
 create or replace function pgque.stop()
 returns void
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
@@ -43,7 +41,6 @@ $$;
 create or replace function pgque.remove_jobs()
 returns boolean
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_config pgque.config;

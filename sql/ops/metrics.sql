@@ -105,11 +105,9 @@ cross join (values
 -- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
 -- pgque.health is each check of queue_health(): 0 ok, 1 unknown, 2 warning, 3 critical; a check of
 -- the whole database has an empty label queue. See docs/observability.md.
--- locks: none. writes: nothing.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin

@@ -5,12 +5,10 @@
 -- run lasts until the next one and ticks in a loop. It lasts a little longer than that: pg_cron
 -- never runs a job twice at the same time, but starts the next run some milliseconds after the
 -- current one ends. So no tick is missed between runs, and two loops never run at the same time.
--- locks: none. writes: nothing.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
 returns setof record
 language plpgsql immutable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_number integer[] := string_to_array(
@@ -30,11 +28,9 @@ $$;
 
 -- Returns the statements that create or remove this database's jobs in pg_cron's database, if that
 -- is another one. Names of jobs are unique there, so they contain the database's name.
--- locks: none. writes: nothing.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
@@ -51,11 +47,9 @@ $$;
 
 -- Returns the database that pg_cron reads its jobs from; null if the server did not load it. Only
 -- superusers may see the setting; for others it is '' unless pg_cron is in this database.
--- locks: none. writes: nothing.
 create or replace function pgque.cron_database()
 returns text
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return current_setting('cron.database_name', true);
@@ -69,11 +63,9 @@ end;
 $$;
 
 -- Says whether this database has pg_cron's schema and the role may use it.
--- locks: none. writes: nothing.
 create or replace function pgque.has_cron()
 returns boolean
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -85,11 +77,9 @@ $$;
 
 -- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what
 -- is missing, and what to run in which database instead.
--- locks: none. writes: nothing.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_database   text := pgque.cron_database();
@@ -133,7 +123,6 @@ $$;
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_purged bigint := 0;
@@ -156,7 +145,6 @@ $$;
 create or replace function pgque.maint_cron_log()
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin

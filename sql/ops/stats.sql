@@ -60,11 +60,9 @@ left join lateral (
 
 -- Raises an error if the transaction's snapshot is older than a compaction, because it would see
 -- zeros. Costs nothing in READ COMMITTED.
--- locks: none. writes: nothing.
 create or replace function pgque.check_logs_visible()
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
@@ -86,11 +84,9 @@ $$;
 -- none, or the queue was dropped meanwhile. First is the one with the lowest transaction id, which
 -- the index knows; no other was inserted before its time. Redelivered events do not count. The block
 -- ends with an error, which gives back its locks: those of a thousand queues fill the lock table.
--- locks: none. writes: nothing.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
 language plpgsql strict
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_c      record := pgque.snapshot_conditions(i_after, pg_current_snapshot());
@@ -177,14 +173,12 @@ left join (
 -- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the
 -- slowest consumer has not finished, and null if there is none. Subconsumers do not count as
 -- consumers.
--- locks: none. writes: nothing.
 create or replace function pgque.queue_stats()
 returns table (
     queue_name text, queue_id integer, depth bigint, oldest_msg_age interval, consumers integer,
     events_per_sec numeric, cur_table integer, rotation_age interval, rotation_period interval,
     ticker_paused boolean, last_tick_time timestamptz, last_tick_id bigint, dlq_count bigint)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -201,12 +195,10 @@ $$;
 -- Returns the queues that have events which no tick contains yet, because none was due or because
 -- the ticker is paused or down: how many at most, and since when the first one waits for a tick. A
 -- redelivered event is not counted. Without a queue name all such queues are returned.
--- locks: none. writes: nothing.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -237,13 +229,11 @@ $$;
 -- Returns each consumer: the age of the tick at its position, the events from there to the last
 -- tick, and its open batch with the time of opening (without a batch, the time of its last
 -- activity). The position of a subconsumer is the start of its batch, and only its batch counts.
--- locks: none. writes: nothing.
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
     last_batch_start timestamptz, batch_active boolean, batch_id bigint)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -263,12 +253,10 @@ $$;
 -- Returns the open batches of a queue, the longest open first. batch_age is a lower bound: the time
 -- since the oldest position of the batch that compaction has left. A queue that does not exist has
 -- none.
--- locks: none. writes: nothing.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
     consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -289,11 +277,9 @@ $$;
 
 -- Returns the consumers that make no progress: those with a batch open for longer than the
 -- threshold, or with ticks waiting and no activity for this time.
--- locks: none. writes: nothing.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin

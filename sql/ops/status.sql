@@ -1,10 +1,8 @@
 -- Returns the state of ticking and maintenance, one row per component: ok or the problem, with
 -- details. A queue is late if it had no tick for 10 seconds longer than its idle period.
--- locks: none. writes: nothing.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_config  pgque.config;
@@ -35,11 +33,9 @@ $$;
 
 -- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last
 -- run. A job that was removed or is not active is reported as missing.
--- locks: none. writes: nothing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_config   pgque.config;

@@ -10,7 +10,6 @@ as pgque.test_send(i_queue, 'test', i_payload);
 create or replace function pgque.test_send(i_queue text, i_type text, i_payload jsonb)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := pgque.send(i_queue, i_type, i_payload);
@@ -27,7 +26,6 @@ create or replace function pgque.test_consume(
     i_queue text, i_consumer text, i_expected_type text default null)
 returns setof pgque.message
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_messages  pgque.message[];
@@ -62,11 +60,9 @@ $$;
 -- Raises an error if a consumer of the queue has not finished all events, including events without
 -- a tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts
 -- exactly, by reading the unfinished events.
--- locks: none. writes: nothing.
 create or replace function pgque.assert_empty(i_queue text)
 returns boolean
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue      pgque.queue := pgque.find_queue(i_queue);
@@ -106,11 +102,9 @@ $$;
 
 -- Returns the number of a subscription's unfinished events. For a worker of a shared consumer,
 -- these are the events of its batch; for a slot, the events of its keys.
--- locks: none. writes: nothing.
 create or replace function pgque.count_unfinished(i_sub pgque.subscription)
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_after  pg_snapshot;
@@ -141,11 +135,9 @@ end;
 $$;
 
 -- Raises an error if the queue has dead letters.
--- locks: none. writes: nothing.
 create or replace function pgque.assert_dlq_empty(i_queue text)
 returns boolean
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);

@@ -1,12 +1,10 @@
 -- Returns the buckets that cover a period up to now, the first one completely. They begin at
 -- multiples of their size since 2000-01-01 UTC, so that two calls return the same buckets.
--- locks: none. writes: nothing.
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
     out bucket_start timestamptz, out bucket_end timestamptz)
 returns setof record
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
@@ -34,12 +32,10 @@ $$;
 -- Returns the events sent in each bucket of a period, and their rate per second. An event counts in
 -- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for
 -- at least a day. Buckets before the oldest known tick are left out.
--- locks: none. writes: nothing.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, events bigint, events_per_sec numeric)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -83,12 +79,10 @@ $$;
 
 -- Returns the retries and dead letters of each bucket of a period, whatever happened to them later.
 -- Older counts are stored per minute, for at least a day; buckets before that are left out.
--- locks: none. writes: nothing.
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, retries bigint, dead_letters bigint)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 declare

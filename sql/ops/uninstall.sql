@@ -6,7 +6,6 @@
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue   pgque.queue;

@@ -4,7 +4,6 @@
 create or replace function pgque.upgrade_schema()
 returns integer
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10s'
 as $$
 declare

@@ -1,10 +1,8 @@
 -- Returns the server's timeline as a number; a promotion or a recovery changes it. Returns 0 where
 -- it cannot be read: during recovery, and on managed servers that refuse these functions.
--- locks: none. writes: nothing.
 create or replace function pgque.read_timeline()
 returns bigint
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     -- pg_control_checkpoint() would show the old timeline until the first checkpoint of a new one.

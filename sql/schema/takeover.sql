@@ -1,9 +1,7 @@
 -- Returns the statements that take the locks of lock_tables, in their order.
--- locks: none. writes: nothing.
 create or replace function pgque.table_locks(i_with_events boolean)
 returns text[]
 language plpgsql stable
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -23,11 +21,9 @@ $$;
 
 -- Raises the error for a lock that was not free in time, with the sessions that have held locks on
 -- the queues' tables for at least the lock_timeout.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_holders text;
@@ -63,7 +59,6 @@ $$;
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_timeout  constant text := current_setting('lock_timeout');

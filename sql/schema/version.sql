@@ -16,11 +16,9 @@ where '@VERSION@' is distinct from (
 
 -- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did:
 -- every file writes its version, and the error rolls back the whole installation.
--- locks: none. writes: nothing.
 create or replace function pgque.refuse_downgrade()
 returns trigger
 language plpgsql
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]

@@ -15,6 +15,7 @@ def root(tmp_path: Path) -> Path:
     )
     (tmp_path / "sql/schema/b.sql").write_text("select 'b @VERSION@';\n")
     (tmp_path / "sql/schema/a.sql").write_text("select 'a';\n\n\n")
+    (tmp_path / "build/unpinned.txt").write_text("pgque.free  hot path\n")
     (tmp_path / "sql/ops/drop.sql").write_text("drop schema pgque;\n")
     write_manifest(tmp_path, "schema/b.sql", "", "# why", "schema/a.sql  # last")
     return tmp_path
@@ -51,6 +52,21 @@ def test_check_accepts_only_what_would_be_written(
     (root / "sql/schema/new.sql").write_text("select 1;")
     assert assemble.main(["--check"], root) == 1
     assert "sql/schema/new.sql is not in build/manifest.txt: add it" in capsys.readouterr().err
+
+
+def test_functions_get_the_search_path_of_their_schema_unless_they_are_listed(root: Path) -> None:
+    of = "create or replace function {}(\n    i integer)\nreturns integer\n{}\nas $$\n1;\n$$;\n"
+    plain, pinned = "language plpgsql security definer", "set search_path = {}, pg_catalog, pg_temp"
+    functions = {
+        of.format("pgque.f", plain): f"{plain} {pinned.format('pgque')}\nas",
+        of.format("pgq_ext.f", f"{plain}\nset jit = off"): f"{pinned.format('pgq_ext')}\nset jit",
+        of.format("pgque.free", plain): f"{plain}\nas",
+        of.format("pgque.g", f"{plain}\nset search_path = x"): f"{plain}\nset search_path = x\nas",
+    }
+    for text, written in functions.items():
+        (root / "sql/schema/a.sql").write_text(text)
+        assert assemble.main([], root) == 0
+        assert written in (root / "sql/pgque.sql").read_text()
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_what_keeps_the_rules_passes(tmp_path: Path) -> None:
     ):
         assert findings(tmp_path, statement) == [], statement
     assert findings(tmp_path, function(), last=SPLIT_REVOKE) == []
+    assert findings(tmp_path, function(comment="-- Why.\n", options=DEFINER)) == []
     assert findings(tmp_path, function("v_a.x := 1; v_b.x := 2; return 1;", declare=ROWS)) == []
     assert findings(tmp_path, function("\n".join(["perform 1;"] * 55) + "\nreturn 1;")) == []
     procedure = "create or replace procedure pgque.p() language plpgsql as $$ begin commit; end $$;"
@@ -113,8 +114,6 @@ REFUSED = [
     *(
         ("search-path", function(options=options))
         for options in (
-            "",
-            DEFINER,
             f"{DEFINER} set search_path = pgque, pg_catalog",
             f"{DEFINER} set search_path = pg_temp, pgque, pg_catalog",
             "set search_path from current",
@@ -145,10 +144,19 @@ REFUSED = [
         for comment in (
             "",
             "-- Locks: none. Writes: nothing.\n",
-            "-- Why.\n-- Locks: none.\n",
-            "-- Why.\n-- Writes: nothing.\n",
             f"{COMMENT}\n",
             f"{COMMENT}select 1;\n",
+        )
+    ),
+    *(
+        ("comment", function(f"{change} return 1;", comment=f"-- Why.\n{says}"))
+        for says in ("", "-- Locks: none.\n", "-- Writes: nothing.\n")
+        for change in (
+            "delete from pgque.t;",
+            "insert into pgque.t values (1);",
+            "update pgque.t set a = 1;",
+            "truncate pgque.t;",
+            "perform from pgque.t for no key update;",
         )
     ),
     ("syntax", "selec 1;"),

@@ -1,0 +1,61 @@
+"""What the launcher uses of Dagster beside its public names: all of it is in this file.
+
+A new version of Dagster may change any of it. The test of this file says which part broke, with the
+oldest and the newest Dagster (`build/oldest.py dagster`).
+"""
+
+import json
+import sys
+from contextlib import suppress
+from importlib.metadata import entry_points
+from typing import Any, get_type_hints
+
+import dagster as dg
+
+
+def execution_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
+    """Returns the arguments by which `dagster api execute_run` executes a run."""
+    return json.dumps(
+        {
+            "__class__": "ExecuteRunArgs",
+            "pipeline_origin": json.loads(dg.serialize_value(run.job_code_origin)),
+            "pipeline_run_id": run.run_id,
+            "instance_ref": json.loads(dg.serialize_value(instance.get_ref())),
+        }
+    )
+
+
+def instance_of(arguments: str) -> dg.DagsterInstance:
+    """Opens the instance that `execution_arguments` names."""
+    reference: Any = dg.deserialize_value(json.dumps(json.loads(arguments)["instance_ref"]))
+    return dg.DagsterInstance.from_ref(reference)
+
+
+def execute(arguments: str) -> None:
+    """Executes a run in this process, in its main thread, as `dagster api execute_run` does."""
+    (command,) = entry_points(group="console_scripts", name="dagster")
+    sys.argv = ["dagster", "api", "execute_run", arguments]
+    # The command line ends by an exit.
+    with suppress(SystemExit):
+        command.load()()
+
+
+def health(status: str, message: str | None) -> Any:
+    """Makes the result of a run worker's health check, such as RUNNING, FAILED or NOT_FOUND."""
+    result = get_type_hints(dg.DefaultRunLauncher.check_run_worker_health)["return"]
+    return result(get_type_hints(result)["status"][status], message)
+
+
+def server_of(context: Any, location_name: str) -> str:
+    """Returns the id of a code location's server, which changes when somebody reloads it.
+
+    Args:
+        context: of the launch.
+        location_name: the name of the code location.
+
+    Returns:
+        The id; an empty text for a server that the daemon started, because it starts another one
+        each minute.
+    """
+    location = context.workspace.get_code_location(location_name)
+    return location.server_id if hasattr(location.origin, "socket") else ""

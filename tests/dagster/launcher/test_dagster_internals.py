@@ -1,0 +1,51 @@
+"""The parts of Dagster without a public name that the launcher uses. A failure names the part."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pgque_dagster.launcher import dagster_internals
+
+
+@dg.job
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> str:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        origin = dg.reconstructable(nothing).get_python_origin()
+        run = instance.create_run_for_job(nothing, job_code_origin=origin)
+        return dagster_internals.execution_arguments(run, instance)
+
+
+def test_the_arguments_of_a_run_are_those_that_dagster_reads(arguments: str) -> None:
+    read: Any = dg.deserialize_value(arguments)
+
+    assert type(read).__name__ == "ExecuteRunArgs"
+    assert read.run_id
+    assert read.job_origin is not None
+    assert read.instance_ref is not None
+
+
+def test_the_arguments_name_the_instance(arguments: str, tmp_path: Path) -> None:
+    with dagster_internals.instance_of(arguments) as instance:
+        assert Path(instance.root_directory) == tmp_path
+        assert len(instance.get_runs()) == 1
+
+
+def test_the_command_line_has_the_command_that_executes_a_run() -> None:
+    command = [sys.executable, "-m", "dagster", "api", "execute_run", "--help"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("status", ["RUNNING", "FAILED", "NOT_FOUND"])
+def test_run_monitoring_knows_the_result_of_a_health_check(status: str) -> None:
+    result = dagster_internals.health(status, "why")
+
+    assert (result.status.name, result.msg) == (status, "why")
