@@ -114,7 +114,7 @@ def _queue_description(queue: str, consumers: Sequence[str]) -> str:
         "have finished it.\n\n"
         f"**Consumers:** {f'{named}, and any other asset' if named else 'the assets'} downstream. "
         "`pgque/consumers` in the metadata lists all registered ones: their assets, how far they "
-        f"are behind in time and events, and what is held; so does `pgque consumers {queue}`.\n\n"
+        f"are behind in time and events, and what is held; so does `pgque status {queue}`.\n\n"
         "**The metadata is old or missing?** Press Observe, or switch the observation sensor on "
         "under Automation.\n\n"
         "**When a check is red:** `what_to_do` in its metadata, and `pgque/what_is_wrong` here, "

@@ -99,8 +99,8 @@ def ensure_topic(client: Client, topic: str) -> None:
         PermissionDenied: if it is not logged and the role lacks pgque_admin.
         InvalidArgument: if somebody else created a queue of that name.
     """
-    if client.run(calls.logs.logged_as("postgremq", topic)) is None:
-        _log(client, f"postgremq.{topic}", lambda: client.run(calls.logs.log_topic(topic)))
+    if client.run(calls.addons.logged_as("postgremq", topic)) is None:
+        _log(client, f"postgremq.{topic}", lambda: client.run(calls.addons.log_topic(topic)))
 
 
 def ensure_serial_queue(client: Client, name: str) -> None:
@@ -115,11 +115,11 @@ def ensure_serial_queue(client: Client, name: str) -> None:
 
     def create() -> None:
         with client.transaction():
-            if not client.run(calls.logs.has_serial_queue(name)):
-                client.run(calls.logs.create_serial_publisher(name))
-            client.run(calls.logs.log_serial_queue(name))
+            if client.run(calls.addons.type_of_serial(name)) is None:
+                client.serial.create(name, "SP")
+            client.serial.log(name)
 
-    if client.run(calls.logs.logged_as("qgres", name)) is None:
+    if client.run(calls.addons.logged_as("qgres", name)) is None:
         _log(client, f"qgres.{name}", create)
 
 

@@ -8,7 +8,6 @@ from .commands import (
     dead_letters,
     diagnosis,
     embedded,
-    leases,
     metrics,
     queues,
     reading,
@@ -43,8 +42,8 @@ Exit codes:
   0    done
   1    failed; one line on stderr says why
   2    wrong arguments
-  3    done, and the answer is no: health or doctor found something critical,
-       or drain waited in vain
+  3    done, and the answer is no: health found something critical, or
+       drain waited in vain
   130  stopped by Ctrl-C
   141  the reader of the output went away
 """
@@ -71,19 +70,16 @@ for _command in (
     queues.drop_queue,
     queues.pause,
     queues.resume,
-    queues.queues,
     consumers.register,
     consumers.unregister,
     consumers.seek,
     consumers.assign,
     consumers.repartition,
-    consumers.consumers,
+    consumers.release,
     consumers.drain,
-    leases.leases,
     status.status,
     sending.send,
     reading.peek,
-    reading.tail,
     scheduled.scheduled,
     running.start,
     running.stop,
@@ -92,7 +88,6 @@ for _command in (
     running.worker,
     dead_letters.dead_letters,
     diagnosis.health,
-    diagnosis.doctor,
     metrics.metrics,
     embedded.embedded,
 ):

@@ -26,8 +26,8 @@ NO = 3
 
 # Hints for the shell: commands, in place of the SQL in the server's hints.
 _WAYS_OUT: dict[type[PgqueError], str] = {
-    QueueNotFound: "`pgque queues` lists the queues, `pgque create-queue` creates one.",
-    ConsumerNotFound: "`pgque consumers` lists the consumers, `pgque register` adds one.",
+    QueueNotFound: "`pgque status` lists the queues, `pgque create-queue` creates one.",
+    ConsumerNotFound: "`pgque status` lists the consumers, `pgque register` adds one.",
     QueueInUse: "Run `pgque unregister` for each consumer, or add --force.",
     SkipsEvents: "If that is wanted, add --yes.",
     SchemaMissing: "Run `pgque install`.",

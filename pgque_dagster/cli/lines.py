@@ -18,20 +18,14 @@ class Lines:
     Args:
         file: the file; None for standard input.
         text: whether any text is an event, and not only JSON.
-        skip_malformed: whether malformed lines are named on stderr and left out.
         first: the number of the first line to send, from 1.
-
-    Attributes:
-        malformed: the number of lines that were left out because they are malformed.
     """
 
-    def __init__(self, file: Path | None, *, text: bool, skip_malformed: bool, first: int) -> None:
+    def __init__(self, file: Path | None, *, text: bool, first: int) -> None:
         self._file = file
         self._text = text
-        self._skip_malformed = skip_malformed
         self._first = first
         self._sent = 0
-        self.malformed = 0
 
     def send(self, client: Client, queue: str, event_type: str, batch_size: int) -> int:
         """Sends the lines in transactions of so many, and returns the number of events.
@@ -49,10 +43,9 @@ class Lines:
                     f"{self._file} cannot be read twice, to check it before it is sent",
                     "Send its lines as they come: pgque send QUEUE - < FILE",
                 )
-            if not self._skip_malformed:
-                for _ in self._payloads(stream):
-                    pass
-                stream.seek(0)
+            for _ in self._payloads(stream):
+                pass
+            stream.seek(0)
             size = self._file.stat().st_size
             with click.progressbar(
                 length=size, label="sending", file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -98,15 +91,7 @@ class Lines:
         for number, line in enumerate(stream, start=1):
             if number < self._first or not (line.strip() or self._text):
                 continue
-            try:
-                payload = checked(line.rstrip(b"\r\n"), f"line {number}", self._text)
-            except MalformedPayload as error:
-                if not self._skip_malformed:
-                    raise
-                self.malformed += 1
-                click.echo(f"pgque: {error.args[0]}", err=True)
-                continue
-            yield number, payload
+            yield number, checked(line.rstrip(b"\r\n"), f"line {number}", self._text)
 
 
 def checked(payload: bytes, place: str, text: bool) -> str:

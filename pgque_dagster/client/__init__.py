@@ -1,203 +1,83 @@
 """The plain client: psycopg 3 and nothing else, for those who need no Dagster and no Spark."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from .batch import AckResult, AsyncBatch, Batch
-from .client import AsyncClient, Client
-from .errors import (
-    AddonMissing,
-    BatchLeased,
-    BatchNotOpen,
-    ChangeRefused,
-    ConnectionFailed,
-    ConsumerInUse,
-    ConsumerNotFound,
-    DatabaseError,
-    DeadLetterNotFound,
-    EventNotInBatch,
-    InvalidArgument,
-    LeaseLost,
-    MalformedPayload,
-    NewerInstalled,
-    NotAdopted,
-    OlderInstalled,
-    PermissionDenied,
-    PgqueError,
-    QueueClosed,
-    QueueInUse,
-    QueueNotFound,
-    SchedulerMissing,
-    SchemaMissing,
-    SkipsEvents,
-    StagingLost,
-    StaleReadPlan,
-    TickRefused,
-    TicksUnavailable,
-    TransactionOutdated,
-    UnreadEvents,
-    UnsupportedServer,
-    WrongConsumerRole,
-    WrongDeployment,
-    WrongIsolation,
-)
-from .lease import LeaseKeeper
-from .messages import AsyncMessages, Messages
-from .models import (
-    BatchInfo,
-    ClaimedMessage,
-    ConsumerInfo,
-    DeadLetter,
-    DeadLetterCount,
-    Event,
-    HealthCheck,
-    Lease,
-    LeaseInfo,
-    Limits,
-    Message,
-    MessageQueue,
-    Metric,
-    QueueInfo,
-    QueueStats,
-    Received,
-    ScheduledEvent,
-    Sent,
-    SetAside,
-    Sought,
-    Status,
-)
-from .partitions import PartitionedConsumer, Slot
-from .positions import Position
-from .serial import Entry, NumberedEntry, SerialQueue
-from .ticker import Ticker
-
-if TYPE_CHECKING:
-    from .consumer import (
-        Consumer,
-        ConsumerHealth,
-        Delivery,
-        HandlerMissing,
-        TransactionEnded,
-    )
-    from .remote import (
-        Change,
-        QueueMover,
-        RemoteConsumer,
-        TableLoader,
-        TargetOutOfStep,
-        TargetRefused,
-    )
-
-__all__ = [
-    "AckResult",
-    "AddonMissing",
-    "AsyncBatch",
-    "AsyncClient",
-    "AsyncMessages",
-    "Batch",
-    "BatchInfo",
-    "BatchLeased",
-    "BatchNotOpen",
-    "Change",
-    "ChangeRefused",
-    "ClaimedMessage",
-    "Client",
-    "ConnectionFailed",
-    "Consumer",
-    "ConsumerHealth",
-    "ConsumerInUse",
-    "ConsumerInfo",
-    "ConsumerNotFound",
-    "DatabaseError",
-    "DeadLetter",
-    "DeadLetterCount",
-    "DeadLetterNotFound",
-    "Delivery",
-    "Entry",
-    "Event",
-    "EventNotInBatch",
-    "HandlerMissing",
-    "HealthCheck",
-    "InvalidArgument",
-    "Lease",
-    "LeaseInfo",
-    "LeaseKeeper",
-    "LeaseLost",
-    "Limits",
-    "MalformedPayload",
-    "Message",
-    "MessageQueue",
-    "Messages",
-    "Metric",
-    "NewerInstalled",
-    "NotAdopted",
-    "NumberedEntry",
-    "OlderInstalled",
-    "PartitionedConsumer",
-    "PermissionDenied",
-    "PgqueError",
-    "Position",
-    "QueueClosed",
-    "QueueInUse",
-    "QueueInfo",
-    "QueueMover",
-    "QueueNotFound",
-    "QueueStats",
-    "Received",
-    "RemoteConsumer",
-    "ScheduledEvent",
-    "SchedulerMissing",
-    "SchemaMissing",
-    "Sent",
-    "SerialQueue",
-    "SetAside",
-    "SkipsEvents",
-    "Slot",
-    "Sought",
-    "StagingLost",
-    "StaleReadPlan",
-    "Status",
-    "TableLoader",
-    "TargetOutOfStep",
-    "TargetRefused",
-    "TickRefused",
-    "Ticker",
-    "TicksUnavailable",
-    "TransactionEnded",
-    "TransactionOutdated",
-    "UnreadEvents",
-    "UnsupportedServer",
-    "WrongConsumerRole",
-    "WrongDeployment",
-    "WrongIsolation",
-]
-
-# Loaded on first use, since most programs run no handlers.
-_MODULES = {
-    "consumer": (
-        "Consumer",
-        "ConsumerHealth",
-        "Delivery",
-        "HandlerMissing",
-        "TransactionEnded",
-    ),
-    "remote": (
-        "Change",
-        "QueueMover",
-        "RemoteConsumer",
-        "TableLoader",
-        "TargetOutOfStep",
-        "TargetRefused",
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f".{module}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+from .batch import AckResult as AckResult
+from .batch import AsyncBatch as AsyncBatch
+from .batch import Batch as Batch
+from .client import AsyncClient as AsyncClient
+from .client import Client as Client
+from .consumer import Consumer as Consumer
+from .consumer import ConsumerHealth as ConsumerHealth
+from .consumer import Delivery as Delivery
+from .errors import AddonMissing as AddonMissing
+from .errors import BatchLeased as BatchLeased
+from .errors import BatchNotOpen as BatchNotOpen
+from .errors import ChangeRefused as ChangeRefused
+from .errors import ConnectionFailed as ConnectionFailed
+from .errors import ConsumerInUse as ConsumerInUse
+from .errors import ConsumerNotFound as ConsumerNotFound
+from .errors import DatabaseError as DatabaseError
+from .errors import DeadLetterNotFound as DeadLetterNotFound
+from .errors import EventNotInBatch as EventNotInBatch
+from .errors import HandlerMissing as HandlerMissing
+from .errors import InvalidArgument as InvalidArgument
+from .errors import LeaseLost as LeaseLost
+from .errors import MalformedPayload as MalformedPayload
+from .errors import NewerInstalled as NewerInstalled
+from .errors import NotAdopted as NotAdopted
+from .errors import OlderInstalled as OlderInstalled
+from .errors import PermissionDenied as PermissionDenied
+from .errors import PgqueError as PgqueError
+from .errors import QueueClosed as QueueClosed
+from .errors import QueueInUse as QueueInUse
+from .errors import QueueNotFound as QueueNotFound
+from .errors import SchedulerMissing as SchedulerMissing
+from .errors import SchemaMissing as SchemaMissing
+from .errors import SkipsEvents as SkipsEvents
+from .errors import StagingLost as StagingLost
+from .errors import StaleReadPlan as StaleReadPlan
+from .errors import TargetOutOfStep as TargetOutOfStep
+from .errors import TargetRefused as TargetRefused
+from .errors import TickRefused as TickRefused
+from .errors import TicksUnavailable as TicksUnavailable
+from .errors import TransactionEnded as TransactionEnded
+from .errors import TransactionOutdated as TransactionOutdated
+from .errors import UnreadEvents as UnreadEvents
+from .errors import UnsupportedServer as UnsupportedServer
+from .errors import WrongConsumerRole as WrongConsumerRole
+from .errors import WrongDeployment as WrongDeployment
+from .errors import WrongIsolation as WrongIsolation
+from .lease import LeaseKeeper as LeaseKeeper
+from .messages import AsyncMessages as AsyncMessages
+from .messages import Messages as Messages
+from .models import BatchInfo as BatchInfo
+from .models import ClaimedMessage as ClaimedMessage
+from .models import ConsumerInfo as ConsumerInfo
+from .models import DeadLetter as DeadLetter
+from .models import DeadLetterCount as DeadLetterCount
+from .models import Event as Event
+from .models import HealthCheck as HealthCheck
+from .models import Lease as Lease
+from .models import LeaseInfo as LeaseInfo
+from .models import Limits as Limits
+from .models import Message as Message
+from .models import MessageQueue as MessageQueue
+from .models import Metric as Metric
+from .models import QueueInfo as QueueInfo
+from .models import QueueStats as QueueStats
+from .models import Received as Received
+from .models import ScheduledEvent as ScheduledEvent
+from .models import Sent as Sent
+from .models import SetAside as SetAside
+from .models import Sought as Sought
+from .models import Status as Status
+from .partitions import PartitionedConsumer as PartitionedConsumer
+from .partitions import Slot as Slot
+from .positions import Position as Position
+from .remote import Change as Change
+from .remote import QueueMover as QueueMover
+from .remote import RemoteConsumer as RemoteConsumer
+from .remote import TableLoader as TableLoader
+from .serial import Entry as Entry
+from .serial import NumberedEntry as NumberedEntry
+from .serial import SerialQueue as SerialQueue
+from .ticker import Ticker as Ticker

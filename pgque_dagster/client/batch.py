@@ -5,23 +5,25 @@ batch is finished. A crash before the ack leaves no retry and no dead letter, so
 cannot create them twice.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from . import calls
-from .async_session import AsyncSession
 from .calls.call import Call, Hook, Steps
 from .calls.failures import Failures, Reason
 from .errors import InvalidArgument
+from .faces import Finished, settled
 from .lease import LeaseKeeper
 from .models import BatchInfo, History, Lease, Message, ReadPlan
 from .operation import AsyncFace, Face, operation
-from .session import Session
-
-T = TypeVar("T")
+from .session import AsyncSession, Session
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,16 @@ class _Claimed:
     """What both faces of a batch have in common; neither reads nor writes."""
 
     def __init__(
-        self, queue: str, consumer: str, lease: Lease, ttl: timedelta, slot: str | None = None
+        self,
+        session: Any,
+        queue: str,
+        consumer: str,
+        lease: Lease,
+        ttl: timedelta,
+        *,
+        slot: str | None = None,
     ) -> None:
+        self.session = session
         self.queue = queue
         self.consumer = consumer
         self.slot = slot
@@ -59,14 +69,22 @@ class _Claimed:
         """What keeps the lease alive, in a block of `keep_alive`."""
         return self._keeper
 
-    def _check_committed(self, is_open: bool) -> None:
-        if is_open:
+    @asynccontextmanager
+    async def _kept(self, url: str | Awaitable[str]) -> AsyncIterator[LeaseKeeper]:
+        known_url = await settled(url)
+        if self.session.holds_callers_transaction:
             raise InvalidArgument(
                 f"the lease on batch {self.batch_id} cannot be renewed, because the claim may "
                 "be part of an open transaction, which no other connection sees",
                 "Commit after the claim, before keep_alive(), or give the client a connection in "
                 "autocommit mode.",
             )
+        with LeaseKeeper(known_url, self.lease, self._ttl) as keeper:
+            self._keeper = keeper
+            try:
+                yield keeper
+            finally:
+                self._keeper = None
 
     @operation
     def info(self) -> Call[BatchInfo]:
@@ -222,40 +240,17 @@ class Batch(_Claimed, Face):
         lease: who holds it, under which epoch, and the ticks it spans.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        queue: str,
-        consumer: str,
-        lease: Lease,
-        ttl: timedelta,
-        *,
-        slot: str | None = None,
-    ) -> None:
-        super().__init__(queue, consumer, lease, ttl, slot)
-        self.session = session
+    session: Session
 
-    def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call, or several steps in one transaction, in the session that claimed it."""
-        return self.session.run(work)
-
-    @contextmanager
-    def keep_alive(self) -> Iterator[LeaseKeeper]:
+    def keep_alive(self) -> AbstractContextManager[LeaseKeeper]:
         """Renews the lease in the background while the block runs.
 
-        Yields:
-            The keeper, whose `check()` raises once the lease is lost.
+        The block gets the keeper, whose `check()` raises once the lease is lost.
 
         Raises:
             InvalidArgument: if the claim may be part of a transaction that is not committed.
         """
-        self._check_committed(self.session.holds_callers_transaction)
-        with LeaseKeeper(self.session.url, self.lease, self._ttl) as keeper:
-            self._keeper = keeper
-            try:
-                yield keeper
-            finally:
-                self._keeper = None
+        return Finished(self._kept(self.session.url))
 
 
 class AsyncBatch(_Claimed, AsyncFace):
@@ -267,33 +262,11 @@ class AsyncBatch(_Claimed, AsyncFace):
         lease: who holds it, under which epoch, and the ticks it spans.
     """
 
-    def __init__(
-        self, session: AsyncSession, queue: str, consumer: str, lease: Lease, ttl: timedelta
-    ) -> None:
-        super().__init__(queue, consumer, lease, ttl)
-        self.session = session
+    session: AsyncSession
 
-    async def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call, or several steps in one transaction, in the session that claimed it."""
-        return await self.session.run(work)
-
-    @asynccontextmanager
-    async def keep_alive(self) -> AsyncIterator[LeaseKeeper]:
-        """Renews the lease in the background while the block runs.
-
-        Yields:
-            The keeper, whose `check()` raises once the lease is lost.
-
-        Raises:
-            InvalidArgument: if the claim may be part of a transaction that is not committed.
-        """
-        self._check_committed(self.session.holds_callers_transaction)
-        with LeaseKeeper(await self.session.find_url(), self.lease, self._ttl) as keeper:
-            self._keeper = keeper
-            try:
-                yield keeper
-            finally:
-                self._keeper = None
+    def keep_alive(self) -> AbstractAsyncContextManager[LeaseKeeper]:
+        """Renews the lease while the block runs, as `Batch.keep_alive` does."""
+        return self._kept(self.session.find_url())
 
 
 def read_plan(batch: Batch, max_slices: int) -> ReadPlan:

@@ -1,7 +1,6 @@
 """The client: a connection or a pool with the queue's operations on it, in two faces."""
 
 from .administration import Administration
-from .async_session import AsyncSession
 from .batch import AsyncBatch, Batch
 from .consuming import Consuming
 from .dead_letters import DeadLetters
@@ -9,7 +8,7 @@ from .messages import AsyncMessages, Messages
 from .producing import Producing
 from .registrations import Registrations
 from .serial import AsyncSerialQueues, SerialQueues
-from .session import Session
+from .session import AsyncSession, Session
 
 
 class Client(Session, Producing, Registrations, Consuming[Batch], Administration, DeadLetters):

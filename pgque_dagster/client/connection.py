@@ -1,19 +1,18 @@
 """Opens connections. Errors about a connection string never repeat the string."""
 
-from collections.abc import Iterator
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .errors import ConnectionFailed, UnsupportedServer, translated
+from .faces import finished, settled
 
 T = TypeVar("T")
 BaseConnection = psycopg.Connection[T] | psycopg.AsyncConnection[T]
 
 _CONNECT_SECONDS = 10
 _OLDEST_SERVER = 140000
-_BACKEND = "select pg_backend_pid()"
 
 
 def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -26,33 +25,24 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
         ConnectionFailed: if the string is malformed, or the server is unreachable or refuses.
         UnsupportedServer: if it is older than PostgreSQL 14.
     """
+    return finished(open_connection(url, psycopg.Connection))
+
+
+async def open_connection(url: str, connections: Any) -> Any:
+    """Opens a connection as `connect` does, of the given class of psycopg."""
     with translated():
-        connection = psycopg.connect(_checked(url), autocommit=True)
+        connection = await settled(connections.connect(_checked(url), autocommit=True))
     try:
         _check_version(connection)
         with translated():
-            apply_settings(connection)
-            backend = connection.execute(_BACKEND).fetchone()
-        _prepare_nothing_behind_a_pooler(connection, backend)
+            await apply_settings(connection)
+            cursor = await settled(connection.execute("select pg_backend_pid()"))
+            # A pooler of transactions may run a statement that another client prepared under this
+            # name. Poolers tell clients a process id of their own.
+            if await settled(cursor.fetchone()) != (connection.info.backend_pid,):
+                connection.prepare_threshold = None
     except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-async def connect_async(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-    """Opens a connection for asyncio as `connect` does, with the same errors."""
-    with translated():
-        connection = await psycopg.AsyncConnection.connect(_checked(url), autocommit=True)
-    try:
-        _check_version(connection)
-        with translated():
-            for statement in _needed_settings(connection):
-                await connection.execute(statement)
-            backend = await (await connection.execute(_BACKEND)).fetchone()
-        _prepare_nothing_behind_a_pooler(connection, backend)
-    except BaseException:
-        await connection.close()
+        await settled(connection.close())
         raise
     return connection
 
@@ -69,33 +59,20 @@ def url_of(connection: BaseConnection[Any]) -> str:
     return make_conninfo(**info.get_parameters(), **password)
 
 
-def apply_settings(connection: psycopg.Connection[Any]) -> None:
+async def apply_settings(connection: BaseConnection[Any]) -> None:
     """Sets the encoding and the styles of dates and intervals that can be read, if others are set.
 
     These are statements because poolers refuse such settings in the connection string. The server
     reports the settings, so it costs nothing where they are the usual ones.
     """
-    for statement in _needed_settings(connection):
-        connection.execute(statement)
-
-
-def _needed_settings(connection: BaseConnection[Any]) -> Iterator[LiteralString]:
+    reported = connection.info.parameter_status
     # psycopg would return bytes. It is the default in databases with that encoding.
-    if connection.info.parameter_status("client_encoding") == "SQL_ASCII":
-        yield "set client_encoding to utf8"
-    if not (connection.info.parameter_status("DateStyle") or "").startswith("ISO"):
-        yield "set datestyle to iso"
-    if connection.info.parameter_status("IntervalStyle") != "postgres":
-        yield "set intervalstyle to postgres"
-
-
-def _prepare_nothing_behind_a_pooler(
-    connection: BaseConnection[Any], backend: tuple[Any, ...] | None
-) -> None:
-    # A pooler of transactions may run a statement that another client prepared under this name.
-    # Poolers tell clients a process id of their own.
-    if backend != (connection.info.backend_pid,):
-        connection.prepare_threshold = None
+    if reported("client_encoding") == "SQL_ASCII":
+        await settled(connection.execute("set client_encoding to utf8"))
+    if not (reported("DateStyle") or "").startswith("ISO"):
+        await settled(connection.execute("set datestyle to iso"))
+    if reported("IntervalStyle") != "postgres":
+        await settled(connection.execute("set intervalstyle to postgres"))
 
 
 def _check_version(connection: BaseConnection[Any]) -> None:

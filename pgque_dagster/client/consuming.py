@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 from . import calls
 from .calls.call import Call, Steps
-from .models import BatchInfo, Lease, LeaseInfo, Limits, Message, Received
+from .models import BatchInfo, LeaseInfo, Limits, Received
 from .operation import operation
 
 B = TypeVar("B")
@@ -93,11 +93,6 @@ class Consuming(Generic[B]):
         return calls.batches.finish_batch(batch_id)
 
     @operation
-    def batch_events(self, batch_id: int) -> Call[list[Message]]:
-        """Returns all events of an open batch in order of id."""
-        return calls.batches.batch_events(batch_id)
-
-    @operation
     def batch_info(self, batch_id: int) -> Call[BatchInfo]:
         """Returns the ticks, times and event ids that an open batch spans."""
         return calls.batches.batch_info(batch_id)
@@ -106,8 +101,3 @@ class Consuming(Generic[B]):
     def lease_info(self, queue: str, consumer: str) -> Call[LeaseInfo | None]:
         """Returns who holds, or last held, the open batch; None if no batch is open."""
         return calls.batches.lease_info(queue, consumer)
-
-    @operation
-    def renew(self, lease: Lease, ttl: timedelta) -> Call[None]:
-        """Extends a lease."""
-        return calls.batches.renew(lease, ttl)

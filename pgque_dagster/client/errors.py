@@ -185,6 +185,25 @@ class SkipsEvents(PgqueError):
     """The consumer would pass over events, which it then never gets."""
 
 
+class HandlerMissing(PgqueError):
+    """A batch has events of a type without a handler. No event of the batch was handled."""
+
+
+class TransactionEnded(PgqueError):
+    """A transactional handler ended the transaction in which the batch is acked."""
+
+
+class TargetOutOfStep(PgqueError):
+    """The batch does not follow the last one that the target applied. Nothing was applied."""
+
+
+class TargetRefused(PgqueError):
+    """The target refused a batch, or an event of it. Nothing was applied.
+
+    `__cause__` is psycopg's own error.
+    """
+
+
 _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ001": QueueNotFound,
     "PQ002": ConsumerNotFound,

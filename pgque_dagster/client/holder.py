@@ -62,13 +62,10 @@ class Holder:
             ConsumerNotFound: if the consumer has no such slot, or another number of slots.
         """
         chosen = limits or Limits()
-        if self.subconsumer is None:
-            call = calls.batches.claim(self.queue, self.name, owner, ttl, chosen, batch_id)
-        else:
-            call = calls.batches.claim_coop(
-                self.queue, self.consumer, self.subconsumer, owner, ttl, chosen, batch_id
-            )
-        lease = client.run(call)
+        name = self.consumer if self.subconsumer is not None else self.name
+        lease = client.run(
+            calls.batches.claim(self.queue, name, owner, ttl, chosen, batch_id, self.subconsumer)
+        )
         if lease is None:
             return None
         return Batch(client, self.queue, self.consumer, lease, ttl, slot=self.slot)

@@ -1,7 +1,9 @@
-"""Renews a lease in a thread with its own connection."""
+"""Renews leases in a thread with its own connections."""
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ from .models import Lease
 
 _JOIN_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
+_LONGEST_STEP = 1.0
 
 
 class Keeper:
@@ -30,26 +33,20 @@ class Keeper:
         self._renewal = renewal
         self._of = of
         self._ttl = ttl
-        self._done = threading.Event()
         self._lost: LeaseLost | BatchNotOpen | None = None
         self._valid_until = time.monotonic() + ttl.total_seconds()
-        self._wait = self._period = ttl.total_seconds() / 3
-        self._due_at = time.monotonic() + self._wait
-        self._thread: threading.Thread | None = None
+        self._period = ttl.total_seconds() / 3
+        self._due_at = time.monotonic() + self._period
+        self._kept = ExitStack()
 
     def __enter__(self) -> Self:
         """Starts renewing."""
-        name = f"pgque-lease-{self._of.replace(' ', '-')}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._kept.enter_context(self._kept.enter_context(Renewals(self._ttl)).of(self))
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Stops renewing; the lease stays as it is."""
-        self._done.set()
-        # Bounded: a renewal can wait for a row lock that this thread's open transaction holds.
-        assert self._thread is not None
-        self._thread.join(_JOIN_SECONDS)
+        self._kept.close()
 
     def check(self) -> None:
         """Returns while the lease is valid.
@@ -77,31 +74,65 @@ class Keeper:
         return self._lost is not None
 
     def renew_if_due(self) -> None:
-        """Renews the lease if it is time, and nobody else has it. For who has a thread for it."""
-        if self._lost is None and time.monotonic() >= self._due_at:
-            self._renew()
-
-    def _run(self) -> None:
-        while self._lost is None and not self._done.wait(self._wait):
-            self._renew()
-
-    def _renew(self) -> None:
+        """Renews the lease if it is time, and nobody else has it."""
+        if self._lost is not None or time.monotonic() < self._due_at:
+            return
+        wait = self._period
         try:
-            self._run_renewal()
-            self._wait = self._period
+            self._renew()
         except (LeaseLost, BatchNotOpen) as error:
             self._lost = error
         except PgqueError:
             # The database may be reachable again before the lease ends.
-            self._wait = min(1.0, self._period)
-        self._due_at = time.monotonic() + self._wait
+            wait = min(1.0, wait)
+        self._due_at = time.monotonic() + wait
 
-    def _run_renewal(self) -> None:
+    def _renew(self) -> None:
         started_at = time.monotonic()
         with connect(self._url) as connection, translated():
             cursor = connection.execute(self._renewal.sql, self._renewal.params)
             self._renewal.parse(cursor.fetchall())
         self._valid_until = started_at + self._ttl.total_seconds()
+
+
+class Renewals:
+    """A thread that renews one lease after another: to start one for each batch costs more.
+
+    Args:
+        ttl: how long the leases last.
+    """
+
+    def __init__(self, ttl: timedelta) -> None:
+        self._step = min(_LONGEST_STEP, ttl.total_seconds() / 6)
+        self._keeper: Keeper | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pgque-leases", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Starts the thread."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Ends the thread."""
+        self._done.set()
+        # Bounded: a renewal can wait for a row lock that this thread's open transaction holds.
+        self._thread.join(_JOIN_SECONDS)
+
+    @contextmanager
+    def of(self, keeper: Keeper) -> Iterator[None]:
+        """Renews a lease in the block."""
+        self._keeper = keeper
+        try:
+            yield
+        finally:
+            self._keeper = None
+
+    def _run(self) -> None:
+        while not self._done.wait(self._step):
+            keeper = self._keeper
+            if keeper is not None:
+                keeper.renew_if_due()
 
 
 class LeaseKeeper(Keeper):

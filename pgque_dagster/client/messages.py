@@ -1,26 +1,25 @@
 """Messages of the add-on postgremq, as `client.messages`, in two faces."""
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from .calls.call import Call, Hook, Row, Steps, first, nothing
-from .connection import connect, connect_async, url_of
+import psycopg
+
+from .calls.call import Call, Row, first, nothing
+from .connection import open_connection
 from .counts import checked_count
 from .encoding import Payload, json_text
 from .errors import InvalidArgument, QueueNotFound, translated
+from .faces import finished, listed, settled, within
 from .intervals import check_interval
 from .models import ClaimedMessage, MessageQueue
 from .operation import AsyncFace, Face, operation
 
 if TYPE_CHECKING:
-    from .async_session import AsyncSession
-    from .session import Session
-
-T = TypeVar("T")
+    from .session import AsyncSession, Session
 
 _CHANNEL = "listen postgremq_events"
 _VISIBILITY = timedelta(seconds=30)
@@ -29,6 +28,30 @@ _EXISTS = "exists (select from postgremq.queues x where x.name = a.q)"
 
 class _Operations:
     """What both faces have."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    async def _wait(self, queue: str, timeout: timedelta, connections: Any, url: str) -> bool:
+        check_interval("timeout", timeout, is_zero_allowed=True)
+        ends_at = time.monotonic() + timeout.total_seconds()
+        face: Any = self
+        connection = await open_connection(url, connections)
+        async with within(connection):
+            with translated():
+                await settled(connection.execute(_CHANNEL))
+                while True:
+                    left = ends_at - time.monotonic()
+                    due = await settled(face.next_visible(queue))
+                    if due is not None and due <= timedelta(0):
+                        return True
+                    if left <= 0:
+                        return False
+                    until = time.monotonic() + (min(left, due.total_seconds()) if due else left)
+                    while (step := until - time.monotonic()) > 0:
+                        notes = connection.notifies(timeout=step, stop_after=1)
+                        if any(_is_for(note.payload, queue) for note in await listed(notes)):
+                            break
 
     @operation
     def create_topic(self, topic: str) -> Call[None]:
@@ -192,12 +215,7 @@ class Messages(_Operations, Face):
         ...     client.messages.ack(message)
     """
 
-    def __init__(self, session: "Session") -> None:
-        self._session = session
-
-    def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs work on the client's connection."""
-        return self._session.run(work)
+    session: "Session"
 
     def wait(self, queue: str, timeout: timedelta) -> bool:
         """Waits until a message of the queue may be visible; returns whether one is.
@@ -205,58 +223,18 @@ class Messages(_Operations, Face):
         It listens on a connection of its own, and wakes when a message is published or given back,
         or when a claim or a delay ends.
         """
-        check_interval("timeout", timeout, is_zero_allowed=True)
-        ends_at = time.monotonic() + timeout.total_seconds()
-        with connect(self._session.url) as connection, translated():
-            connection.execute(_CHANNEL)
-            while True:
-                left = ends_at - time.monotonic()
-                due = self.next_visible(queue)
-                if due is not None and due <= timedelta(0):
-                    return True
-                if left <= 0:
-                    return False
-                step = left if due is None else min(left, due.total_seconds())
-                for note in connection.notifies(timeout=step):
-                    if _is_for(note.payload, queue):
-                        break
+        return finished(self._wait(queue, timeout, psycopg.Connection, self.session.url))
 
 
 class AsyncMessages(_Operations, AsyncFace):
     """`Messages` for asyncio. Its methods are coroutine functions."""
 
-    def __init__(self, session: "AsyncSession") -> None:
-        self._session = session
-
-    async def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs work on the client's connection."""
-        return await self._session.run(work)
+    session: "AsyncSession"
 
     async def wait(self, queue: str, timeout: timedelta) -> bool:
         """Waits until a message of the queue may be visible, as `Messages.wait` does."""
-        check_interval("timeout", timeout, is_zero_allowed=True)
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + timeout.total_seconds()
-        connection = await connect_async(await self._session.run(_url()))
-        async with connection:
-            with translated():
-                await connection.execute(_CHANNEL)
-                while True:
-                    left = ends_at - loop.time()
-                    due = await self.next_visible(queue)
-                    if due is not None and due <= timedelta(0):
-                        return True
-                    if left <= 0:
-                        return False
-                    step = left if due is None else min(left, due.total_seconds())
-                    async for note in connection.notifies(timeout=step):
-                        if _is_for(note.payload, queue):
-                            break
-
-
-def _url() -> Steps[str]:
-    url: str = yield Hook(url_of)
-    return url
+        url = await self.session.find_url()
+        return await self._wait(queue, timeout, psycopg.AsyncConnection, url)
 
 
 def _is_for(notification: str, queue: str) -> bool:

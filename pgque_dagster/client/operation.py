@@ -1,7 +1,6 @@
 """One definition of each method for the synchronous and the asynchronous client."""
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -12,20 +11,32 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Face(ABC):
-    """An object whose operations return their results."""
+class Face:
+    """An object whose operations return their results.
 
-    @abstractmethod
+    Attributes:
+        session: runs them.
+    """
+
+    session: Any
+
     def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call, or several steps in one transaction."""
+        """Runs a call, or several steps in one transaction; returns the parsed result."""
+        return self.session.run(work)  # type: ignore[no-any-return]
 
 
-class AsyncFace(ABC):
-    """An object whose operations are coroutines."""
+class AsyncFace:
+    """An object whose operations are coroutines.
 
-    @abstractmethod
+    Attributes:
+        session: runs them.
+    """
+
+    session: Any
+
     async def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call, or several steps in one transaction."""
+        """Runs a call, or several steps in one transaction; returns the parsed result."""
+        return await self.session.run(work)  # type: ignore[no-any-return]
 
 
 class operation(Generic[P, T]):  # noqa: N801

@@ -5,15 +5,14 @@ docs/qgres.md has the guarantees. `Client.serial` and `AsyncClient.serial` are t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from .calls.call import Call, Row, Steps, first, nothing
+from .calls.call import Call, Row, first, nothing
 from .counts import checked_count
 from .encoding import Dataclass, Model, json_text
 from .errors import InvalidArgument
 from .operation import AsyncFace, Face, operation
 
-T = TypeVar("T")
 QueueType = Literal["SP", "SR"]
 Json = Mapping[str, Any] | Sequence[Any] | Dataclass | Model | int | float | bool
 
@@ -57,6 +56,9 @@ class NumberedEntry(Entry):
 
 class SerialOperations:
     """The operations on serial queues, for both clients."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
 
     @operation
     def create(self, queue: str, type: QueueType) -> Call[int]:
@@ -201,23 +203,9 @@ class SerialQueues(SerialOperations, Face):
         1 tea
     """
 
-    def __init__(self, client: Face) -> None:
-        self._client = client
-
-    def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call in the client's transaction, if one is open."""
-        return self._client.run(work)
-
 
 class AsyncSerialQueues(SerialOperations, AsyncFace):
     """The serial queues of a database, as `AsyncClient.serial`."""
-
-    def __init__(self, client: AsyncFace) -> None:
-        self._client = client
-
-    async def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call in the client's transaction, if one is open."""
-        return await self._client.run(work)
 
 
 def _parts(

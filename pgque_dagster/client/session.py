@@ -1,8 +1,14 @@
-"""One connection to the database, or a pool: its transactions and its calls."""
+"""One connection to the database, or a pool: its transactions and its calls, in two faces."""
 
+import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    suppress,
+)
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -13,73 +19,48 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from .calls.call import Call, Copy, Hook, Row, Steps
-from .connection import apply_settings, closed, connect, url_of
+from .connection import apply_settings, closed, open_connection, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
+from .faces import Finished, finished, settled, within
 from .held import Held
 from .near_names import LOOKS
-from .operation import Face
+from .operation import AsyncFace, Face
 from .rights import error_with_role, translated_with_role
 
 if TYPE_CHECKING:
-    from psycopg_pool import ConnectionPool
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
+AsyncConnection = psycopg.AsyncConnection[Any]
 
 
-class Session(Face):
-    """A connection, or a pool, that runs calls. `Client` adds the operations of the queue."""
+class _Sessions:
+    """What both faces do, as coroutines. Those of a `Session` wait for nothing."""
 
-    def __init__(self, database: "str | Connection | ConnectionPool[Any]") -> None:
-        self._pool: ConnectionPool[Any] | None = None
-        self._connection: Connection | None = None
+    _connections: Any
+    _cursors: Any
+
+    def __init__(self, database: Any, lock: Any) -> None:
+        self._pool: Any = None
+        self._connection: Any = None
         self._is_own = isinstance(database, str)
         self._is_closed = False
-        self._url = ""
-        self._lock = threading.Lock()
-        self._copying: set[Connection] = set()
-        self._held = Held[Connection]()
-        if isinstance(database, str):
-            self._url = database
-            self._connection = connect(database)
-        elif isinstance(database, psycopg.Connection):
+        self._url = database if self._is_own else ""
+        self._lock = lock
+        self._copying: set[Any] = set()
+        self._held = Held[Any]()
+        if isinstance(database, self._connections):
             self._connection = database
         elif hasattr(database, "getconn"):
             self._pool = database
-        else:
+        elif not self._is_own:
+            kind = self._connections.__name__
             raise InvalidArgument(
                 f"a {type(database).__name__} is no URL, connection or pool",
-                "Pass a URL, a psycopg.Connection or a psycopg_pool.ConnectionPool; "
-                "docs/client.md shows those of SQLAlchemy and Django.",
+                f"Pass a URL, a psycopg.{kind} or a psycopg_pool.{kind}Pool; docs/client.md shows "
+                "those of SQLAlchemy and Django.",
             )
-
-    def __enter__(self) -> Self:
-        """Returns itself."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Closes the connection, if it is the client's own."""
-        self.close()
-
-    @property
-    def url(self) -> str:
-        """The connection string, with its password."""
-        if self._is_own:
-            return self._url
-        with self._borrowed() as connection:
-            return url_of(connection)
-
-    @property
-    def user(self) -> str:
-        """The role that the connection logged in as."""
-        with self._borrowed() as connection:
-            return connection.info.user
-
-    @property
-    def database(self) -> str:
-        """The database's name."""
-        with self._borrowed() as connection:
-            return connection.info.dbname
 
     @property
     def in_transaction(self) -> bool:
@@ -93,120 +74,99 @@ class Session(Face):
         connection = self._connection
         return connection is not None and not connection.autocommit and _is_open(connection)
 
-    def close(self) -> None:
-        """Closes the connection and rolls back an open transaction.
+    async def _open(self) -> None:
+        if self._is_own and self._connection is None:
+            self._connection = await open_connection(self._url, self._connections)
 
-        A given connection or pool stays as it is.
-        """
+    async def _close(self) -> None:
         if self._is_own and self._connection is not None:
             self._is_closed = True
-            self._connection.close()
+            await settled(self._connection.close())
 
-    def reset(self) -> None:
-        """Resets the settings of the connection, such as those of a previous user."""
-        with self._borrowed() as connection, translated():
-            connection.execute("reset all")
-            apply_settings(connection)
+    async def _find_url(self) -> str:
+        if self._is_own:
+            return str(self._url)
+        async with self._borrowed() as connection:
+            return url_of(connection)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Runs the block in one transaction: commits at its end, rolls back if it raises.
-
-        Within a transaction that is already open, it is a savepoint. So on a given connection that
-        is not in autocommit mode, the caller commits. Other threads that share the client wait for
-        the block's end.
-
-        Yields:
-            The connection, for the caller's own statements. They commit together with a batch
-            acked inside the block. psycopg errors of these statements are raised unchanged.
-        """
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Any]:
         callers: psycopg.Error | None = None
         try:
-            with translated(), self._borrowed() as connection:
-                if not self._is_own and not connection.autocommit and not _is_open(connection):
-                    connection.execute("select 1")
-                with connection.transaction(), self._held.hold(connection):
-                    try:
-                        yield connection
-                    except psycopg.Error as error:
-                        callers = error
-                        raise
+            with translated():
+                async with self._borrowed() as connection:
+                    is_callers = not self._is_own and not connection.autocommit
+                    if is_callers and not _is_open(connection):
+                        await settled(connection.execute("select 1"))
+                    # The commit is outside: a task's call during it is no part of the transaction.
+                    async with within(connection.transaction()):
+                        with self._held.hold(connection):
+                            try:
+                                yield connection
+                            except psycopg.Error as error:
+                                callers = error
+                                raise
         except PgqueError as error:
             if callers is not None and error.__cause__ is callers:
                 raise callers from callers.__cause__
             raise
 
-    def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs one call, or several steps in one transaction; returns the parsed result."""
+    async def _do(self, work: Call[T] | Steps[T]) -> T:
         try:
-            return self._run(work)
+            return await self._try(work)
         except QueueNotFound as error:
-            raise self._explained(error) from error.__cause__
+            raise (await self._explained(error)) from error.__cause__
 
-    def pages(self, call: Call[Any], size: int) -> Iterator[list[Row]]:
-        """Yields the rows of a call, so many at a time, as the server sends them."""
-        with self._borrowed() as connection:
-            cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-            try:
-                chunk = size if capabilities.has_stream_chunked() else 1
-                rows = cursor.stream(call.sql, call.params, size=chunk)
-                while page := list(islice(rows, size)):
-                    yield page
-            except (psycopg.Error, NotImplementedError) as error:
-                raise error_with_role(connection, call.sql, error) from error
-
-    def _run(self, work: Call[T] | Steps[T]) -> T:
+    async def _try(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
-            with self._borrowed() as connection:
-                return self._call(connection, work)
-        with self.transaction() as connection:
+            async with self._borrowed() as connection:
+                return await self._call(connection, work)
+        async with self._transaction() as connection:
             result = None
             while True:
                 try:
                     step = work.send(result)
                 except StopIteration as done:
                     return done.value  # type: ignore[no-any-return]
-                result = self._step(connection, step)
+                result = await self._step(connection, step)
 
-    def _step(self, connection: Connection, step: Call[Any] | Copy | Hook) -> Any:
+    async def _step(self, connection: Any, step: Call[Any] | Copy | Hook) -> Any:
         if isinstance(step, Call):
-            return self._call(connection, step)
+            return await self._call(connection, step)
         if isinstance(step, Hook):
-            return step.function(connection)
+            return await settled(step.function(connection))
         self._copying.add(connection)
         try:
-            with (
-                translated_with_role(connection, step.sql),
-                psycopg.Cursor(connection).copy(step.sql.encode()) as copy,
-            ):
-                for block in step.blocks:
-                    copy.write(block)
+            with translated_with_role(connection, step.sql):
+                async with within(self._cursors(connection).copy(step.sql.encode())) as copy:
+                    for block in step.blocks:
+                        await settled(copy.write(block))
         finally:
             self._copying.discard(connection)
         return None
 
-    def _call(self, connection: Connection, call: Call[T]) -> T:
+    async def _call(self, connection: Any, call: Call[T]) -> T:
         if call.around is not None:
             with call.around():
-                return self._call(connection, replace(call, around=None))
+                return await self._call(connection, replace(call, around=None))
         # The cursors of a given connection may return other rows than tuples.
-        cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+        cursor = self._cursors(connection, row_factory=tuple_row)
         try:
-            cursor.execute(call.sql, call.params)
-            return call.parse(cursor.fetchall())
+            await settled(cursor.execute(call.sql, call.params))
+            return call.parse(await settled(cursor.fetchall()))
         except (psycopg.Error, UnicodeEncodeError, NotImplementedError) as error:
             raise error_with_role(connection, call.sql, error) from error
 
-    def _explained(self, error: QueueNotFound) -> QueueNotFound:
+    async def _explained(self, error: QueueNotFound) -> QueueNotFound:
         """Returns the error with what is found about the name, unless the transaction failed."""
         for look in () if self.in_transaction else LOOKS:
             with suppress(PgqueError):
-                error = self._run(look(error))
+                error = await self._try(look(error))
         return error
 
-    @contextmanager
-    def _borrowed(self) -> Iterator[Connection]:
-        """Lends the connection that this thread holds, or waits for one."""
+    @asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[Any]:
+        """Lends the connection that this thread or task holds, or waits for one."""
         held = self._held.get()
         if held is not None:
             if held in self._copying:
@@ -217,17 +177,158 @@ class Session(Face):
             yield held
         elif self._is_closed:
             raise closed()
-        elif self._connection is not None:
-            with self._lock:
-                if self._is_own and self._connection.closed:
-                    self._connection = connect(self._url)
-                yield self._connection
+        elif self._pool is not None:
+            with translated():
+                async with within(self._pool.connection()) as connection:
+                    yield connection
+        elif self._connection is None:
+            raise InvalidArgument(
+                "the client is not connected",
+                "Use `async with AsyncClient(url) as client`, or await client.open().",
+            )
         else:
-            assert self._pool is not None
-            with translated(), self._pool.connection() as connection:
-                yield connection
+            async with within(self._lock):
+                if self._is_own and self._connection.closed:
+                    self._connection = await open_connection(self._url, self._connections)
+                connection = self._connection
+                try:
+                    yield connection
+                finally:
+                    # A cancelled call may leave a statement behind, whose transaction stays open.
+                    if _is_left_active(connection):
+                        await connection.close()
 
 
-def _is_open(connection: Connection) -> bool:
+class Session(_Sessions, Face):
+    """A connection, or a pool, that runs calls. `Client` adds the operations of the queue."""
+
+    _connections = psycopg.Connection
+    _cursors = psycopg.Cursor
+
+    def __init__(self, database: "str | Connection | ConnectionPool[Any]") -> None:
+        super().__init__(database, threading.Lock())
+        finished(self._open())
+
+    def __enter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Closes the connection, if it is the client's own."""
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """The connection string, with its password."""
+        return finished(self._find_url())
+
+    @property
+    def user(self) -> str:
+        """The role that the connection logged in as."""
+        with Finished(self._borrowed()) as connection:
+            return str(connection.info.user)
+
+    @property
+    def database(self) -> str:
+        """The database's name."""
+        with Finished(self._borrowed()) as connection:
+            return str(connection.info.dbname)
+
+    def close(self) -> None:
+        """Closes the connection and rolls back an open transaction.
+
+        A given connection or pool stays as it is.
+        """
+        finished(self._close())
+
+    def reset(self) -> None:
+        """Resets the settings of the connection, such as those of a previous user."""
+        with Finished(self._borrowed()) as connection, translated():
+            connection.execute("reset all")
+            finished(apply_settings(connection))
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Runs the block in one transaction: commits at its end, rolls back if it raises.
+
+        Within a transaction that is already open, it is a savepoint. So on a given connection that
+        is not in autocommit mode, the caller commits. Other threads that share the client wait for
+        the block's end.
+
+        The block gets the connection, for the caller's own statements. They commit together with a
+        batch acked inside the block. psycopg errors of these statements are raised unchanged.
+        """
+        return Finished(self._transaction())
+
+    def run(self, work: Call[T] | Steps[T]) -> T:
+        """Runs one call, or several steps in one transaction; returns the parsed result."""
+        return finished(self._do(work))
+
+    def pages(self, call: Call[Any], size: int) -> Iterator[list[Row]]:
+        """Yields the rows of a call, so many at a time, as the server sends them."""
+        with Finished(self._borrowed()) as connection:
+            cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+            try:
+                chunk = size if capabilities.has_stream_chunked() else 1
+                rows = cursor.stream(call.sql, call.params, size=chunk)
+                while page := list(islice(rows, size)):
+                    yield page
+            except (psycopg.Error, NotImplementedError) as error:
+                raise error_with_role(connection, call.sql, error) from error
+
+
+class AsyncSession(_Sessions, AsyncFace):
+    """A connection, or a pool, that runs calls. `AsyncClient` adds the operations of the queue."""
+
+    _connections = psycopg.AsyncConnection
+    _cursors = psycopg.AsyncCursor
+
+    def __init__(self, database: "str | AsyncConnection | AsyncConnectionPool[Any]") -> None:
+        super().__init__(database, asyncio.Lock())
+
+    async def __aenter__(self) -> Self:
+        """Connects, and returns itself."""
+        return await self.open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Closes the connection, if it is the client's own."""
+        await self.close()
+
+    async def open(self) -> Self:
+        """Connects, unless it has a connection or a pool; returns itself.
+
+        Raises:
+            ConnectionFailed: if the server cannot be reached or refuses the connection.
+            UnsupportedServer: if it is older than PostgreSQL 14.
+        """
+        await self._open()
+        return self
+
+    async def find_url(self) -> str:
+        """Returns the connection string, with its password."""
+        return await self._find_url()
+
+    async def close(self) -> None:
+        """Closes the connection, as `Session.close` does."""
+        await self._close()
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Runs the block in one transaction, as `Session.transaction` does.
+
+        Other tasks that share the client wait for the block's end; tasks that the block starts are
+        part of the transaction until then.
+        """
+        return self._transaction()
+
+    async def run(self, work: Call[T] | Steps[T]) -> T:
+        """Runs one call, or several steps in one transaction; returns the parsed result."""
+        return await self._do(work)
+
+
+def _is_open(connection: Connection | AsyncConnection) -> bool:
     status = connection.info.transaction_status
     return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+
+def _is_left_active(connection: Connection | AsyncConnection) -> bool:
+    is_active = connection.info.transaction_status == TransactionStatus.ACTIVE
+    return is_active and isinstance(connection, psycopg.AsyncConnection)

@@ -3,14 +3,15 @@
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 
 from . import calls
+from .backoff import PASSING, keep_running
 from .client import Client
-from .errors import ConnectionFailed, DatabaseError, TransactionOutdated
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_WAIT = 30.0
 _MAINT_SECONDS = 10.0
 
 
@@ -39,25 +40,18 @@ class Ticker:
         Raises:
             PgqueError: for an error that a retry cannot fix, such as a missing schema or role.
         """
-        wait = 0.1
-        while not self._stopped.is_set():
-            try:
-                with Client(self._url) as client:
-                    wait = 0.1
-                    self._tick(client)
-            except (ConnectionFailed, TransactionOutdated, DatabaseError) as error:
-                logger.warning("%s Trying again in %.1f s.", error, wait)
-                self._stopped.wait(wait)
-                wait = min(wait * 2, _LONGEST_WAIT)
+        keep_running(self._ticks, self._stopped, PASSING, partial(logger.warning, "%s %s"))
 
-    def _tick(self, client: Client) -> None:
-        period = client.run(calls.maintenance.tick_period()).total_seconds()
-        next_tick = time.monotonic()
-        next_maint = next_tick
-        while not self._stopped.is_set():
-            client.ticker()
-            # While there is more to do, such as further retries, with a tick between.
-            if time.monotonic() >= next_maint and client.maint() == 0:
-                next_maint = time.monotonic() + _MAINT_SECONDS
-            next_tick = max(next_tick + period, time.monotonic())
-            self._stopped.wait(next_tick - time.monotonic())
+    def _ticks(self) -> Iterator[None]:
+        with Client(self._url) as client:
+            period = client.run(calls.maintenance.tick_period()).total_seconds()
+            next_tick = time.monotonic()
+            next_maint = next_tick
+            while not self._stopped.is_set():
+                client.ticker()
+                # While there is more to do, such as further retries, with a tick between.
+                if time.monotonic() >= next_maint and client.maint() == 0:
+                    next_maint = time.monotonic() + _MAINT_SECONDS
+                yield
+                next_tick = max(next_tick + period, time.monotonic())
+                self._stopped.wait(next_tick - time.monotonic())

@@ -1,4 +1,4 @@
-"""`pgque peek` and `pgque tail`: events without a consumer, or as one; `pgque dead-letters`."""
+"""`pgque peek`: events without a consumer, once or as they come; `pgque dead-letters`."""
 
 import json
 import signal
@@ -55,28 +55,27 @@ class TestPeek:
 
     def test_what_is_not_there_is_refused(self, refused: Refused, client: Client) -> None:
         assert "Did you mean orders?" in refused("peek", "order")
-        for command in ("peek", "tail"):
-            assert "tick" in refused(command, "orders", "--from", "99")
+        for options in ([], ["--follow"]):
+            assert "tick" in refused("peek", "orders", "--from", "99", *options)
 
     def test_long_payloads_are_cut_for_the_table_only(self, pgque: Pgque, client: Client) -> None:
         publish(client, "x" * 500)
         assert "..." in pgque("peek", "orders").output
-        assert "x" * 500 in pgque("peek", "orders", "--full").output
         assert payloads(pgque("peek", "orders", "--json")) == ["x" * 500]
 
 
-def tailing(url: str, *arguments: str) -> Any:
-    return started(url, "tail", "orders", "--json", *arguments)
+def following(url: str, *arguments: str) -> Any:
+    return started(url, "peek", "orders", "--follow", "--json", *arguments)
 
 
 def read(process: Any, count: int) -> list[str]:
     return [json.loads(process.stdout.readline())["payload"] for _ in range(count)]
 
 
-class TestTail:
+class TestFollow:
     def test_it_follows_and_moves_nothing(self, client: Client, database_url: str) -> None:
         publish(client, "a")
-        with tailing(database_url, "--from", "earliest") as process:
+        with following(database_url, "--from", "earliest") as process:
             assert read(process, 1) == ["a"]
             publish(client, "b", "c")
             assert read(process, 2) == ["b", "c"]
@@ -97,48 +96,29 @@ class TestTail:
         read = ["".join(str(event.payload) for event in page) for page in pages]
         assert read == ["abc", "def", "g", "hij"]
         for limit in (9, 10):
-            shown = pgque("tail", "orders", "--from", "earliest", "--limit", str(limit))
+            shown = pgque("peek", "orders", "--follow", "--from", "earliest", "--limit", str(limit))
             assert last_columns(shown) == "abcdefghij"[:limit]
 
-    @pytest.mark.parametrize("options", [("--from", "earliest"), ("--consumer", "billing")])
     def test_it_ends_when_its_reader_goes_away_although_nothing_comes(
-        self, client: Client, database_url: str, options: tuple[str, str]
+        self, client: Client, database_url: str
     ) -> None:
         publish(client, "a")
-        with tailing(database_url, *options) as process:
+        with following(database_url, "--from", "earliest") as process:
             assert read(process, 1) == ["a"]
             process.stdout.close()
             assert process.wait(PATIENCE_SECONDS) == 141
             assert last_words(process) == ""
 
-    def test_as_a_consumer_it_acks_what_it_has_printed(
-        self, pgque: Pgque, misused: Refused, client: Client
-    ) -> None:
-        publish(client, "a", "b")
-        publish(client, "c")
-        as_billing = ("tail", "orders", "--consumer", "billing")
-        assert "pgque seek" in misused(*as_billing, "--from", "earliest")
-        assert last_columns(pgque(*as_billing, "--limit", "3")) == "abc"
-        assert standing(client) == (0, None)
-
-    def test_what_a_broken_pipe_swallowed_comes_again(
-        self, client: Client, database_url: str
-    ) -> None:
-        publish(client, *("x" * 100_000 for _ in range(20)))
-        with tailing(database_url, "--consumer", "billing") as process:
-            process.stdout.read(10)
-            process.stdout.close()
-            assert process.wait(PATIENCE_SECONDS) == 141
-        assert len(claim(client, consumer="billing").events()) == 20
-
     def test_payloads_cannot_steer_the_terminal(self, pgque: Pgque, client: Client) -> None:
         publish(client, "red\x1b[31m\nnext")
-        (line,) = pgque("tail", "orders", "--from", "1", "--limit", "1").output.splitlines()
+        (line,) = pgque(
+            "peek", "orders", "--follow", "--from", "1", "--limit", "1"
+        ).output.splitlines()
         assert line.endswith(r"red\x1b[31m\nnext")
 
     def test_who_may_not_read_is_refused_at_once(self, database_url: str, client: Client) -> None:
         url = as_login(database_url, "pgque_writer")
-        result = CliRunner().invoke(main, ["tail", "orders", "--url", url])
+        result = CliRunner().invoke(main, ["peek", "orders", "--follow", "--url", url])
         assert (result.exit_code, "grant pgque_reader" in result.stderr) == (1, True)
 
 
@@ -161,7 +141,6 @@ class TestDeadLetters:
         short = pgque("dead-letters", "list", "orders").output
         assert "first" in short and "not JSON" in short
         assert "x" * 61 not in short
-        assert "x" * 200 in pgque("dead-letters", "list", "orders", "--full").output
         assert len(pgque("dead-letters", "list", "orders", "--limit", "1").output.splitlines()) == 2
         shown = pgque("dead-letters", "show", "orders", str(two[1])).output
         assert "x" * 200 in shown and "billing" in shown

@@ -42,7 +42,7 @@ class TestDatabase:
         ],
     )
     def test_a_wrong_url_fails_in_one_line_without_its_password(self, url: str) -> None:
-        result = run("--url", url, "queues")
+        result = run("--url", url, "status")
         assert result.exit_code == 1
         assert re.fullmatch(r"pgque: .+\n", result.stderr)
         assert "secret" not in result.stderr
@@ -80,7 +80,7 @@ class TestDatabase:
             thread.join(10)
 
     def test_a_server_older_than_14_is_refused(self, old_server: str) -> None:
-        result = run("--url", old_server, "queues")
+        result = run("--url", old_server, "status")
         assert result.exit_code == 1
         assert re.fullmatch(r"pgque: .*PostgreSQL 14 or newer.* 13.*\n", result.stderr)
 
@@ -89,15 +89,15 @@ class TestDatabase:
     ) -> None:
         monkeypatch.setenv("PGQUE_URL", "postgresql://127.0.0.1:1/elsewhere")
         for option in ("--url", "-d"):
-            assert run("queues", option, database_url).exit_code == 0
-        assert run("--url", database_url, "queues").exit_code == 0
-        assert run("queues").exit_code == 1
+            assert run("status", option, database_url).exit_code == 0
+        assert run("--url", database_url, "status").exit_code == 0
+        assert run("status").exit_code == 1
         monkeypatch.delenv("PGQUE_URL")
         parts = conninfo_to_dict(database_url)
         variables = {"host": "HOST", "port": "PORT", "dbname": "DATABASE", "user": "USER"}
         for name, variable in variables.items():
             monkeypatch.setenv(f"PG{variable}", str(parts[name]))
-        result = run("queues")
+        result = run("status")
         assert (result.exit_code, result.stderr) == (0, "")
 
     def test_without_one_the_embedded_server_of_the_folder_is_used(
@@ -117,7 +117,7 @@ class TestDatabase:
                 said |= {command: run(*shlex.split(command)[1:]) for command in others}
                 check_walk(said)
                 monkeypatch.chdir(folder / "src")
-                assert "orders" in run("queues").stdout
+                assert "orders" in run("status").stdout
             assert str(folder / ".pgque") in said[first].stderr
             assert not (folder / "src" / ".pgque").exists()
             monkeypatch.chdir("/")
@@ -146,14 +146,14 @@ class TestInstalling:
             yield url
 
     def test_install_works_once_and_again(self, empty: str) -> None:
-        for command in (["queues"], ["ticker"], ["send", "orders", "{}"]):
+        for command in (["status"], ["ticker"], ["send", "orders", "{}"]):
             result = run("--url", empty, *command)
             assert result.exit_code == 1
             assert re.fullmatch(r"pgque: .*Run `pgque install`\.\n", result.stderr)
         assert run("--url", empty, "install").output == f"installed pgque {__version__}\n"
         assert run("--url", empty, "create-queue", "orders").exit_code == 0
         assert "nothing was lost" in run("--url", empty, "install").output
-        assert "orders" in run("--url", empty, "queues").output
+        assert "orders" in run("--url", empty, "status").output
 
     def test_an_older_schema_is_upgraded_and_the_versions_are_named(self, empty: str) -> None:
         oldest = RELEASES[0]

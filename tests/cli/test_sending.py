@@ -121,15 +121,6 @@ class TestFile:
         pgque(*send, "--from-line", "18")
         assert sent(client) == [("default", '{"id": 17}')]
 
-    def test_the_other_lines_are_sent_on_demand(
-        self, pgque: Pgque, client: Client, send: tuple[str, ...]
-    ) -> None:
-        result = pgque(*send, "--skip-malformed")
-        assert result.exit_code == 1
-        assert "line 17 is not JSON" in result.stderr
-        assert "events sent to orders: 17" in result.stdout
-        assert len(sent(client)) == 17
-
     def test_a_pipe_is_not_read_as_a_file(
         self, refused: Refused, client: Client, tmp_path: Path
     ) -> None:
@@ -156,7 +147,7 @@ class TestFile:
     [
         ([], ""),
         (["{}", "--file", __file__], ""),
-        (["{}", "--skip-malformed"], ""),
+        (["{}", "--from-line", "2"], "for lines"),
         (["-", "--at", "1d"], "no keys"),
         (["-", "--idem-key", "k"], "no keys"),
         (["-", "--partition-key", "k"], "no keys"),

@@ -188,10 +188,11 @@ class TestLease:
         def make(keeper: Any, *arguments: Any) -> None:
             made(keeper, *arguments)
             assert keeper._period * 3 == keeper._ttl.total_seconds()
-            keeper._wait = keeper._period = 0.02
+            keeper._period, keeper._due_at = 0.02, 0
 
         monkeypatch.setattr(lease.Keeper, "__init__", make)
         monkeypatch.setattr(lease, "_JOIN_SECONDS", 0.1)
+        monkeypatch.setattr(lease, "_LONGEST_STEP", 0.02)
 
     def test_it_belongs_to_its_owner_until_it_is_given_up(self, q: Queue, batch: Batch) -> None:
         batch.renew()
@@ -216,7 +217,7 @@ class TestLease:
                 rows(q.db, f"{END_ALL_SESSIONS} and query like '%renew_batch%'")
                 wait_until(lambda before=before: value(q.db, ends) > before)  # type: ignore[misc]
             keeper.check()
-        assert keeper._thread is not None and not keeper._thread.is_alive()
+        assert "pgque-leases" not in [thread.name for thread in threading.enumerate()]
 
     def test_its_loss_is_reported(self, q: Queue) -> None:
         q.send("a")

@@ -109,7 +109,7 @@ def test_a_payload_is_the_same_with_and_without_orjson(payload: list[Any]) -> No
 
 
 def test_the_client_needs_no_optional_package() -> None:
-    blocked = ["orjson", "psycopg_pool", "opentelemetry", "tenacity", "pydantic"]
+    blocked = ["orjson", "psycopg_pool", "opentelemetry", "pydantic"]
     code = (
         "import sys\n"
         f"for name in {blocked}: sys.modules[name] = None\n"

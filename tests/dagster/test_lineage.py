@@ -83,7 +83,7 @@ def test_a_queue_says_what_it_is_who_consumes_it_and_what_to_do_when_it_is_red()
 
     assert "The pgque queue `orders`" in str(queue.description)
     assert "`revenue`, `billing`" in str(queue.description)
-    assert "`pgque consumers orders`" in str(unnamed.description)
+    assert "`pgque status orders`" in str(unnamed.description)
     assert "**When a check is red:** `what_to_do`" in str(queue.description)
     assert "Events of the queue `orders` that a consumer gave up" in str(dead_letters.description)
     for job in ("pgque_replay_dead_letters", "pgque_resume_queue"):

@@ -1,22 +1,35 @@
-"""Commands for consumers: register, move, drain, list."""
+"""Commands for consumers: register, move, release, drain."""
 
 import time
-from collections.abc import Sequence
 from datetime import timedelta
+from typing import LiteralString
 
 import click
 
-from ...client import Client, ConsumerNotFound, calls
+from ...client import Client, ConsumerNotFound, Limits, PgqueError, calls
+from ...client.calls.call import Call
+from ...client.calls.states import consumer_states
+from ...client.holder import Holder
+from ...client.models import Lease
 from ...client.partitions import PartitionedConsumer
 from ..database import Database, pass_database
 from ..errors import NO
 from ..examples import examples
-from ..output import Row, show_result, show_rows
+from ..output import show_result
 from ..times import Age, QueuePosition
 from ..waiting import announce_if_slow
 
-NO_CONSUMERS = "no consumers: add one with `pgque register QUEUE CONSUMER`"
 _SECONDS_BETWEEN_LOOKS = 0.5
+_UNFINISHED: LiteralString = """
+select i.consumer_name, greatest(coalesce(i.pending_events, 0), (i.current_batch is not null)::int)
+       + coalesce(u.events, 0) + coalesce(h.held_events, 0)
+from (values (%s::text, %s::text[])) w (queue, consumers)
+cross join lateral pgque.get_consumer_info(w.queue) i
+left join lateral pgque.unticked_events(w.queue) u using (queue_name)
+left join pgque.partition_slot_status h on h.queue_name = w.queue
+     and i.consumer_name = format('%%s#%%s/%%s', h.consumer, h.slot, h.n)
+where w.consumers is null or i.consumer_name = any (w.consumers)
+"""
 
 
 @click.command(
@@ -154,33 +167,39 @@ def repartition(database: Database, queue: str, consumer: str, slots: int) -> No
     )
 
 
-@click.command(
-    epilog=examples(
-        "pgque consumers",
-        "pgque consumers orders",
-    ),
-)
-@click.argument("queue", required=False)
+@click.command(epilog=examples("pgque release orders billing", "pgque release orders billing -y"))
+@click.argument("queue")
+@click.argument("consumer")
+@click.option("-y", "--yes", is_flag=True, help="Release a live lease, too.")
 @pass_database
-def consumers(database: Database, queue: str | None) -> None:
-    """List the consumers of QUEUE, or of all queues: lag, open batch, pending events."""
+def release(database: Database, queue: str, consumer: str, yes: bool) -> None:
+    """Release the lease on the open batch of CONSUMER, so that it can be claimed at once.
+
+    The batch stays open and no event is lost. If the owner of a live lease still works, its ack is
+    refused once somebody else has claimed the batch.
+    """
     with database.client() as client:
-        show_rows(consumer_rows(client, queue), NO_CONSUMERS)
-
-
-def consumer_rows(client: Client, queue: str | None = None) -> Sequence[Row]:
-    """Returns where the consumers stand."""
-    return [
-        {
-            "queue": consumer.queue,
-            "consumer": consumer.name,
-            "pending": consumer.pending_events,
-            "lag": consumer.lag,
-            "open batch": consumer.batch_id,
-            "seen ago": consumer.last_seen,
-        }
-        for consumer in client.consumers(queue)
-    ]
+        found = client.lease_info(queue, consumer)
+        if found is None or found.owner is None or found.until is None:
+            raise PgqueError(
+                f"no lease is on a batch of consumer {consumer} on {queue}",
+                "`pgque status` shows all.",
+            )
+        if found.is_live and not yes:
+            raise PgqueError(
+                f"{found.owner} has a live lease on batch {found.batch_id}"
+                f" until {found.until:%F %T%z}",
+                "If it does not run any more, or its work may be done again, add --yes.",
+            )
+        lease = Lease(found.batch_id, found.owner, found.epoch, found.until, 0, 0)
+        client.run(calls.batches.release(lease))
+    show_result(
+        f"released the lease of {found.owner} on batch {found.batch_id}",
+        queue=queue,
+        consumer=consumer,
+        batch=found.batch_id,
+        owner=found.owner,
+    )
 
 
 @click.command(
@@ -227,9 +246,16 @@ def drain(database: Database, queue: str, consumer: str | None, timeout: timedel
 
 
 def _unfinished(client: Client, queue: str, consumer: str | None) -> dict[str, int]:
-    """Returns how many events consumers still have before them, of those that have any."""
+    """Returns how many events consumers have before them at most, of those that have any.
+
+    A batch that is open counts as one, as it may be empty.
+    """
     client.run(calls.queues.check_queue(queue))
-    found = client.run(calls.statistics.unfinished_events(queue, consumer))
-    if consumer and not found:
-        raise ConsumerNotFound(f"consumer {consumer} is not registered on queue {queue}")
+    names = None
+    if consumer is not None:
+        states = client.run(consumer_states([(queue, consumer)], Limits()))
+        if states[0].role is None:
+            raise ConsumerNotFound(f"consumer {consumer} is not registered on queue {queue}")
+        names = [Holder.of(state).name for state in states]
+    found: dict[str, int] = client.run(Call(_UNFINISHED, (queue, names), lambda rows: dict(rows)))
     return {name: count for name, count in found.items() if count}

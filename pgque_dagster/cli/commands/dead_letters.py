@@ -34,7 +34,7 @@ def dead_letters() -> None:
     "list",
     epilog=examples(
         "pgque dead-letters list orders",
-        "pgque dead-letters list orders --limit 500 --full",
+        "pgque dead-letters list orders --limit 500",
     ),
 )
 @click.argument("queue")
@@ -45,13 +45,12 @@ def dead_letters() -> None:
     show_default=True,
     help="Maximum number to show.",
 )
-@click.option("--full", is_flag=True, help="Show complete payloads and reasons.")
 @pass_database
-def list_(database: Database, queue: str, limit: int, full: bool) -> None:
+def list_(database: Database, queue: str, limit: int) -> None:
     """Show the newest dead letters of QUEUE."""
     with database.client() as client:
         letters = client.dead_letters(queue, limit)
-    width = None if full or wants_json() else _TEXT_WIDTH
+    width = None if wants_json() else _TEXT_WIDTH
     rows = [
         {
             "id": letter.id,

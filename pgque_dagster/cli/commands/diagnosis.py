@@ -1,7 +1,7 @@
-"""Commands that say what is wrong and what to do: health of the queues, and doctor for the rest."""
+"""`pgque health`: says what is wrong and what to do."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 
 import click
 
@@ -10,6 +10,7 @@ from ...client import (
     Client,
     NewerInstalled,
     OlderInstalled,
+    PermissionDenied,
     PgqueError,
     SchemaMissing,
 )
@@ -17,7 +18,7 @@ from ...client.models import HealthCheck
 from ..database import Database, pass_database
 from ..errors import NO, one_line, without_passwords
 from ..examples import examples
-from ..output import Row, show_rows
+from ..output import show_rows
 
 _SERVER = (
     "select current_setting('server_version'), current_user::text, pg_is_in_recovery(),"
@@ -33,43 +34,24 @@ _ROLES = (
     epilog=examples(
         "pgque health",
         "pgque health --all",
-        "pgque health || alert 'a queue needs somebody'",
+        "pgque --url service=shop health || alert 'a queue needs somebody'",
     ),
 )
 @click.option("--all", "show_all", is_flag=True, help="Show the checks that are well, too.")
 @pass_database
 def health(database: Database, show_all: bool) -> None:
-    """Show what is wrong with the queues and what to do. Exits with 3 if something is critical."""
-    with database.client() as client:
-        checks = client.health()
-    shown = [check for check in checks if show_all or check.status != "ok"]
-    show_rows([_row(check) for check in shown], f"all {len(checks)} checks are well")
-    _exit(checks)
-
-
-@click.command(epilog=examples("pgque doctor", "pgque --url service=shop doctor"))
-@pass_database
-def doctor(database: Database) -> None:
-    """Look for what keeps the queue from working here: connection, versions, roles, ticker, health.
+    """Look for what keeps the queues from working: connection, versions, roles, ticker, consumers.
 
     Every finding says what to do. Exits with 3 if something is critical.
     """
-    found = list(_examine(database))
-    show_rows([_row(check) for check in found], "")
-    _exit(found)
-
-
-def _row(check: HealthCheck) -> Row:
-    return {
-        "status": check.status,
-        "queue": check.queue,
-        "check": check.check,
-        "detail": check.detail,
-    }
-
-
-def _exit(checks: Sequence[HealthCheck]) -> None:
-    critical = Counter(check.status for check in checks)["critical"]
+    checks = list(_examine(database))
+    rows = [
+        {"status": each.status, "queue": each.queue, "check": each.check, "detail": each.detail}
+        for each in checks
+        if show_all or each.status != "ok"
+    ]
+    show_rows(rows, f"all {len(checks)} checks are well")
+    critical = sum(each.status == "critical" for each in checks)
     if critical:
         click.echo(f"pgque: {critical} of {len(checks)} checks are critical", err=True)
         click.get_current_context().exit(NO)
@@ -131,12 +113,12 @@ def _schema(url: str) -> HealthCheck:
 
 
 def _inside(client: Client) -> Iterator[HealthCheck]:
-    for look in (_lineage, _components, _health):
+    looks = {"lineage": _lineage, "queues": Client.health, "components": _components}
+    for name, look in looks.items():
         try:
             yield from look(client)
         except PgqueError as error:
-            status = "unknown" if "permission" in str(error).lower() else "critical"
-            yield HealthCheck(None, look.__name__.strip("_"), status, one_line(error))  # type: ignore[arg-type]
+            yield HealthCheck(None, name, "critical", one_line(error))
 
 
 def _lineage(client: Client) -> Iterator[HealthCheck]:
@@ -144,15 +126,9 @@ def _lineage(client: Client) -> Iterator[HealthCheck]:
 
 
 def _components(client: Client) -> Iterator[HealthCheck]:
-    for part in client.status():
-        detail = f"{part.status}: {part.detail}"
-        if (part.component, part.status) == ("scheduler", "none"):
-            detail += "; keep `pgque ticker` running, or call pgque.ticker() and pgque.maint()"
-        yield HealthCheck(None, part.component, "ok", detail)
-
-
-def _health(client: Client) -> Iterator[HealthCheck]:
-    checks = client.health()
-    yield from (check for check in checks if check.status != "ok")
-    well = sum(check.status == "ok" for check in checks)
-    yield HealthCheck(None, "health", "ok", f"{well} of {len(checks)} checks are well")
+    with suppress(PermissionDenied):
+        for part in client.status():
+            detail = f"{part.status}: {part.detail}"
+            if (part.component, part.status) == ("scheduler", "none"):
+                detail += "; keep `pgque ticker` running, or call pgque.ticker() and pgque.maint()"
+            yield HealthCheck(None, part.component, "ok", detail)

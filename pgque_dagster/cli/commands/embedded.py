@@ -3,10 +3,12 @@
 import signal
 import subprocess
 import threading
+from contextlib import ExitStack
 
 import click
 
 from ...client import PgqueError
+from ...client.signals import stopping_on_signals
 from ...embedded import EmbeddedPostgres
 from ..examples import examples
 from ..output import show_result
@@ -29,8 +31,9 @@ def start(tcp: bool) -> None:
     with announce_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
         server.start()
     ended = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
-    try:
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        stack.enter_context(stopping_on_signals(ended.set, (signal.SIGTERM,)))
         url = server.tcp_url if tcp else server.url
         show_result(f"export PGQUE_URL='{url}'", url=url)
         click.echo("pgque: running until Ctrl-C", err=True)
@@ -40,9 +43,6 @@ def start(tcp: bool) -> None:
                     f"the embedded PostgreSQL in {server.data_dir} ended",
                     f"Read {server.log_file}, then run `pgque embedded start` again.",
                 )
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        server.stop()
 
 
 @embedded.command(epilog=examples("pgque embedded stop"))

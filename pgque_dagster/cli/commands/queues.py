@@ -1,20 +1,10 @@
-"""Commands for queues: create, configure, drop, pause, list."""
-
-from collections.abc import Sequence
+"""Commands for queues: create, configure, drop, pause, resume."""
 
 import click
 
-from ... import installer
-from ...client.models import QueueStats
 from ..database import Database, pass_database
 from ..examples import examples
-from ..output import Row, show_result, show_rows
-
-_COLUMNS = (
-    *("queue", "kind", "depth", "oldest", "events/s", "consumers", "dead letters"),
-    *("last tick", "rotated ago", "ticker"),
-)
-NO_QUEUES = "no queues: create one with `pgque create-queue NAME`"
+from ..output import show_result
 
 _PARAMETERS = """\b
 Parameters, with their defaults:
@@ -120,58 +110,3 @@ def resume(database: Database, queue: str) -> None:
     with database.client() as client:
         client.resume_queue(queue)
     show_result(f"resumed queue {queue}", queue=queue, ticker="running")
-
-
-@click.command(
-    epilog=examples(
-        "pgque queues",
-        "pgque queues --json | jq '.[] | select(.depth > 1000)'",
-    ),
-)
-@pass_database
-def queues(database: Database) -> None:
-    """List the queues: depth, oldest waiting event, rate, dead letters, last tick.
-
-    The depth is the number of events that the slowest consumer has not finished. Queues of the
-    add-ons postgremq and qgres follow. For postgremq the depth is the number of unfinished
-    messages, for qgres it is unknown (-).
-    """
-    addons = installer.installed_addons(database.url)
-    with database.client() as client:
-        found = queue_rows(client.queue_stats())
-        if "postgremq" in addons:
-            found += [
-                _of_addon(each.name, "messages", each.pending + each.processing, each.dead_letters)
-                for each in client.messages.queues()
-            ]
-        if "qgres" in addons:
-            found += [
-                _of_addon(each.name, f"serial ({each.type})") for each in client.serial.queues()
-            ]
-        show_rows(found, NO_QUEUES)
-
-
-def _of_addon(
-    queue: str, kind: str, depth: int | None = None, dead_letters: int | None = None
-) -> Row:
-    figures: dict[str, object] = {"queue": queue, "kind": kind, "depth": depth}
-    return dict.fromkeys(_COLUMNS) | figures | {"dead letters": dead_letters}
-
-
-def queue_rows(stats: Sequence[QueueStats]) -> list[Row]:
-    """Returns the key figures of queues as rows."""
-    return [
-        dict(
-            zip(
-                _COLUMNS,
-                (
-                    *(queue.queue, "events", queue.depth, queue.oldest_message_age),
-                    *(queue.events_per_second, queue.consumers, queue.dead_letters),
-                    *(queue.last_tick_time, queue.rotation_age),
-                    "paused" if queue.ticker_paused else "running",
-                ),
-                strict=True,
-            )
-        )
-        for queue in stats
-    ]

@@ -3,11 +3,11 @@
 import signal
 from importlib import import_module
 from importlib.util import find_spec
-from types import FrameType
 
 import click
 
 from ...client import Ticker
+from ...client.signals import stopping_on_signals
 from ..database import Database, pass_database
 from ..examples import examples
 from ..output import show_result
@@ -76,28 +76,12 @@ def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
     if once:
         show_result(f"queues ticked: {count}", ticked=count)
         return
-    ended_by = _run(Ticker(url))
-    if ended_by == signal.SIGINT:
-        raise KeyboardInterrupt
-
-
-def _run(ticker: Ticker) -> int | None:
-    """Ticks until a signal; returns its number."""
-    received: int | None = None
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal received
-        received = number
-        ticker.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    runner = Ticker(url)
+    with stopping_on_signals(runner.stop) as received:
         click.echo("ticking until Ctrl-C", err=True)
-        ticker.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return received
+        runner.run()
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
 
 
 @click.command(

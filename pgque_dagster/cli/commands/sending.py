@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from ...client import Client, MalformedPayload, QueueNotFound
+from ...client import Client, QueueNotFound
+from ...client.calls.queues import queue_names
 from ...client.models import FIRST_ENTRY_ID
 from ...client.near_names import QueueOfAddon
 from ..database import Database, pass_database
@@ -41,11 +42,6 @@ _SECONDS_BETWEEN_LOOKS = 0.2
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Send each line of a file. All lines are checked before the first is sent.",
-)
-@click.option(
-    "--skip-malformed",
-    is_flag=True,
-    help="Send the other lines when some are malformed; they are named, and the exit code is 1.",
 )
 @click.option(
     "--from-line",
@@ -88,7 +84,6 @@ def send(
     queue: str,
     payload: str | None,
     file: Path | None,
-    skip_malformed: bool,
     from_line: int,
     event_type: str,
     text: bool,
@@ -111,19 +106,17 @@ def send(
     has_key = idem_key is not None or partition_key is not None
     if has_lines and (at or has_key):
         raise click.UsageError("Lines take no time and no keys.")
-    if not has_lines and (skip_malformed or from_line > 1):
-        raise click.UsageError("--skip-malformed and --from-line are for lines.")
+    if not has_lines and from_line > 1:
+        raise click.UsageError("--from-line is for lines.")
     if at and has_key:
         raise click.UsageError("An event with a time takes no keys.")
     with database.client() as client, _explained(queue):
         if wait:
             _wait_for_queue(client, queue, wait)
         if payload is None or payload == _STDIN:
-            lines = Lines(file, text=text, skip_malformed=skip_malformed, first=from_line)
+            lines = Lines(file, text=text, first=from_line)
             count = lines.send(client, queue, event_type, batch_size)
             show_result(f"events sent to {queue}: {count}", queue=queue, sent=count)
-            if lines.malformed:
-                raise MalformedPayload(f"{lines.malformed} lines were malformed and are not sent")
         else:
             event = checked(payload.encode(errors="surrogateescape"), "the payload", text)
             if at:
@@ -153,7 +146,7 @@ def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
     """Returns when the queue is there, or after so long."""
     ends_at = time.monotonic() + patience.total_seconds()
     with announce_if_slow(f"waiting for queue {queue}"):
-        while time.monotonic() < ends_at and queue not in _queue_names(client):
+        while time.monotonic() < ends_at and queue not in client.run(queue_names()):
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
@@ -172,10 +165,6 @@ def _explained(queue: str) -> Iterator[None]:
             " declares is created when its sensor first runs, some seconds after somebody switches"
             " the sensor on: send with --wait 60s.",
         ) from error
-
-
-def _queue_names(client: Client) -> list[str]:
-    return [info.name for info in client.queues()]
 
 
 def _send_at(client: Client, queue: str, event: str, event_type: str, at: datetime) -> None:

@@ -6,65 +6,135 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from itertools import zip_longest
 
 import click
 
-from ...client import Client, PermissionDenied
-from ...client.models import QueueStats
+from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats, calls
 from ..database import Database, pass_database
 from ..examples import examples
 from ..output import Row, as_table, named, to_json, wants_json
 from ..times import Age
-from .consumers import NO_CONSUMERS, consumer_rows
-from .queues import NO_QUEUES, queue_rows
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SAMPLES = 30
+# Of an add-on's queue, only the first ones are known.
+_QUEUE_COLUMNS = (
+    *("queue", "kind", "depth", "dead letters", "oldest", "events/s", "consumers"),
+    *("last tick", "rotated ago", "ticker"),
+)
 
 
 @click.command(
     epilog=examples(
         "pgque status",
-        "pgque status --watch",
+        "pgque status orders",
         "pgque status --watch --every 10s",
+        "pgque status --json | jq '.queues[] | select(.depth > 1000)'",
     ),
 )
+@click.argument("queue", required=False)
 @click.option("--watch", is_flag=True, help="Show it as a screen that follows, until Ctrl-C.")
 @click.option(
     "--every", type=Age(), default="2s", show_default=True, help="With --watch: how often."
 )
 @pass_database
-def status(database: Database, watch: bool, every: timedelta) -> None:
-    """Show components, queues, consumers and dead letters in one view."""
+def status(database: Database, queue: str | None, watch: bool, every: timedelta) -> None:
+    """Show queues, consumers and dead letters in one view: of QUEUE, or of all with components.
+
+    The depth of a queue is the number of events that its slowest consumer has not finished. An open
+    batch is shown with the owner of its lease, and until when it has the lease. Queues of the
+    add-ons postgremq and qgres follow. For postgremq the depth is the number of unfinished
+    messages, for qgres it is unknown (-).
+    """
     with database.client() as client:
         if watch:
-            _watch(client, every.total_seconds())
+            _watch(client, queue, every.total_seconds())
         elif wants_json():
-            click.echo(to_json({name: named(rows) for name, rows in _sections(client).items()}))
+            found = _sections(client, queue)
+            click.echo(to_json({name: named(rows) for name, rows in found.items()}))
         else:
-            click.echo("\n\n".join(_texts(_sections(client))))
+            click.echo("\n\n".join(_texts(_sections(client, queue))))
 
 
-def _sections(client: Client) -> dict[str, Sequence[Row]]:
-    stats = client.queue_stats()
-    return {
-        "components": _component_rows(client),
-        "queues": queue_rows(stats),
-        "consumers": consumer_rows(client),
-        "dead_letters": _dead_letter_rows(client, stats),
-    }
+def _sections(client: Client, queue: str | None) -> dict[str, Sequence[Row]]:
+    stats = [each for each in client.queue_stats() if queue in (None, each.queue)]
+    consumers = _consumer_rows(client, queue)
+    queues = _queue_rows(stats)
+    about = {"queues": queues, "consumers": consumers}
+    if queue is None:
+        about = {"components": _component_rows(client)} | about
+        queues += _addon_rows(client)
+    return about | {"dead_letters": _dead_letter_rows(client, stats)}
 
 
 def _texts(sections: dict[str, Sequence[Row]]) -> Iterator[str]:
     empty = {
         "components": "components are shown to pgque_admin only",
-        "queues": NO_QUEUES,
-        "consumers": NO_CONSUMERS,
+        "queues": "no queues: create one with `pgque create-queue NAME`",
+        "consumers": "no consumers: add one with `pgque register QUEUE CONSUMER`",
         "dead_letters": "no dead letters",
     }
     return (as_table(rows, empty[name]) for name, rows in sections.items())
+
+
+def _queue_rows(stats: Sequence[QueueStats]) -> list[Row]:
+    return [
+        _queue_row(
+            *(queue.queue, "events", queue.depth, queue.dead_letters, queue.oldest_message_age),
+            *(queue.events_per_second, queue.consumers, queue.last_tick_time, queue.rotation_age),
+            "paused" if queue.ticker_paused else "running",
+        )
+        for queue in stats
+    ]
+
+
+def _addon_rows(client: Client) -> Iterator[Row]:
+    """Yields the queues of the add-ons whose roles the user has."""
+    addons = client.run(calls.addons.installed_addons())
+    with suppress(PermissionDenied):
+        for queue in client.messages.queues() if "postgremq" in addons else ():
+            depth = queue.pending + queue.processing
+            yield _queue_row(queue.name, "messages", depth, queue.dead_letters)
+    with suppress(PermissionDenied):
+        for serial in client.serial.queues() if "qgres" in addons else ():
+            yield _queue_row(serial.name, f"serial ({serial.type})")
+
+
+def _queue_row(*figures: object) -> Row:
+    return dict(zip_longest(_QUEUE_COLUMNS, figures))
+
+
+def _consumer_rows(client: Client, queue: str | None) -> Sequence[Row]:
+    return [
+        {
+            "queue": consumer.queue,
+            "consumer": consumer.name,
+            "pending": consumer.pending_events,
+            "lag": consumer.lag,
+            "open batch": consumer.batch_id,
+            "owner": lease.owner if lease else None,
+            "until": lease.until if lease else None,
+            "lease": _lease_word(lease),
+            "seen ago": consumer.last_seen,
+        }
+        for consumer in client.consumers(queue)
+        for lease in (_lease_on(client, consumer),)
+    ]
+
+
+def _lease_on(client: Client, consumer: ConsumerInfo) -> LeaseInfo | None:
+    if consumer.batch_id is None:
+        return None
+    return client.lease_info(consumer.queue, consumer.name)
+
+
+def _lease_word(lease: LeaseInfo | None) -> str | None:
+    if lease is None or lease.owner is None:
+        return None
+    return "live" if lease.is_live else "ended"
 
 
 def _component_rows(client: Client) -> Sequence[Row]:
@@ -93,7 +163,7 @@ def _dead_letter_rows(client: Client, stats: Sequence[QueueStats]) -> Sequence[R
     ]
 
 
-def _watch(client: Client, seconds: float) -> None:
+def _watch(client: Client, queue: str | None, seconds: float) -> None:
     """Draws the view again and again, with the course of each queue's depth."""
     if not sys.stdout.isatty():
         raise click.UsageError("--watch needs a terminal; a script calls `pgque status --json`.")
@@ -101,9 +171,9 @@ def _watch(client: Client, seconds: float) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with _screen():
         while True:
-            sections = _sections(client)
+            sections = _sections(client, queue)
             for row in sections["queues"]:
-                depths[row["queue"]].append(int(str(row["depth"])))
+                depths[row["queue"]].append(int(str(row["depth"] or 0)))
             sections["queues"] = [
                 _with_course(row, depths[row["queue"]]) for row in sections["queues"]
             ]

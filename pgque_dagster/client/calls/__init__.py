@@ -8,22 +8,18 @@ from . import (
     addons,
     batches,
     consumers,
-    logs,
     maintenance,
     plans,
     publishing,
     queues,
-    statistics,
 )
 
 __all__ = [
     "addons",
     "batches",
     "consumers",
-    "logs",
     "maintenance",
     "plans",
     "publishing",
     "queues",
-    "statistics",
 ]

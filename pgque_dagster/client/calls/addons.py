@@ -1,6 +1,11 @@
-"""Queues that the add-ons have: those of messages, and the serial ones."""
+"""Queues that the add-ons have, those of messages and the serial ones, and their logs."""
 
-from .call import Call
+from .call import Call, first
+
+_LOGGED_AS = {
+    "postgremq": "select postgremq.logged_as(%s)",
+    "qgres": "select qgres.logged_as(%s)",
+}
 
 
 def installed_addons() -> Call[list[str]]:
@@ -28,3 +33,13 @@ def type_of_serial(queue: str) -> Call[str | None]:
         (queue,),
         lambda rows: rows[0][0] if rows else None,
     )
+
+
+def log_topic(topic: str) -> Call[str]:
+    """Creates a topic if it is missing, and logs it; returns the name of the queue."""
+    return Call("select postgremq.log_topic(postgremq.create_topic(%s))", (topic,), first)
+
+
+def logged_as(addon: str, name: str) -> Call[str | None]:
+    """The queue that logs a topic or a serial queue; None if it is not logged."""
+    return Call(_LOGGED_AS[addon], (name,), first)

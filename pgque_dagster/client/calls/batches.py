@@ -24,35 +24,27 @@ def next_batch(queue: str, consumer: str, limits: Limits) -> Call[int | None]:
 
 
 def claim(
-    queue: str, consumer: str, owner: str, ttl: timedelta, limits: Limits, batch_id: int | None
-) -> Call[Lease | None]:
-    """Claims the open or next batch."""
-    check_interval("ttl", ttl)
-    return Call(
-        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
-        "from pgque.claim_batch(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        (queue, consumer, owner, ttl, *astuple(limits), batch_id),
-        lambda rows: read_lease(owner, rows[0]),
-    )
-
-
-def claim_coop(
     queue: str,
     consumer: str,
-    subconsumer: str,
     owner: str,
     ttl: timedelta,
     limits: Limits,
     batch_id: int | None,
+    subconsumer: str | None = None,
 ) -> Call[Lease | None]:
-    """Claims a subconsumer's open or next batch."""
+    """Claims the open or next batch of a consumer, or of a subconsumer of it."""
     check_interval("ttl", ttl)
-    return Call(
-        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id "
-        "from pgque.claim_coop(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        (queue, consumer, subconsumer, owner, ttl, *astuple(limits), batch_id),
-        lambda rows: read_lease(owner, rows[0]),
-    )
+    columns = "batch_id, epoch, lease_until, prev_tick_id, cur_tick_id"
+    options = (owner, ttl, *astuple(limits), batch_id)
+
+    def parse(rows: list[Row]) -> Lease | None:
+        return read_lease(owner, rows[0])
+
+    if subconsumer is None:
+        sql = f"select {columns} from pgque.claim_batch(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        return Call(sql, (queue, consumer, *options), parse)
+    sql = f"select {columns} from pgque.claim_coop(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    return Call(sql, (queue, consumer, subconsumer, *options), parse)
 
 
 def read_lease(owner: str, row: Row) -> Lease | None:

@@ -2,13 +2,10 @@
 
 from .consumer import Consumer
 from .delivery import Delivery
-from .errors import HandlerMissing, TransactionEnded
 from .health import ConsumerHealth
 
 __all__ = [
     "Consumer",
     "ConsumerHealth",
     "Delivery",
-    "HandlerMissing",
-    "TransactionEnded",
 ]

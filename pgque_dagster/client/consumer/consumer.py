@@ -6,45 +6,41 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from ..backoff import PASSING, keep_running
 from ..client import Client
 from ..consuming import DEFAULT_TTL, NO_LIMITS
 from ..errors import (
     BatchLeased,
     BatchNotOpen,
-    ConnectionFailed,
-    DatabaseError,
     InvalidArgument,
     LeaseLost,
     PgqueError,
-    TransactionOutdated,
 )
 from ..intervals import check_interval
+from ..lease import Renewals
 from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
 from ..positions import Position
-from .backoff import Backoff
+from ..signals import stopping_on_signals, stopping_on_unhandled_sigterm
 from .delivery import Pages
 from .dispatch import Dispatch
 from .handlers import Function, Handlers, check_types
 from .health import ConsumerHealth, State
-from .options import check_options
-from .renewals import Renewals
-from .signals import stopping_on_signals, stopping_on_unhandled_sigterm
 from .sources import BatchSource, SlotSource, Source, Work
 from .transactional import is_refusal
-from .wakeup import Wakeup, listening
+from .wakeup import listening
 
 logger = logging.getLogger("pgque.consumer")
 
 F = TypeVar("F", bound=Function)
 
 # Errors that pass: the batch stays as it is, and is claimed again on a new connection.
-_PASSING = (ConnectionFailed, DatabaseError, TransactionOutdated, LeaseLost, BatchNotOpen)
+_PASSING = (*PASSING, LeaseLost, BatchNotOpen)
 
 
 class Consumer:
@@ -102,7 +98,21 @@ class Consumer:
         for option, value in (("lease", lease), ("poll_interval", poll_interval)):
             check_interval(option, value)
         check_interval("retry_after", retry_after, is_zero_allowed=True)
-        check_options(queue, concurrency, subconsumer, slots, on_failure, limits)
+        if not isinstance(queue, str):
+            raise InvalidArgument(
+                f"a consumer of {queue!r}", "Name one queue. Start a consumer for each of several."
+            )
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidArgument(f"a concurrency of {concurrency!r}", "Choose 1 or more.")
+        if slots is not None and (subconsumer is not None or limits != NO_LIMITS):
+            raise InvalidArgument(
+                "a partitioned consumer has neither subconsumers nor limits",
+                "Leave out slots, or the others.",
+            )
+        if slots is None and on_failure != "skip":
+            raise InvalidArgument(
+                f"on_failure={on_failure!r} is for partitioned consumers", "Pass slots as well."
+            )
         self.name = name
         self.queue = queue
         self._url = url
@@ -166,9 +176,7 @@ class Consumer:
                 with Client(self._url) as client:
                     self._source.register(client, self._start_at)
                     self._log_left_batch(client)
-                backoff = Backoff(self._stopped, _PASSING)
-                while not self._stopped.is_set():
-                    backoff.call(self._serve)
+                keep_running(self._batches, self._stopped, _PASSING, self._note_error)
         finally:
             # So that it can run again. A `stop` before the start ends the next `run`.
             self._stopped.clear()
@@ -236,41 +244,35 @@ class Consumer:
                 f"Write the handler as a coroutine function (async def), or {processes}.",
             )
 
-    def _serve(self) -> None:
-        """Handles batches until `stop`. Returns after an error that follows a success."""
-        has_worked = False
-        try:
-            with (
-                Client(self._url) as client,
-                listening(self._url, self.queue) as wakeup,
-                Renewals(self._lease) as renewals,
-            ):
-                while not self._stopped.is_set():
-                    self._serve_once(client, wakeup, renewals)
-                    has_worked, self._error = True, None
-        except _PASSING as error:
-            self._error = str(error)
-            if not has_worked:
-                raise
-            logger.warning("%s Connecting again.", error, extra=self._fields())
+    def _batches(self) -> Iterator[None]:
+        """Handles batches until `stop`; yields after each, and after each wait for one."""
+        with (
+            Client(self._url) as client,
+            listening(self._url, self.queue) as wakeup,
+            Renewals(self._lease) as renewals,
+        ):
+            while not self._stopped.is_set():
+                work = self._claim(client)
+                if work is not None:
+                    self._enter("working", work.batch_id)
+                    try:
+                        self._process(client, work, renewals)
+                    finally:
+                        self._enter("idle")
+                else:
+                    if self._state[0] != "idle":
+                        self._enter("idle")
+                    self._error = None
+                    wakeup.wait(self._poll_interval, self._stopped)
+                self._error = None
+                yield
 
-    def _serve_once(self, client: Client, wakeup: Wakeup, renewals: Renewals) -> None:
-        work = None
+    def _claim(self, client: Client) -> Work | None:
         try:
-            work = self._source.claim(client)
+            return self._source.claim(client)
         except BatchLeased as error:
             self._log_leased(str(error))
-        if work is not None:
-            self._enter("working", work.batch_id)
-            try:
-                self._process(client, work, renewals)
-            finally:
-                self._enter("idle")
-            return
-        if self._state[0] != "idle":
-            self._enter("idle")
-        self._error = None
-        wakeup.wait(self._poll_interval, self._stopped)
+            return None
 
     def _process(
         self, client: Client, work: Work, renewals: Renewals, checks_constraints: bool = False
@@ -329,6 +331,10 @@ class Consumer:
 
     def _enter(self, state: State, batch_id: int | None = None) -> None:
         self._state = (state, batch_id, datetime.now(UTC))
+
+    def _note_error(self, error: Exception, what_follows: str) -> None:
+        self._error = str(error)
+        logger.warning("%s %s", error, what_follows, extra=self._fields())
 
     def _log_leased(self, text: str) -> None:
         """Logs once that another process has the batch; this one takes over if it is killed."""

@@ -78,7 +78,8 @@ class Dispatch:
 
     def _admit(self, message: Delivery) -> Handler | None:
         """Returns the handler; None if the message waits for another one."""
-        if self._paused and self._waits(message):
+        if self._paused and message.key in self._paused:
+            # It is delivered after the one of its key that failed.
             return None
         return self._handlers.find(message)
 
@@ -151,10 +152,6 @@ class Dispatch:
     def _note_done(self, message: Delivery) -> None:
         if self._pauses and message.key is not None and message in self._failed:
             self._paused.add(message.key)
-
-    def _waits(self, message: Delivery) -> bool:
-        """Whether the message waits for one of its key that failed, and is delivered after it."""
-        return message.key is not None and message.key in self._paused
 
 
 def _lanes(messages: Sequence[Delivery]) -> list[list[Delivery]]:

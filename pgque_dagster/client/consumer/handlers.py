@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import InvalidArgument
+from ..errors import HandlerMissing, InvalidArgument
 from ..models import Message
-from .errors import HandlerMissing
 
 Function = Callable[..., Any]
 

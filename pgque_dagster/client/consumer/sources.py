@@ -1,7 +1,6 @@
 """Where a consumer's messages come from: a batch of its own, or a page of a slot."""
 
 import itertools
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
@@ -23,46 +22,17 @@ _PAGE = 10_000
 _values = attrgetter(*(field.name for field in fields(Message)))
 
 
-class Work(ABC):
-    """Messages to handle, under a lease.
+class BatchWork:
+    """A claimed batch to handle.
 
     Attributes:
         queue: the queue's name.
-        batch_id: the batch; None for a page of a slot.
+        batch_id: the batch.
+        batch: the claim.
         pauses: whether later messages of a key wait for one that failed.
     """
 
-    queue: str
-    batch_id: int | None = None
     pauses = False
-
-    @abstractmethod
-    def failed(self, retry_after: timedelta) -> Failed:
-        """Returns what notes the messages that fail."""
-
-    @abstractmethod
-    def messages(self, failed: Failed) -> Pages:
-        """Reads the messages, in order."""
-
-    @abstractmethod
-    def keeper(self) -> Keeper:
-        """Returns what renews the lease; its `check` raises once the lease is lost."""
-
-    @abstractmethod
-    def finish(self, failed: Failed) -> None:
-        """Finishes the messages, and writes which failed, in one transaction."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Leaves the messages to the next who claims them."""
-
-
-class BatchWork(Work):
-    """A claimed batch.
-
-    Attributes:
-        batch: the claim.
-    """
 
     def __init__(self, batch: Batch, ttl: timedelta) -> None:
         self.queue = batch.queue
@@ -80,11 +50,11 @@ class BatchWork(Work):
         return Pages(self.batch.session.pages(events, _PAGE), self.queue, failed)
 
     def keeper(self) -> Keeper:
-        """Returns what renews the lease."""
+        """Returns what renews the lease; its `check` raises once the lease is lost."""
         return LeaseKeeper(self.batch.session.url, self.batch.lease, self._ttl)
 
     def finish(self, failed: Failed) -> None:
-        """Acks the batch."""
+        """Acks the batch, and writes which messages failed, in one transaction."""
         # A new one: if its transaction was refused, other events may have failed the next time.
         claimed = self.batch
         batch = Batch(claimed.session, self.queue, claimed.consumer, claimed.lease, self._ttl)
@@ -92,12 +62,14 @@ class BatchWork(Work):
         batch.ack()
 
     def release(self) -> None:
-        """Releases the lease."""
+        """Leaves the messages to the next who claims them."""
         self.batch.release()
 
 
-class SlotWork(Work):
-    """A page of a slot of a partitioned consumer."""
+class SlotWork:
+    """A page of a slot of a partitioned consumer, with what a `BatchWork` has."""
+
+    batch_id: int | None = None
 
     def __init__(self, queue: str, slot: Slot, client: Client, pauses: bool, page: Any) -> None:
         self.queue = queue
@@ -127,7 +99,7 @@ class SlotWork(Work):
         self._slot.release()
 
     def release(self) -> None:
-        """Releases the slot."""
+        """Leaves the messages to the next who claims them."""
         self._slot.release()
 
 
@@ -144,19 +116,7 @@ class _SlotFailed(Failed):
         )
 
 
-class Source(ABC):
-    """A queue of a consumer."""
-
-    @abstractmethod
-    def register(self, client: Client, start_at: Position | None) -> None:
-        """Registers the consumer if `start_at` says where it starts."""
-
-    @abstractmethod
-    def claim(self, client: Client) -> Work | None:
-        """Claims what is to be handled next; None if there is nothing."""
-
-
-class BatchSource(Source):
+class BatchSource:
     """Batches of a consumer, or of a subconsumer that shares them with others."""
 
     def __init__(
@@ -183,13 +143,13 @@ class BatchSource(Source):
         if self._holder.subconsumer is not None:
             client.run(self._holder.register_subconsumer())
 
-    def claim(self, client: Client) -> Work | None:
-        """Claims the next batch."""
+    def claim(self, client: Client) -> BatchWork | None:
+        """Claims the next batch; None if there is none."""
         batch = self._holder.claim(client, owner=self._owner, ttl=self._ttl, limits=self._limits)
         return BatchWork(batch, self._ttl) if batch else None
 
 
-class SlotSource(Source):
+class SlotSource:
     """Pages of the slots of a partitioned consumer, from whichever slot is free and has events."""
 
     def __init__(
@@ -226,7 +186,7 @@ class SlotSource(Source):
                 of.subscribe(slot)
         of.set_policy(self._on_failure)
 
-    def claim(self, client: Client) -> Work | None:
+    def claim(self, client: Client) -> SlotWork | None:
         """Claims the next slot that is free and has events."""
         of = self._partitioned(client)
         for _ in range(self._slots):
@@ -246,3 +206,7 @@ class SlotSource(Source):
 
     def _partitioned(self, client: Client) -> PartitionedConsumer:
         return PartitionedConsumer(client, self.queue, self._consumer, slots=self._slots)
+
+
+Work = BatchWork | SlotWork
+Source = BatchSource | SlotSource

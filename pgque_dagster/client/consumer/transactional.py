@@ -5,9 +5,8 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from ..errors import ConnectionFailed, InvalidArgument
+from ..errors import ConnectionFailed, InvalidArgument, TransactionEnded
 from .delivery import Delivery, Failed
-from .errors import TransactionEnded
 from .handlers import Handler
 
 # Constraints that are immediate at first stay so: a handler may count on their errors.

@@ -2,7 +2,6 @@
 
 from .changes import Change
 from .consumer import RemoteConsumer
-from .errors import TargetOutOfStep, TargetRefused
 from .loader import TableLoader
 from .mover import QueueMover
 
@@ -11,6 +10,4 @@ __all__ = [
     "QueueMover",
     "RemoteConsumer",
     "TableLoader",
-    "TargetOutOfStep",
-    "TargetRefused",
 ]

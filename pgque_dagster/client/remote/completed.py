@@ -19,9 +19,8 @@ from uuid import UUID
 
 import psycopg
 
-from ..errors import DatabaseError, InvalidArgument
+from ..errors import DatabaseError, InvalidArgument, TargetOutOfStep
 from ..table_rights import Connection, create_missing_table, needing
-from .errors import TargetOutOfStep
 
 BATCHES = "pgque_completed_batch"
 EVENTS = "pgque_completed_event"

@@ -12,19 +12,25 @@ from psycopg.pq import TransactionStatus
 from .. import calls
 from ..client import Client
 from ..connection import connect
-from ..consumer import Consumer, Delivery, TransactionEnded
+from ..consumer import Consumer, Delivery
 from ..consumer.delivery import Pages
 from ..consumer.dispatch import Dispatch
 from ..consumer.handlers import Function
 from ..consumer.sources import BatchWork, Work
 from ..consumer.transactional import is_refusal
 from ..consuming import DEFAULT_TTL, NO_LIMITS
-from ..errors import DatabaseError, InvalidArgument, TicksUnavailable, translated
+from ..errors import (
+    DatabaseError,
+    InvalidArgument,
+    TargetRefused,
+    TicksUnavailable,
+    TransactionEnded,
+    translated,
+)
 from ..models import Limits
 from ..positions import Position
 from ..table_rights import Connection
 from .completed import CompletedBatches, Span
-from .errors import TargetRefused
 
 F = TypeVar("F", bound=Function)
 

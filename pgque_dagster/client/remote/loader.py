@@ -7,12 +7,11 @@ import psycopg
 from psycopg import errors as pg
 
 from ..consumer import Delivery
-from ..errors import InvalidArgument, MalformedPayload, told
+from ..errors import InvalidArgument, MalformedPayload, TargetRefused, told
 from ..models import Message
 from ..table_rights import Connection
 from .changes import Change, read_change
 from .consumer import RemoteConsumer
-from .errors import TargetRefused
 from .mover import refuse_tracking
 from .tables import KeyWrittenInTwoWays, TableWriter
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a consumer after its current batch."""
+"""SIGTERM and SIGINT end a program after its current step."""
 
 import signal
 import threading
@@ -23,14 +23,18 @@ def stopping_on_unhandled_sigterm(stop: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def stopping_on_signals(
     stop: Callable[[], None], numbers: Sequence[signal.Signals] = _SIGNALS
-) -> Iterator[None]:
+) -> Iterator[list[int]]:
     """Calls `stop` at the first of the signals in the block.
 
     A second one does what it did before the block, such as raise KeyboardInterrupt. In another
     thread than the main one, signals are left alone.
+
+    Yields:
+        The number of the signal, once it has come.
     """
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
     before = {number: signal.getsignal(number) for number in numbers}
 
@@ -40,11 +44,12 @@ def stopping_on_signals(
 
     def drain(number: int, frame: FrameType | None) -> None:
         restore()
+        received.append(number)
         stop()
 
     for number in numbers:
         signal.signal(number, drain)
     try:
-        yield
+        yield received
     finally:
         restore()

@@ -1,4 +1,4 @@
-"""`pgque doctor` says what keeps the queue from working, from the connection on."""
+"""`pgque health` says what keeps the queue from working, from the connection on."""
 
 import json
 
@@ -18,9 +18,9 @@ from tests.support.replicas import replicas, wait_for
 OF_THE_DATABASE = {"connection", "roles", "settings", "schema"}
 
 
-def doctor(url: str) -> tuple[int, dict[str, str], dict[str, str]]:
+def health(url: str) -> tuple[int, dict[str, str], dict[str, str]]:
     """How it ends, and the status and the detail of each check."""
-    result = CliRunner().invoke(main, ["doctor", "--url", url, "--json"])
+    result = CliRunner().invoke(main, ["health", "--all", "--url", url, "--json"])
     assert "secret" not in result.output
     checks = json.loads(result.stdout)
     statuses, details = ({c["check"]: c[key] for c in checks} for key in ("status", "detail"))
@@ -30,23 +30,23 @@ def doctor(url: str) -> tuple[int, dict[str, str], dict[str, str]]:
 def test_a_working_queue_is_well_also_under_a_newer_schema(
     client: Client, database_url: str
 ) -> None:
-    code, statuses, _ = doctor(database_url)
+    code, statuses, _ = health(database_url)
     assert code == 0
-    assert {*OF_THE_DATABASE, "lineage", "ticks", "health"} <= set(statuses)
+    assert {*OF_THE_DATABASE, "lineage", "ticks", "ticker_running"} <= set(statuses)
     assert set(statuses.values()) == {"ok"}
 
     with client.transaction() as connection:
         connection.execute(
             "create or replace function pgque.version() returns text language sql return '99.0.0'"
         )
-    code, statuses, details = doctor(database_url)
+    code, statuses, details = health(database_url)
     assert (code, statuses["schema"]) == (0, "warning")
     assert f"newer than this package's {__version__}" in details["schema"]
 
 
 def test_a_missing_schema_is_critical_and_all_that_is_said_of_the_queue(database_url: str) -> None:
     installer.uninstall(database_url, force=True)
-    code, statuses, details = doctor(database_url)
+    code, statuses, details = health(database_url)
     assert (code, set(statuses), statuses["schema"]) == (3, OF_THE_DATABASE, "critical")
     assert details["schema"].endswith("Run `pgque install`.")
 
@@ -58,7 +58,7 @@ def test_an_older_schema_is_critical_and_its_version_named(
     installer.uninstall(database_url, force=True)
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(released.sql())
-    code, statuses, details = doctor(database_url)
+    code, statuses, details = health(database_url)
     assert (code, set(statuses), statuses["schema"]) == (3, OF_THE_DATABASE, "critical")
     assert f"pgque {released.version}" in details["schema"]
     assert details["schema"].endswith("Run `pgque install`: queues and events stay.")
@@ -73,16 +73,16 @@ def test_a_standby_is_critical_and_nothing_else_is(server: Server) -> None:
         standby = servers.standby(primary)
         with connect(standby.url()) as db:
             wait_for(db, "select count(*) > 0 from pgque.tick")
-        code, statuses, details = doctor(standby.url())
+        code, statuses, details = health(standby.url())
 
     assert code == 3
     assert [name for name, status in statuses.items() if status == "critical"] == ["standby"]
     assert "connect to the primary" in details["standby"]
-    assert {"schema", "health"} <= set(statuses)
+    assert {"schema", "ticker_running"} <= set(statuses)
 
 
 def test_who_cannot_connect_or_has_no_rights_is_told_so(database_url: str) -> None:
-    code, statuses, _ = doctor("postgresql://me:secret@127.0.0.1:1/db")
+    code, statuses, _ = health("postgresql://me:secret@127.0.0.1:1/db")
     assert (code, statuses) == (3, {"connection": "critical"})
-    _, statuses, _ = doctor(as_login(database_url))
+    _, statuses, _ = health(as_login(database_url))
     assert statuses["roles"] == "warning"
