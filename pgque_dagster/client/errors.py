@@ -303,6 +303,8 @@ def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) 
             "Repeat what is not committed: a client with a URL connects again, and a connection "
             "that you gave to it has to be replaced."
             if has_ended
+            else "Correct the password, or the role's right to log in."
+            if "authentication failed" in message
             else "Check that the server runs and the connection string names it.",
         )
     return DatabaseError(message, hint)

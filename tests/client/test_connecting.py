@@ -98,6 +98,7 @@ def test_a_wrong_password_is_refused_and_not_shown(
 ) -> None:
     message = refusal(use, url_with_wrong_password, ConnectionFailed)
     assert "password authentication failed" in message
+    assert "Correct the password" in message
     assert PASSWORD not in caplog.text
 
 
