@@ -1,11 +1,7 @@
-"""IO managers that store the output of a batch idempotently.
-
-`batch_safe` says so: the assets refuse IO managers without it, unless the asset has it.
-They only call the sinks. `spark/sinks/` says how storing works and what a crash can leave behind.
-"""
+"""IO managers of Parquet directories and of tables in the queue's database."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
@@ -13,22 +9,19 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from ..client import InvalidArgument
-from ..keys import BATCHES, REPLAY, ROWS, SINCE, TABLE
+from ..keys import BATCHES, ROWS, SINCE, TABLE
 from ..resource import PgqueResource
-from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.sinks.merge import Mode
 from ..spark.sinks.modes import check_directory
-from ..step_errors import logs_errors_first
-from .current_batch import current_batch
+from .batch_io_manager import BatchIOManager, is_replay, named_table, upstream_table
 from .inputs import Wanted, session_of
-from .metadata import set_aside
 from .step import executors_address
 
 if TYPE_CHECKING:
-    from ..spark import ParquetSink
+    from ..spark import ParquetSink, SparkBatch
 
 
-class ParquetBatchIOManager(dg.ConfigurableIOManager):
+class ParquetBatchIOManager(BatchIOManager):
     """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>`.
 
     A reader of that directory sees one table, with the column `batch_id`. The output of a
@@ -47,11 +40,6 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         def later(revenue: DataFrame): ...    # batch 812 and later ones
     """
 
-    batch_safe: ClassVar[bool] = True
-    checks_batch: ClassVar[bool] = True
-    pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
-    """The resource that the assets use, for steps that load an asset in a process of their own."""
-
     base_dir: str = Field(description="A directory that driver and executors share.")
 
     @model_validator(mode="after")
@@ -59,24 +47,15 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         check_directory(self.base_dir)
         return self
 
-    @logs_errors_first
-    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Stores a batch's DataFrame. Replaces what an earlier attempt stored.
-
-        Raises:
-            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
-                the directory holds batches of another database.
-        """
-        batch = current_batch(context)
-        frame, rows = _counted(_data_frame(context, obj))
-        with clear_executor_errors():
-            directory = self._directory(context.asset_key)
-            if (context.definition_metadata or {}).get(REPLAY):
-                directory = f"{directory}/replay={batch.consumer}"
-            path = self._sink(directory).write(batch, frame)
-        context.add_output_metadata(
-            {"path": dg.MetadataValue.path(path), ROWS: rows(), **set_aside(batch.claim)}
-        )
+    def _store(
+        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+    ) -> dict[str, Any]:
+        counted, rows = _counted(frame)
+        directory = self._directory(context.asset_key)
+        if is_replay(context):
+            directory = f"{directory}/replay={batch.consumer}"
+        path = self._sink(directory).write(batch, counted)
+        return {"path": dg.MetadataValue.path(path), ROWS: rows()}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the batches stored so far, or those that the input wants, as one DataFrame.
@@ -99,7 +78,7 @@ class ParquetBatchIOManager(dg.ConfigurableIOManager):
         return "/".join((self.base_dir.rstrip("/"), *key.path))
 
 
-class PostgresBatchIOManager(dg.ConfigurableIOManager):
+class PostgresBatchIOManager(BatchIOManager):
     """Merges DataFrames of `@pgque_asset` into tables of the queue's database, exactly once.
 
     The IO manager stages the rows. They are merged into the table in the transaction of the batch's
@@ -121,11 +100,7 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
             }
     """
 
-    batch_safe: ClassVar[bool] = True
-    checks_batch: ClassVar[bool] = True
     pgque: dg.ResourceDependency[PgqueResource]
-    pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
-    """The resource that the assets use, for steps that load an asset in a process of their own."""
 
     mode: Mode = Field(
         default="append",
@@ -141,30 +116,23 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
         "there. By default the schema of the table.",
     )
 
-    @logs_errors_first
-    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Stages a batch's DataFrame. The ack merges it.
-
-        Raises:
-            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
-                does not fit the table.
-        """
+    def _store(
+        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+    ) -> dict[str, Any]:
         # Late, so that a code location loads without Arrow.
         from ..spark import PostgresSink
 
-        batch = current_batch(context)
-        frame, rows = _counted(_data_frame(context, obj))
-        table = _table(context.asset_key, context.definition_metadata)
-        with clear_executor_errors():
-            PostgresSink(
-                table,
-                key=self.key,
-                mode=self.mode,
-                stage_schema=self.stage_schema,
-                # So that several assets of a batch can have one table.
-                name=context.asset_key.to_user_string(),
-            ).write(batch, frame)
-        context.add_output_metadata({TABLE: table, ROWS: rows(), **set_aside(batch.claim)})
+        counted, rows = _counted(frame)
+        table = named_table(context.definition_metadata) or context.asset_key.path[-1]
+        PostgresSink(
+            table,
+            key=self.key,
+            mode=self.mode,
+            stage_schema=self.stage_schema,
+            # So that several assets of a batch can have one table.
+            name=context.asset_key.to_user_string(),
+        ).write(batch, counted)
+        return {TABLE: table, ROWS: rows()}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the whole table as it is now, read by tasks in one snapshot.
@@ -180,25 +148,10 @@ class PostgresBatchIOManager(dg.ConfigurableIOManager):
                 f"the table of {context.asset_key.to_user_string()} has no batches to choose from",
                 f"Leave {SINCE} and {BATCHES} out of the metadata of the input.",
             )
-        made = context.upstream_output
-        table = _table(context.asset_key, made.definition_metadata if made else None)
+        table = upstream_table(context) or context.asset_key.path[-1]
         url = self.pgque.database_url()
         address = executors_address(self.pgque, url)
         return read_whole_table(session_of(self.pyspark, context), url, address, table)
-
-
-def _table(key: dg.AssetKey, metadata: Any) -> str:
-    named = (metadata or {}).get(TABLE)
-    return str(getattr(named, "value", named) or key.path[-1])
-
-
-def _data_frame(context: dg.OutputContext, value: object) -> DataFrame:
-    if not isinstance(value, DataFrame):
-        raise InvalidArgument(
-            f"{context.asset_key.to_user_string()} returned {type(value).__name__}",
-            "Return a Spark DataFrame.",
-        )
-    return value
 
 
 def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:

@@ -1,25 +1,17 @@
-"""IO managers that store the output of a batch in a Delta or Iceberg table, each batch once.
+"""IO managers of Delta and Iceberg tables."""
 
-They only call the sinks, which say what a crash can leave behind.
-"""
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ..client import InvalidArgument
-from ..keys import REPLAY, ROWS, TABLE
+from ..keys import ROWS, TABLE
 from ..resource import PgqueResource
-from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
-from ..step_errors import logs_errors_first
-from .current_batch import current_batch
+from .batch_io_manager import BatchIOManager, is_replay, named_table, upstream_table
 from .inputs import Wanted, session_of
-from .metadata import set_aside
 
 if TYPE_CHECKING:
     from ..spark import DeltaSink, IcebergSink, SparkBatch
@@ -34,7 +26,7 @@ _OPTIONS = (
 )
 
 
-class DeltaBatchIOManager(dg.ConfigurableIOManager):
+class DeltaBatchIOManager(BatchIOManager):
     """Stores DataFrames of `@pgque_asset` in Delta tables, at `<base_dir>/<asset>`.
 
     A table has the column `batch_id`. The output of a `@pgque_replay_asset` has one more column,
@@ -44,11 +36,6 @@ class DeltaBatchIOManager(dg.ConfigurableIOManager):
     A downstream asset gets the whole table, or the batches that the metadata of its input names, as
     for `ParquetBatchIOManager`.
     """
-
-    batch_safe: ClassVar[bool] = True
-    checks_batch: ClassVar[bool] = True
-    pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
-    """The resource that the assets use, for steps that load an asset in a process of their own."""
 
     base_dir: str = Field(
         description="A directory that driver and executors share, or the URL of a folder in an "
@@ -70,26 +57,12 @@ class DeltaBatchIOManager(dg.ConfigurableIOManager):
         check_mode(self.mode, self.key)
         return self
 
-    @logs_errors_first
-    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Stores a batch's DataFrame. Replaces what an earlier attempt stored.
-
-        Raises:
-            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
-                does not fit the table.
-        """
-        batch = current_batch(context)
-        frame = _rows(context, obj, batch)
+    def _store(
+        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+    ) -> dict[str, Any]:
         location = self._location(context.asset_key)
-        with clear_executor_errors():
-            stored = self._sink(location).write(batch, frame)
-        context.add_output_metadata(
-            {
-                "path": dg.MetadataValue.path(location),
-                **_facts(stored),
-                **set_aside(batch.claim),
-            }
-        )
+        stored = self._sink(location).write(batch, _rows(context, frame, batch))
+        return {"path": dg.MetadataValue.path(location), **_facts(stored)}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest version, or the batches of it that the input wants."""
@@ -112,7 +85,7 @@ class DeltaBatchIOManager(dg.ConfigurableIOManager):
         return "/".join((self.base_dir.rstrip("/"), *key.path))
 
 
-class IcebergBatchIOManager(dg.ConfigurableIOManager):
+class IcebergBatchIOManager(BatchIOManager):
     """Stores DataFrames of `@pgque_asset` in Iceberg tables.
 
     The table is named by the asset's metadata `dagster/table_name`, or else by `namespace` and the
@@ -133,11 +106,7 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
             }
     """
 
-    batch_safe: ClassVar[bool] = True
-    checks_batch: ClassVar[bool] = True
     pgque: dg.ResourceDependency[PgqueResource]
-    pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
-    """The resource that the assets use, for steps that load an asset in a process of their own."""
 
     warehouse: str = Field(
         description="Where new tables are created: a directory that driver and executors share, or "
@@ -155,25 +124,16 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
     schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
     storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
 
-    @logs_errors_first
-    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Stores a batch's DataFrame. Replaces what an earlier attempt stored.
-
-        Raises:
-            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
-                does not fit the table.
-        """
-        batch = current_batch(context)
-        frame = _rows(context, obj, batch)
-        table = self._table(context.asset_key, context.definition_metadata)
-        with clear_executor_errors():
-            stored = self._sink(table).write(batch, frame)
-        context.add_output_metadata({TABLE: table, **_facts(stored), **set_aside(batch.claim)})
+    def _store(
+        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+    ) -> dict[str, Any]:
+        table = named_table(context.definition_metadata) or self._default_table(context.asset_key)
+        stored = self._sink(table).write(batch, _rows(context, frame, batch))
+        return {TABLE: table, **_facts(stored)}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest snapshot, or the batches of it that the input wants."""
-        made = context.upstream_output
-        table = self._table(context.asset_key, made.definition_metadata if made else None)
+        table = upstream_table(context) or self._default_table(context.asset_key)
         spark = session_of(self.pyspark, context)
         return _wanted(context, self._sink(table).read(spark, self.pgque.database_url()))
 
@@ -190,20 +150,12 @@ class IcebergBatchIOManager(dg.ConfigurableIOManager):
             storage_options=self.storage_options,
         )
 
-    def _table(self, key: dg.AssetKey, metadata: Mapping[str, Any] | None) -> str:
-        named = (metadata or {}).get(TABLE)
-        return str(getattr(named, "value", named) or ".".join((self.namespace, *key.path)))
+    def _default_table(self, key: dg.AssetKey) -> str:
+        return ".".join((self.namespace, *key.path))
 
 
-def _rows(context: dg.OutputContext, value: object, batch: "SparkBatch") -> DataFrame:
-    if not isinstance(value, DataFrame):
-        raise InvalidArgument(
-            f"{context.asset_key.to_user_string()} returned {type(value).__name__}",
-            "Return a Spark DataFrame.",
-        )
-    if (context.definition_metadata or {}).get(REPLAY):
-        return value.withColumn("replay", f.lit(batch.consumer))
-    return value
+def _rows(context: dg.OutputContext, frame: DataFrame, batch: "SparkBatch") -> DataFrame:
+    return frame.withColumn("replay", f.lit(batch.consumer)) if is_replay(context) else frame
 
 
 def _facts(stored: "StoredBatch") -> dict[str, Any]:

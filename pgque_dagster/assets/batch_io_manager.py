@@ -1,0 +1,72 @@
+"""What the IO managers of batches share.
+
+`batch_safe` says that they store each batch once: the assets refuse IO managers without it, unless
+the asset has it. They only call the sinks. `spark/sinks/` says how storing works and what a crash
+can leave behind.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dagster as dg
+from pyspark.sql import DataFrame
+
+from ..client import InvalidArgument
+from ..keys import REPLAY, TABLE
+from ..spark.cluster.executor_errors import clear_executor_errors
+from ..step_errors import logs_errors_first
+from .current_batch import current_batch
+from .metadata import set_aside
+
+if TYPE_CHECKING:
+    from ..spark import SparkBatch
+
+
+class BatchIOManager(dg.ConfigurableIOManager):
+    """Stores the DataFrame of a batch by a sink."""
+
+    batch_safe: ClassVar[bool] = True
+    checks_batch: ClassVar[bool] = True
+    pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
+    """The resource that the assets use, for steps that load an asset in a process of their own."""
+
+    @logs_errors_first
+    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
+        """Stores a batch's DataFrame. Replaces what an earlier attempt stored.
+
+        Raises:
+            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
+                does not fit what is stored there.
+        """
+        batch = current_batch(context)
+        if not isinstance(obj, DataFrame):
+            raise InvalidArgument(
+                f"{context.asset_key.to_user_string()} returned {type(obj).__name__}",
+                "Return a Spark DataFrame.",
+            )
+        with clear_executor_errors():
+            stored = self._store(context, batch, obj)
+        context.add_output_metadata({**stored, **set_aside(batch.claim)})
+
+    def _store(
+        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+    ) -> dict[str, Any]:
+        """Stores the rows; returns metadata of the output."""
+        raise NotImplementedError
+
+
+def is_replay(context: dg.OutputContext) -> bool:
+    """Whether the output is that of a `@pgque_replay_asset`."""
+    return bool((context.definition_metadata or {}).get(REPLAY))
+
+
+def named_table(metadata: Mapping[str, Any] | None) -> str | None:
+    """Returns the table that an asset's metadata name."""
+    named = (metadata or {}).get(TABLE)
+    return str(getattr(named, "value", named)) if named else None
+
+
+def upstream_table(context: dg.InputContext) -> str | None:
+    """Returns the table that the metadata of the input's asset name."""
+    made = context.upstream_output
+    return named_table(made.definition_metadata if made else None)
