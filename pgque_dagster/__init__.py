@@ -43,9 +43,9 @@ if TYPE_CHECKING:
         build_iceberg_maintenance_job,
         build_pgque_jobs,
     )
-    from .keys import dead_letters_key, queue_key
-    from .lineage import build_queue_assets, lag_freshness_policy
-    from .resource import PgqueResource
+    from .project.keys import dead_letters_key, queue_key
+    from .project.lineage import build_queue_assets, lag_freshness_policy
+    from .project.resource import PgqueResource
     from .sensors import (
         build_pgque_observation_sensor,
         build_pgque_schedule,
@@ -103,7 +103,7 @@ _MODULES = {
     "MessageQueueComponent": "components",
     "ParquetBatchIOManager": "assets",
     "PgqueComponent": "components",
-    "PgqueResource": "resource",
+    "PgqueResource": "project.resource",
     "PostgresBatchIOManager": "assets",
     "QueueComponent": "components",
     "SparkBatch": "spark",
@@ -119,15 +119,15 @@ _MODULES = {
     "build_pgque_schedule": "sensors",
     "build_pgque_sensor": "sensors",
     "build_pgque_ticker_sensor": "sensors",
-    "build_queue_assets": "lineage",
+    "build_queue_assets": "project.lineage",
     "build_queue_health_checks": "checks",
-    "dead_letters_key": "keys",
-    "lag_freshness_policy": "lineage",
+    "dead_letters_key": "project.keys",
+    "lag_freshness_policy": "project.lineage",
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
     "pgque_replay_asset": "assets",
     "pgque_window_asset": "assets",
-    "queue_key": "keys",
+    "queue_key": "project.keys",
 }
 
 

@@ -12,9 +12,9 @@ import dagster as dg
 from pyspark.sql import DataFrame
 
 from ..client import InvalidArgument
-from ..keys import REPLAY, TABLE
+from ..project.keys import REPLAY, TABLE
+from ..project.step_errors import logs_errors_first
 from ..spark.cluster.executor_errors import clear_executor_errors
-from ..step_errors import logs_errors_first
 from .current_batch import current_batch
 from .metadata import set_aside
 

@@ -9,10 +9,10 @@ import dagster as dg
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
 from ..client.calls.states import ConsumerState, consumer_states, needs_run
 from ..client.holder import Holder
-from ..consumers import names_of
-from ..keys import BATCH_ID, LINEAGE, holder_of
-from ..queue_report import CHECK_TICKS, waiting_for_tick
-from ..ranges import DEFAULT_MAX_EVENTS
+from ..client.ranges import DEFAULT_MAX_EVENTS
+from ..project.consumers import names_of
+from ..project.keys import BATCH_ID, LINEAGE, holder_of
+from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from .consumption import Consumption
 
 # Limits for the batch of a run by hand, which opens it itself.

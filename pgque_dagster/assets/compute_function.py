@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import dagster as dg
 from pyspark.sql import DataFrame
 
-from ..resource import PgqueResource
-from ..step_errors import log_error_line
+from ..project.resource import PgqueResource
+from ..project.step_errors import log_error_line
 from .event_log import refuse_unrecorded
 from .outputs import AssetRecord, StepResult
 

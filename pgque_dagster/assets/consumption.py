@@ -7,7 +7,7 @@ import dagster as dg
 
 from ..client import InvalidArgument, Position
 from ..client.positions import write_position
-from ..ranges import LONGEST_LEASE, MOST_PARTITIONS, count_problem, duration_problem
+from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS, count_problem, duration_problem
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import dagster as dg
 
 from ..client import Position
-from ..keys import CONSUMER, PARTITIONS, QUEUE, START_AT, queue_key
-from ..resource import PgqueResource
+from ..project.keys import CONSUMER, PARTITIONS, QUEUE, START_AT, queue_key
+from ..project.resource import PgqueResource
 from .compute_function import (
     ComputeFunction,
     is_annotated_none,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from ..client import InvalidArgument
 from ..client.window import window_id
-from ..keys import BATCH_ID, BATCHES, SINCE
+from ..project.keys import BATCH_ID, BATCHES, SINCE
 from ..spark.cluster.session import open_session
 from .window_step import window_of
 

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from ..client import InvalidArgument
-from ..keys import BATCHES, ROWS, SINCE, TABLE
-from ..resource import PgqueResource
+from ..project.keys import BATCHES, ROWS, SINCE, TABLE
+from ..project.resource import PgqueResource
 from ..spark.sinks.merge import Mode
 from ..spark.sinks.modes import check_directory
 from .batch_io_manager import BatchIOManager, is_replay, named_table, upstream_table

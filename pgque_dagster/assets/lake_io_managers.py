@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ..keys import ROWS, TABLE
-from ..resource import PgqueResource
+from ..project.keys import ROWS, TABLE
+from ..project.resource import PgqueResource
 from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
 from .batch_io_manager import BatchIOManager, is_replay, named_table, upstream_table
 from .inputs import Wanted, session_of

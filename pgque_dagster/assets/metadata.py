@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from ..client import AckResult, Batch, Client
 from ..client.window import Window
-from ..keys import BATCH_ID, CONSUMER, QUEUE, SLOT
+from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SLOT
 
 # Metadata that mean nothing for a window, which nobody claims.
 _OF_CLAIMS = {CONSUMER, "pgque/epoch", "pgque/lag_seconds"}

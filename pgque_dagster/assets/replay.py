@@ -17,8 +17,8 @@ from ..client import Batch, Client, InvalidArgument
 from ..client.calls.plans import tick_range_plan
 from ..client.calls.states import has_events
 from ..client.calls.ticks import Tick, claim_ticks, register_at, window_ticks
-from ..keys import QUEUE, REPLAY, TABLE, queue_key
-from ..resource import PgqueResource
+from ..project.keys import QUEUE, REPLAY, TABLE, queue_key
+from ..project.resource import PgqueResource
 from .claims import step_owner
 from .compute_function import ComputeFunction, is_annotated_none, make_step, returns_frames
 from .consumption import Consumption

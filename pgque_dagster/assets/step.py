@@ -21,11 +21,11 @@ from ..client import (
     QueueNotFound,
     calls,
 )
-from ..consumers import refuse_rivals, warn_of_late_checks
-from ..keys import BATCH_ID, dead_letters_key, holder_of
-from ..queue_report import CodeLocation, Metadata, report_queues
-from ..registration import ensure_consumer, how_to_register_again
-from ..resource import PgqueResource
+from ..project.consumers import refuse_rivals, warn_of_late_checks
+from ..project.keys import BATCH_ID, dead_letters_key, holder_of
+from ..project.queue_report import CodeLocation, Metadata, report_queues
+from ..project.registration import ensure_consumer, how_to_register_again
+from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
 from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.cluster.session import open_session

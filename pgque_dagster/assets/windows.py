@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ..keys import QUEUE, queue_key
-from ..resource import PgqueResource
+from ..project.keys import QUEUE, queue_key
+from ..project.resource import PgqueResource
 from .compute_function import (
     ComputeFunction,
     is_annotated_none,

@@ -12,9 +12,9 @@ import dagster as dg
 
 from ..client import Client, Limits, PgqueError
 from ..client.calls.states import consumer_states
-from ..queue_report import consumer_lag
-from ..ranges import duration_problem
-from ..resource import PgqueResource
+from ..client.ranges import duration_problem
+from ..project.queue_report import consumer_lag
+from ..project.resource import PgqueResource
 from ..sensors.attempts import name_batch
 from .alert_cursor import AlertCursor, GivenUp, Problem
 from .dead_letters import what_to_do_about

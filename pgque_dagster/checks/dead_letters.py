@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import dagster as dg
 
 from ..client import DeadLetter, DeadLetterCount
-from ..keys import dead_letters_key
-from ..resource import PgqueResource
+from ..project.keys import dead_letters_key
+from ..project.resource import PgqueResource
 from .tables import shortened, table
 
 ShowPayloads = bool | Callable[[DeadLetter], str | None]

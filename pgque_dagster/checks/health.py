@@ -6,11 +6,11 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import HealthCheck
-from ..consumers import consumers_of_location
-from ..keys import queue_key
-from ..naming import identifier
-from ..queue_report import consumer_lag
-from ..resource import PgqueResource
+from ..project.consumers import consumers_of_location
+from ..project.keys import queue_key
+from ..project.naming import identifier
+from ..project.queue_report import consumer_lag
+from ..project.resource import PgqueResource
 from .orphans import CHECK as CONSUMER_ASSETS
 from .orphans import consumers_without_asset
 from .tables import table

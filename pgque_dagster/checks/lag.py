@@ -9,11 +9,11 @@ import dagster as dg
 from ..client import Client, ConsumerInfo, LeaseInfo, Limits
 from ..client.calls.states import ConsumerState, consumer_states
 from ..client.holder import Holder
-from ..consumers import Consumer, consumers_of
-from ..keys import queue_key
-from ..naming import identifier
-from ..queue_report import consumer_lag
-from ..resource import PgqueResource
+from ..project.consumers import Consumer, consumers_of
+from ..project.keys import queue_key
+from ..project.naming import identifier
+from ..project.queue_report import consumer_lag
+from ..project.resource import PgqueResource
 from ..sensors.attempts import name_batch
 
 

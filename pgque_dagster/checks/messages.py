@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import dagster as dg
 
 from ..client import InvalidArgument, MessageQueue
-from ..ranges import count_problem
-from ..resource import PgqueResource
+from ..client.ranges import count_problem
+from ..project.resource import PgqueResource
 
 
 def message_queue_key(queue: str) -> dg.AssetKey:

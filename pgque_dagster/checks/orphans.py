@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from ..assets.replay import REPLAY_CONSUMER
 from ..client import ConsumerInfo, HealthCheck
-from ..consumers import Consumer, names_of
+from ..project.consumers import Consumer, names_of
 
 CHECK = "consumer_assets"
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from ..assets.decorators import pgque_asset
 from ..assets.replay import pgque_replay_asset
 from ..checks import build_consumer_lag_checks
-from ..ranges import LONGEST_LEASE, MOST_PARTITIONS
+from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
 from .computed import Computed, Dependencies, arguments_of

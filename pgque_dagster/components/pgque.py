@@ -11,8 +11,8 @@ from pydantic import Field
 
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
-from ..registration import declaring_option
-from ..resource import PgqueResource
+from ..project.registration import declaring_option
+from ..project.resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
 from .mirror import mirror

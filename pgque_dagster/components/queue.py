@@ -9,9 +9,9 @@ from pydantic import Field
 
 from ..checks import build_dead_letter_checks, build_queue_health_checks
 from ..checks.dead_letters import ShowPayloads
-from ..consumers import Consumer
-from ..keys import dead_letters_key, queue_key
-from ..lineage import build_queue_assets
+from ..project.consumers import Consumer
+from ..project.keys import dead_letters_key, queue_key
+from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
 from .mirror import mirror

@@ -10,11 +10,11 @@ from pydantic import Field
 from ..client import InvalidArgument, QueueNotFound
 from ..client.client import Client
 from ..client.dead_letters import export_dead_letters
-from ..consumers import consumers_of_location
-from ..keys import dead_letters_key, queue_key
-from ..queue_report import CodeLocation, Metadata, report_queues
-from ..resource import PgqueResource
-from ..step_errors import log_error_line
+from ..project.consumers import consumers_of_location
+from ..project.keys import dead_letters_key, queue_key
+from ..project.queue_report import CodeLocation, Metadata, report_queues
+from ..project.resource import PgqueResource
+from ..project.step_errors import log_error_line
 from .dead_letter_files import FileFormat, dead_letter_file
 
 # How many dead letters are replayed in one transaction.

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from ..client import InvalidArgument
-from ..resource import PgqueResource
+from ..project.resource import PgqueResource
 
 if TYPE_CHECKING:
     from ..spark import IcebergSink

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import dagster as dg
 
-from ..keys import BATCH_ID, WARM, WARM_PROCESS
+from ..project.keys import BATCH_ID, WARM, WARM_PROCESS
 from .dagster_internals import execution_arguments, health, server_of
 from .liveness import Address
 from .pool import Limits, Pool

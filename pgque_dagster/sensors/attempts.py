@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ..client.calls.states import ConsumerState
-from ..keys import ATTEMPT, EPOCH, REQUESTED_AT
+from ..project.keys import ATTEMPT, EPOCH, REQUESTED_AT
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,

@@ -9,10 +9,10 @@ import dagster as dg
 from ..client import Client, ConsumerInfo, Limits
 from ..client.calls.states import ConsumerState
 from ..client.holder import Holder
-from ..consumers import Consumer
-from ..keys import CONSUMER, LINEAGE, QUEUE
-from ..queue_report import CHECK_TICKS, waiting_for_tick
-from ..registration import how_to_create, how_to_register_again, register
+from ..project.consumers import Consumer
+from ..project.keys import CONSUMER, LINEAGE, QUEUE
+from ..project.queue_report import CHECK_TICKS, waiting_for_tick
+from ..project.registration import how_to_create, how_to_register_again, register
 from .slot_opening import open_batch, open_slots
 
 # By default a tick follows an event within seconds.

@@ -10,9 +10,9 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Limits
-from ..consumers import consumers_of
-from ..ranges import DEFAULT_MAX_EVENTS
-from ..resource import PgqueResource
+from ..client.ranges import DEFAULT_MAX_EVENTS
+from ..project.consumers import consumers_of
+from ..project.resource import PgqueResource
 from .attempts import AttemptPolicy
 from .batch_sensor import check_policy
 from .cursor import SensorCursor

@@ -11,9 +11,9 @@ from typing import get_args
 import dagster as dg
 
 from ..client import Limits, PgqueError
-from ..consumers import Consumer, consumers_of, parallel_problem
-from ..ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
-from ..resource import PgqueResource
+from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
+from ..project.consumers import Consumer, consumers_of, parallel_problem
+from ..project.resource import PgqueResource
 from .attempts import AttemptPolicy
 from .cursor import SensorCursor
 from .describing import SWITCHING_ON

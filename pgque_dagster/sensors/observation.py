@@ -9,11 +9,11 @@ from typing import Self
 import dagster as dg
 
 from ..client import PgqueError
-from ..consumers import Consumer, consuming_among
-from ..keys import queue_key
-from ..queue_report import CodeLocation, report_queues
-from ..ranges import duration_problem
-from ..resource import PgqueResource
+from ..client.ranges import duration_problem
+from ..project.consumers import Consumer, consuming_among
+from ..project.keys import queue_key
+from ..project.queue_report import CodeLocation, report_queues
+from ..project.resource import PgqueResource
 from .describing import SWITCHING_ON
 
 _VERSION = 1

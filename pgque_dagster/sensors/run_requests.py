@@ -32,8 +32,17 @@ from ..client.calls.states import (
     set_aside_epoch,
 )
 from ..client.holder import Holder
-from ..consumers import Consumer
-from ..keys import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, LINEAGE, QUEUE, REQUESTED_AT, holder_tags
+from ..project.consumers import Consumer
+from ..project.keys import (
+    ATTEMPT,
+    BATCH_ID,
+    CONSUMER,
+    EPOCH,
+    LINEAGE,
+    QUEUE,
+    REQUESTED_AT,
+    holder_tags,
+)
 from .attempts import (
     UNFINISHED,
     Attempt,

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from ..client import PgqueError
-from ..ranges import count_problem
-from ..resource import PgqueResource
+from ..client.ranges import count_problem
+from ..project.resource import PgqueResource
 from .describing import SWITCHING_ON
 
 _DAEMON_SECONDS = 5  # between the evaluations of Dagster's daemon

@@ -21,9 +21,9 @@ import dagster as dg
 from ..cli.examples import examples
 from ..cli.waiting import announce_if_slow
 from ..client import Limits
-from ..consumers import Consumer, consumers_of, consuming_among, parallel_problem
-from ..ranges import DEFAULT_MAX_EVENTS
-from ..resource import PgqueResource
+from ..client.ranges import DEFAULT_MAX_EVENTS
+from ..project.consumers import Consumer, consumers_of, consuming_among, parallel_problem
+from ..project.resource import PgqueResource
 from ..sensors.attempts import AttemptPolicy
 from ..sensors.run_requests import BatchPolicy, OnExhausted
 from ..spark.cluster.session import open_session

@@ -21,9 +21,9 @@ import dagster as dg
 from ..client import Client, ConnectionFailed, DatabaseError, PgqueError, calls
 from ..client.holder import Holder
 from ..client.models import Lease
-from ..consumers import Consumer
-from ..keys import CONSUMER, QUEUE, WORKER, holder_of
-from ..resource import PgqueResource
+from ..project.consumers import Consumer
+from ..project.keys import CONSUMER, QUEUE, WORKER, holder_of
+from ..project.resource import PgqueResource
 from ..sensors.cursor import SensorCursor
 from ..sensors.run_requests import BatchPolicy, Findings, find_batches
 from ..sensors.tick_wait import ListeningConnection, is_notified, listening

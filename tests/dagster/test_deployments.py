@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client, calls
-from pgque_dagster.deployment import deployment_name
+from pgque_dagster.project.deployment import deployment_name
 from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.events import publish
 

@@ -33,7 +33,7 @@ from pgque_dagster import (
 )
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client, Limits
-from pgque_dagster.consumers import consumers_of
+from pgque_dagster.project.consumers import consumers_of
 from pgque_dagster.sensors.attempts import AttemptPolicy
 from pgque_dagster.sensors.run_requests import BatchPolicy
 from pgque_dagster.spark.source import PgqueDataSource

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...client import InvalidArgument
-from ...ranges import count_problem
+from ...client.ranges import count_problem
 
 BATCH_ID = "batch_id"
 

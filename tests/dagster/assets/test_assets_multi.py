@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_multi_asset
-from pgque_dagster.consumers import consumers_of
+from pgque_dagster.project.consumers import consumers_of
 from tests.dagster.orders import Orders, error_of, materialized
 from tests.dagster.support import StoringIOManager
 

@@ -11,7 +11,7 @@ import pytest
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.assets.step import Step
-from pgque_dagster.keys import BATCH_ID
+from pgque_dagster.project.keys import BATCH_ID
 from tests.dagster.orders import Orders, Result, materialized, texts
 from tests.dagster.support import StoringIOManager
 from tests.support.sensing import evaluate, the_request

@@ -10,7 +10,7 @@ import pytest
 from pgque_dagster.checks.orphans import consumers_without_asset
 from pgque_dagster.client import Client, HealthCheck, Limits
 from pgque_dagster.client.holder import Holder
-from pgque_dagster.consumers import Consumer
+from pgque_dagster.project.consumers import Consumer
 from tests.dagster.location import execute
 from tests.support.events import claim, make_queue, publish, tick
 

@@ -16,8 +16,8 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client, QueueNotFound
 from pgque_dagster.client.calls.states import hold
-from pgque_dagster.consumers import Consumer
-from pgque_dagster.queue_report import CodeLocation, report_queues, short
+from pgque_dagster.project.consumers import Consumer
+from pgque_dagster.project.queue_report import CodeLocation, report_queues, short
 from pgque_dagster.sensors.observation import ObservationCursor
 from tests.support.events import claim, make_queue, publish, tick
 

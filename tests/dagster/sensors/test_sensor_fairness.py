@@ -10,7 +10,7 @@ import pytest
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client, Limits
-from pgque_dagster.consumers import consumers_of
+from pgque_dagster.project.consumers import consumers_of
 from pgque_dagster.sensors.attempts import AttemptPolicy
 from pgque_dagster.sensors.cursor import SensorCursor
 from pgque_dagster.sensors.run_requests import BatchPolicy, find_batches

@@ -19,9 +19,9 @@ from pgque_dagster.client.partitions import (
     repartition,
     subscribe_slots,
 )
-from pgque_dagster.consumers import Consumer
-from pgque_dagster.keys import queue_key
-from pgque_dagster.queue_report import CodeLocation, report_queues
+from pgque_dagster.project.consumers import Consumer
+from pgque_dagster.project.keys import queue_key
+from pgque_dagster.project.queue_report import CodeLocation, report_queues
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.checks import run as run_checks
 from tests.support.events import tick

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client, Limits
 from pgque_dagster.client.holder import Holder
-from pgque_dagster.consumers import consumers_of
+from pgque_dagster.project.consumers import consumers_of
 from pgque_dagster.sensors.attempts import AttemptPolicy
 from pgque_dagster.sensors.run_requests import BatchPolicy
 from pgque_dagster.worker.worker import Worker

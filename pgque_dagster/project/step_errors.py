@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from .client import PgqueError
+from ..client import PgqueError
 
 
 @contextmanager

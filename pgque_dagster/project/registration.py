@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg import sql
 
-from .client import (
+from ..client import (
     Client,
     ConsumerNotFound,
     InvalidArgument,
@@ -22,10 +22,10 @@ from .client import (
     QueueNotFound,
     calls,
 )
-from .client.calls.states import consumer_states
-from .client.calls.ticks import is_new, register_at
-from .client.partitions import subscribe_slots
-from .client.rights import grant
+from ..client.calls.states import consumer_states
+from ..client.calls.ticks import is_new, register_at
+from ..client.partitions import subscribe_slots
+from ..client.rights import grant
 
 _NEW = timedelta(hours=1)
 _FIRST_TICK = 1

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from .client.holder import Holder
+from ..client.holder import Holder
 
 QUEUE = "pgque/queue"
 CONSUMER = "pgque/consumer"

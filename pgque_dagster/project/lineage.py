@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from .client import QueueNotFound
+from ..client import QueueNotFound
 from .consumers import Consumer, consumers_of_location
 from .keys import QUEUE, dead_letters_key, queue_key
 from .naming import identifier

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from . import installer
-from .client import Client, HealthCheck
-from .client.pool import ClientPool
-from .client.positions import write_position
+from .. import installer
+from ..client import Client, HealthCheck
+from ..client.pool import ClientPool
+from ..client.positions import write_position
 from .deployment import deployment_name
 from .registration import (
     ensure_consumer,
@@ -26,7 +26,7 @@ from .registration import (
 )
 
 if TYPE_CHECKING:
-    from .embedded import EmbeddedPostgres
+    from ..embedded import EmbeddedPostgres
 
 InstallPolicy = Literal["never", "if_missing", "upgrade"]
 TickingPolicy = Literal["pg_cron", "external", "sensor"]
@@ -240,6 +240,6 @@ def _pool(url: str, size: int, process: int) -> ClientPool:
 def _embedded_server(home: str | None, folder: Path) -> "EmbeddedPostgres":
     """Starts the folder's server and holds it until this process ends; the last holder stops it."""
     # Late, because those with a server of their own do not need it.
-    from .embedded import EmbeddedPostgres
+    from ..embedded import EmbeddedPostgres
 
     return EmbeddedPostgres().start()

@@ -9,8 +9,8 @@ from datetime import UTC, timedelta
 
 import dagster as dg
 
-from .client import Client, ConsumerInfo, DeadLetterCount, HealthCheck, Limits, QueueStats
-from .client.calls.states import ConsumerState, consumer_states
+from ..client import Client, ConsumerInfo, DeadLetterCount, HealthCheck, Limits, QueueStats
+from ..client.calls.states import ConsumerState, consumer_states
 from .consumers import Consumer, names_of
 from .keys import QUEUE, dead_letters_key, queue_key
 
