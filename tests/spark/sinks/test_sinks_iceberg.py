@@ -198,7 +198,8 @@ def test_a_warehouse_where_readers_would_look_elsewhere_is_refused(
 
 @pytest.mark.parametrize("url", ["s3://bucket/a#b", "s3://bucket/a?b", "file:///tmp/a#b"])
 def test_a_url_that_stores_would_cut_is_refused_by_every_sink_of_files(url: str) -> None:
-    for sink in (DeltaSink, ParquetSink, lambda url: IcebergSink(TABLE, warehouse=url)):
+    of_directories = (ParquetSink,) if url.startswith("file:") else ()
+    for sink in (DeltaSink, *of_directories, lambda url: IcebergSink(TABLE, warehouse=url)):
         with pytest.raises(InvalidArgument, match="more than a bucket and a path"):
             sink(url)
 
