@@ -352,8 +352,7 @@ create or replace function pgq.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_id bigint;
@@ -367,11 +366,9 @@ $$;
 -- Counts an event of this transaction, and refuses one more than queue_per_tx_limit allows. The
 -- count is a setting that ends with the transaction, so a rollback to a savepoint lowers it.
 -- Negative limits mean none, as in PgQ.
--- locks: none. writes: nothing.
 create or replace function pgq.check_tx_limit(i_queue text)
 returns void
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_id       integer;
@@ -403,8 +400,7 @@ $$;
 -- locks: those of make_event_views, if the queue has no views yet. writes: the same.
 create or replace function pgq.current_event_table(x_queue_name text)
 returns text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_table text := pgque.current_event_table(x_queue_name);
@@ -428,8 +424,7 @@ $$;
 -- locks: the queue's event tables, against other schema changes. writes: event_view, the catalog.
 create or replace function pgq.make_event_views(i_queue_id integer)
 returns integer
-language plpgsql
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_made  integer;
@@ -468,8 +463,7 @@ $$;
 -- locks: the views, exclusively. writes: the catalog.
 create or replace function pgq.drop_event_views()
 returns trigger
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
@@ -499,8 +493,7 @@ execute function pgq.drop_event_views();
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgq.insert_row()
 returns trigger
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id  integer := tg_argv[0]::integer;
@@ -535,8 +528,7 @@ $$;
 -- locks: those of make_event_views. writes: the same.
 create or replace function pgq.maint()
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return (select coalesce(sum(pgq.make_event_views(q.queue_id)), 0)
@@ -586,11 +578,9 @@ end;
 $$;
 
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum.
--- locks: none. writes: nothing.
 create or replace function pgq.maint_tables_to_vacuum()
 returns setof text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgque.maint_tables_to_vacuum();
@@ -605,11 +595,9 @@ $$;
 -- Lists what there is to maintain now: functions with no or one argument, to be called again while
 -- they return more than 0, and tables to vacuum. The functions of queue_extra_maint get the queue's
 -- name. One that is no longer allowed, or was dropped, is left out.
--- locks: none. writes: nothing.
 create or replace function pgq.maint_operations(out func_name text, out func_arg text)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -631,8 +619,7 @@ $$;
 -- locks: none. writes: maint_function.
 create or replace function pgq.allow_extra_maint(i_function text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_new integer;
@@ -654,8 +641,7 @@ $$;
 -- locks: the function's row. writes: maint_function.
 create or replace function pgq.forbid_extra_maint(i_function text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_gone integer;
@@ -667,11 +653,9 @@ end;
 $$;
 
 -- Refuses functions in queue_extra_maint that the owner of the schema did not allow.
--- locks: none. writes: nothing.
 create or replace function pgq.check_extra_maint(i_functions text[])
 returns void
-language plpgsql
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from unnest(i_functions) f
@@ -692,8 +676,7 @@ $$;
 -- locks: those of pgque.create_queue and make_event_views. writes: the same.
 create or replace function pgq.create_queue(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_created integer;
@@ -747,8 +730,7 @@ $$;
 -- locks: those of make_event_views. writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.grant_perms(x_queue_name);
@@ -776,8 +758,7 @@ $$;
 -- locks: those of make_event_views. writes: the same.
 create or replace function pgq.upgrade_schema()
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return (select coalesce(sum(pgq.make_event_views(q.queue_id)), 0) from pgque.queue q);
@@ -789,8 +770,7 @@ $$;
 -- locks: the queue's row. writes: queue, queue_extra, the catalog.
 create or replace function pgq.change_queue()
 returns trigger
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     c_parameters constant text[] := array[
@@ -867,8 +847,7 @@ $$;
 -- locks: those of pgque.unregister_consumer. writes: the same.
 create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_members  integer := 0;
@@ -899,8 +878,7 @@ create or replace function pgq.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -918,8 +896,7 @@ create or replace function pgq.next_batch_info(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -941,7 +918,6 @@ $$;
 
 -- The events of an open batch, in order of ev_id. The planner inlines it into the statement that
 -- calls it, so that no row is stored twice. It runs with the rights of its caller.
--- locks: none. writes: nothing.
 create or replace function pgq.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -954,7 +930,6 @@ as $$
 $$;
 
 -- The SELECT of a batch's events, in order of ev_id.
--- locks: none. writes: nothing.
 create or replace function pgq.batch_event_sql(x_batch_id bigint)
 returns text
 language plpgsql security definer
@@ -966,11 +941,9 @@ end;
 $$;
 
 -- The event tables in which an open batch has, or may have, rows.
--- locks: none. writes: nothing.
 create or replace function pgq.batch_event_tables(x_batch_id bigint)
 returns setof text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1016,7 +989,6 @@ end;
 $$;
 
 -- The same over all events of the batch.
--- locks: none. writes: nothing.
 create or replace function pgq.get_batch_cursor(
     i_batch_id bigint, i_cursor_name text, i_quick_limit integer,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -1033,7 +1005,6 @@ end;
 $$;
 
 -- An open batch: its queue and consumer, and what it spans. Nulls for a batch that is not open.
--- locks: none. writes: nothing.
 create or replace function pgq.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text,
@@ -1041,8 +1012,7 @@ create or replace function pgq.get_batch_info(
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select b.* into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id,
@@ -1226,11 +1196,9 @@ end;
 $$;
 
 -- Raises the error for a role that changes a table with a trigger, and may not send events.
--- locks: none. writes: nothing.
 create or replace function pgq.refuse_role(i_trigger text, i_schema text, i_table text)
 returns void
-language plpgsql stable
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -1298,14 +1266,12 @@ end;
 $$;
 
 -- The tick that would end a batch after the given tick; nulls when there is none.
--- locks: none. writes: nothing.
 create or replace function pgq.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz,
     i_prev_tick_seq bigint, i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select t.* into next_tick_id, next_tick_time, next_tick_seq
@@ -1320,7 +1286,6 @@ $$;
 -- because its own programs format them as numbers.
 
 -- Each queue with its settings and what is new. ev_per_sec is 0 until there are two ticks.
--- locks: none. writes: nothing.
 create or replace function pgq.get_queue_info(
     i_queue_name text,
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
@@ -1330,8 +1295,7 @@ create or replace function pgq.get_queue_info(
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1344,7 +1308,6 @@ end;
 $$;
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 create or replace function pgq.get_queue_info(
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
     out queue_rotation_period interval, out queue_switch_time timestamptz,
@@ -1353,8 +1316,7 @@ create or replace function pgq.get_queue_info(
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_queue_info(null);
@@ -1363,14 +1325,12 @@ $$;
 
 -- Each consumer with its lag, its open batch, and the number of events that wait. A subconsumer
 -- without a batch has no position: its lag is null, and 0 events wait for it.
--- locks: none. writes: nothing.
 create or replace function pgq.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1381,14 +1341,12 @@ end;
 $$;
 
 -- The same for one queue.
--- locks: none. writes: nothing.
 create or replace function pgq.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(i_queue_name, null);
@@ -1396,13 +1354,11 @@ end;
 $$;
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(null, null);
@@ -1410,11 +1366,9 @@ end;
 $$;
 
 -- Returns a name quoted for SQL; without a dot, the schema is public.
--- locks: none. writes: nothing.
 create or replace function pgq.quote_fqname(i_name text)
 returns text
-language plpgsql immutable security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.quote_fqname(i_name);
@@ -1423,11 +1377,9 @@ $$;
 
 -- Returns the last event id that a queue gave out, by the name in queue_event_seq, or its last
 -- tick, by the name in queue_tick_seq, for which there is no sequence.
--- locks: none. writes: nothing.
 create or replace function pgq.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id integer;
@@ -1453,11 +1405,9 @@ end;
 $$;
 
 -- The version of PgQ whose functions are here. Its programs read it.
--- locks: none. writes: nothing.
 create or replace function pgq.version()
 returns text
-language plpgsql immutable
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return '3.5';
@@ -1506,8 +1456,7 @@ create or replace function pgq_coop.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval)
 returns bigint
-language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     if not exists (select
@@ -1581,11 +1530,9 @@ end;
 $$;
 
 -- The version of pgq_coop whose functions are here.
--- locks: none. writes: nothing.
 create or replace function pgq_coop.version()
 returns text
-language plpgsql immutable
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return '3.4';
@@ -1598,12 +1545,10 @@ $$;
 -- which tick, batch or event it applied, and asks before it applies one again.
 
 -- Whether this is the last batch that the consumer applied.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.is_batch_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -1614,7 +1559,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint)
 returns boolean
 language plpgsql security definer
@@ -1631,8 +1575,7 @@ $$;
 create or replace function pgq_ext.set_batch_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -1659,11 +1602,9 @@ end;
 $$;
 
 -- The last tick that the consumer applied; null before the first.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.get_last_tick(a_consumer text, a_subconsumer text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, 0, 'tick');
@@ -1673,7 +1614,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.get_last_tick(a_consumer text)
 returns bigint
 language plpgsql security definer
@@ -1689,8 +1629,7 @@ $$;
 create or replace function pgq_ext.set_last_tick(
     a_consumer text, a_subconsumer text, a_tick_id bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, 0, 'tick');
@@ -1720,12 +1659,10 @@ end;
 $$;
 
 -- Whether the consumer applied an event of its current batch.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.is_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -1737,7 +1674,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.is_event_done(
     a_consumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
@@ -1755,8 +1691,7 @@ $$;
 create or replace function pgq_ext.set_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 declare
     v_before bigint;
@@ -1798,12 +1733,10 @@ end;
 $$;
 
 -- Refuses null as a name or an id: it would be recorded nowhere.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.check_arguments(
     a_consumer text, a_subconsumer text, a_id bigint, a_what text)
 returns void
-language plpgsql
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     if num_nulls(a_consumer, a_subconsumer, a_id) > 0 then
@@ -1815,11 +1748,9 @@ end;
 $$;
 
 -- Returns 0: the installation brings the tables up to date itself.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.upgrade_schema()
 returns integer
-language plpgsql immutable
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return 0;
@@ -1827,11 +1758,9 @@ end;
 $$;
 
 -- The version of pgq_ext whose functions are here.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.version()
 returns text
-language plpgsql immutable
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql immutable set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return '3.3';
@@ -1842,11 +1771,9 @@ $$;
 
 -- What outside of the schemas would be lost with them: triggers of tables, views that read PgQ's,
 -- and what consumers recorded about batches that they applied.
--- locks: none. writes: nothing.
 create or replace function pgq.dependents()
 returns setof text
-language plpgsql stable
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql stable set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1881,8 +1808,7 @@ $$;
 -- locks: all tables and views of the schemas, exclusively. writes: the catalog, addon.
 create or replace function pgq.uninstall(i_force boolean default false)
 returns void
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_lost text;

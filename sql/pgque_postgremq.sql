@@ -277,7 +277,6 @@ select setval('postgremq.turn', 0)
 where pg_sequence_last_value('postgremq.turn') is null;
 
 -- The part that new messages go to.
--- locks: none. writes: nothing.
 create or replace function postgremq.current_part()
 returns smallint
 language sql
@@ -381,7 +380,6 @@ join postgremq.queue_base q on q.queue_id = a.queue_id;
 
 -- Microseconds since 1970, for times of every year; the number of times after the year 290000 is that
 -- of one of them, and 'infinity' is the largest number.
--- locks: none. writes: nothing.
 create or replace function postgremq.micros(i_time timestamptz)
 returns bigint
 language sql stable
@@ -397,7 +395,6 @@ $$;
 -- it calls this. A message without attempts left is due never. No limit is 0 or less: the last 31 bits
 -- of that minus one are a number that attempts do not reach. It names i_max once, as otherwise a call
 -- with a subquery is not inlined, and parsing it takes longer than the claim.
--- locks: none. writes: nothing.
 create or replace function postgremq.due(i_vt timestamptz, i_attempts integer, i_max integer)
 returns bigint
 language sql
@@ -416,8 +413,7 @@ $$;
 -- locks: the row of barrier_lock, for microseconds and without waiting. writes: barrier.
 create or replace function postgremq.move_barrier()
 returns bigint
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_now  bigint := date_part('epoch', clock_timestamp()) * 1000000;
@@ -438,7 +434,6 @@ $$;
 
 -- The newest floor of a queue, or one before all rows. A floor of another cluster says nothing about
 -- this one: pgque.origin is new after a restore.
--- locks: none. writes: nothing.
 create or replace function postgremq.find_floor(i_queue_id integer)
 returns postgremq.floor
 language plpgsql
@@ -469,7 +464,6 @@ $$;
 
 -- The transactions that a floor lists as late and that have ended since. The rows of others are not
 -- visible, and a search would step over all of them.
--- locks: none. writes: nothing.
 create or replace function postgremq.ended_since(i_floor postgremq.floor)
 returns setof xid8
 language sql stable
@@ -481,7 +475,6 @@ $$;
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
 -- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
 -- transaction that it lists as late. A row may come twice.
--- locks: none. writes: nothing.
 create or replace function postgremq.rows_below(
     i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
 returns setof postgremq.state
@@ -683,11 +676,9 @@ end;
 $$;
 
 -- Raises the error for a topic that does not exist. A message without a topic is in no queue.
--- locks: none. writes: nothing.
 create or replace function postgremq.refuse_topic(i_topic text, i_errcode text)
 returns void
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if i_topic is not null or i_errcode = 'raise_exception' then
@@ -732,8 +723,7 @@ $$;
 -- locks: none beyond the insert's own. writes: topics.
 create or replace function postgremq.create_topic(p_topic varchar)
 returns varchar
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     insert into postgremq.topics (name) values (p_topic) on conflict do nothing;
@@ -749,8 +739,7 @@ create or replace function postgremq.create_queue(
     p_queue_name varchar, p_topic_name varchar, p_max_attempts integer default 0,
     p_exclusive boolean default false, p_keep_alive_sec integer default 30)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if p_max_attempts < 0 then
@@ -788,8 +777,7 @@ $$;
 create or replace function postgremq.extend_queue_keep_alive(
     p_queue_name varchar, p_interval interval)
 returns boolean
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     update postgremq.queue_base b
@@ -803,8 +791,7 @@ $$;
 -- locks: the queues' rows. writes: queue_base, and what its trigger writes.
 create or replace function postgremq.delete_inactive_queues()
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.queue_base b
@@ -816,8 +803,7 @@ $$;
 -- locks: the queue's row. writes: queue_base, and what its trigger writes.
 create or replace function postgremq.delete_queue(p_queue varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.queue_base b where b.name = p_queue;
@@ -828,8 +814,7 @@ $$;
 -- locks: messages against publishers, and the topic's row. writes: topics, queue_base.
 create or replace function postgremq.delete_topic(p_topic varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     lock table postgremq.messages in share row exclusive mode;
@@ -849,8 +834,7 @@ $$;
 -- locks: messages against publishers. writes: messages, and what its trigger writes.
 create or replace function postgremq.empty_topic()
 returns trigger
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     lock table postgremq.messages in share row exclusive mode;
@@ -868,8 +852,7 @@ for each row execute function postgremq.empty_topic();
 -- locks: none beyond the delete's own. writes: finished.
 create or replace function postgremq.forget_queue()
 returns trigger
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.finished f where f.queue_id = old.queue_id;
@@ -882,11 +865,9 @@ after delete on postgremq.queue_base
 for each row execute function postgremq.forget_queue();
 
 -- Lists the topics by name.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_topics()
 returns table (topic varchar)
-language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query select t.name from postgremq.topics t order by t.name;
@@ -894,13 +875,11 @@ end;
 $$;
 
 -- Lists the queues by name.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_queues()
 returns table (
     queue_name varchar, topic_name varchar, max_delivery_attempts integer, exclusive boolean,
     keep_alive_until timestamptz)
-language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1078,8 +1057,7 @@ $do$;
 -- locks: the queue's row, in transactions stricter than READ COMMITTED only. writes: nothing.
 create or replace function postgremq.keep_limit(i_queue varchar)
 returns void
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -1092,8 +1070,7 @@ $$;
 -- locks: those of keep_limit. writes: nothing.
 create or replace function postgremq.check_claim(i_queue varchar, i_vt integer, i_limit integer)
 returns void
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if i_vt is null then
@@ -1114,7 +1091,6 @@ $$;
 -- The rows of a queue that are visible, but not as new messages after the floor: messages that were
 -- delivered before or delayed, and what the floor lists. The first are at most i_limit and 256 more,
 -- by the time when they became visible. i_now is the time of the clock: due_at may be later than now().
--- locks: none. writes: nothing.
 create or replace function postgremq.returned_rows(
     i_floor postgremq.floor, i_now bigint, i_limit bigint)
 returns setof postgremq.state
@@ -1167,7 +1143,6 @@ end;
 $$;
 
 -- Whether returned_rows may have a row for a consumer. i_part is the part to look at; null means both.
--- locks: none. writes: nothing.
 create or replace function postgremq.has_returned(
     i_floor postgremq.floor, i_now bigint, i_part smallint)
 returns boolean
@@ -1297,8 +1272,7 @@ create or replace function postgremq.consume_message(
 returns table (
     queue_name varchar, message_id integer, payload jsonb, consumer_token varchar,
     delivery_attempts integer, vt timestamptz, published_at timestamptz)
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -1383,8 +1357,7 @@ $$;
 create or replace function postgremq.ack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -1415,8 +1388,7 @@ $$;
 create or replace function postgremq.ack_message_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[])
 returns setof integer
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -1457,8 +1429,7 @@ create or replace function postgremq.nack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar,
     p_delay_until timestamptz default now())
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -1494,8 +1465,7 @@ $$;
 create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -1532,8 +1502,7 @@ $$;
 create or replace function postgremq.set_vt_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[], p_vt integer)
 returns table (message_id integer, vt timestamptz)
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -1569,8 +1538,7 @@ $$;
 create or replace function postgremq.set_vt(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar, p_vt integer)
 returns timestamptz
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_vt timestamptz;
@@ -1601,8 +1569,7 @@ $$;
 create or replace function postgremq.remove_states(
     i_queue_id integer, i_messages integer[], i_completed_before timestamptz)
 returns integer
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_before  bigint;
@@ -1648,8 +1615,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.forget_messages()
 returns trigger
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, d.ids, null)
@@ -1669,8 +1635,7 @@ for each statement execute function postgremq.forget_messages();
 create or replace function postgremq.delete_queue_message(
     p_queue_name varchar, p_message_id integer)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, array[p_message_id], null)
@@ -1683,8 +1648,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.clean_up_queue(p_queue varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, null, null)
@@ -1697,8 +1661,7 @@ $$;
 -- locks: none beyond the delete's own. writes: messages, and what its triggers write.
 create or replace function postgremq.clean_up_topic(p_topic varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.messages m where m.topic_name = p_topic;
@@ -1709,8 +1672,7 @@ $$;
 -- locks: none beyond the delete's own. writes: messages, and what its triggers write.
 create or replace function postgremq.purge_all_messages()
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.messages;
@@ -1722,8 +1684,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.cleanup_completed_messages(p_older_than_hours integer default 24)
 returns integer
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_before  timestamptz := now() - make_interval(hours => p_older_than_hours);
@@ -1750,8 +1711,7 @@ $$;
 -- locks: none beyond the insert's own. writes: dead_letter_queue, state, finished.
 create or replace function postgremq.move_messages_to_dlq()
 returns integer
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_dead   record;
@@ -1777,12 +1737,10 @@ end;
 $$;
 
 -- Lists the dead letters, the one that was moved first comes first.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_dlq_messages()
 returns table (
     queue_name varchar, message_id integer, retry_count integer, published_at timestamptz)
-language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1797,8 +1755,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.put_again(i_queue_id integer, i_messages integer[])
 returns void
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_read_committed('a requeue');
@@ -1828,8 +1785,7 @@ $$;
 -- locks: the dead letters. writes: dead_letter_queue, state.
 create or replace function postgremq.requeue_dlq_messages(p_queue_name varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_ids integer[];
@@ -1850,8 +1806,7 @@ $$;
 -- locks: none beyond the delete's own. writes: dead_letter_queue.
 create or replace function postgremq.purge_dlq()
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.dead_letter_queue;
@@ -1861,12 +1816,10 @@ $$;
 -- ===== addons/postgremq/listings.sql =============================================================
 
 -- Counts the messages of a queue by status, or of all queues. Always returns one row.
--- locks: none. writes: nothing.
 create or replace function postgremq.get_queue_statistics(p_queue varchar default null)
 returns table (
     pending_count bigint, processing_count bigint, completed_count bigint, total_count bigint)
-language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1880,13 +1833,11 @@ end;
 $$;
 
 -- Lists the messages of a queue by time of publication.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_messages(p_queue_name varchar)
 returns table (
     message_id integer, status varchar, published_at timestamptz, delivery_attempts integer,
     vt timestamptz, processed_at timestamptz)
-language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1898,12 +1849,10 @@ end;
 $$;
 
 -- Returns a message, or no row.
--- locks: none. writes: nothing.
 create or replace function postgremq.get_message(p_message_id integer)
 returns table (
     message_id integer, topic_name varchar, payload jsonb, published_at timestamptz)
-language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -1916,11 +1865,9 @@ $$;
 -- When the next message of a queue becomes visible, or became visible; null if none is to come, also
 -- while an exclusive queue is not alive. Of the new messages, which are visible at once, it looks at
 -- the first hundred.
--- locks: none. writes: nothing.
 create or replace function postgremq.get_next_visible_time(p_queue_name varchar)
 returns timestamptz
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
@@ -1960,11 +1907,9 @@ $$;
 -- the view queue_messages into steps, and apply a new limit of delivery attempts.
 
 -- Raises the error for a message that another session has changed since the statement began.
--- locks: none. writes: nothing.
 create or replace function postgremq.refuse_change(i_queue text, i_message_id integer)
 returns void
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -1982,8 +1927,7 @@ $$;
 create or replace function postgremq.change_state(
     i_queue_id integer, i_new postgremq.queue_messages)
 returns void
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_part  smallint;
@@ -2033,8 +1977,7 @@ $$;
 -- locks: the message's row, and the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_queue_message()
 returns trigger
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_row    postgremq.queue_messages := case when tg_op = 'DELETE' then old else new end;
@@ -2096,11 +2039,9 @@ for each row execute function postgremq.change_queue_message();
 
 -- Refuses another name of a topic, and another topic of a queue. Messages have their topic's name, and
 -- those that are deleted are removed from the queues that this topic has then.
--- locks: none. writes: nothing.
 create or replace function postgremq.refuse_move()
 returns trigger
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -2126,8 +2067,7 @@ execute function postgremq.refuse_move('topic_name', 'queues');
 -- locks: state against publishers and consumers. writes: state.
 create or replace function postgremq.apply_attempt_limit()
 returns trigger
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '2s'
 as $$
 begin
@@ -2179,8 +2119,7 @@ execute function postgremq.apply_attempt_limit();
 -- locks: finished, without waiting. writes: finished.
 create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
 returns integer
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rows integer;
@@ -2212,8 +2151,7 @@ $$;
 -- locks: the rows that it moves, for at most the lock_timeout. writes: state.
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)
 returns integer
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '500ms'
 as $$
 declare
@@ -2248,11 +2186,9 @@ $$;
 
 -- Whether a part has messages that are not finished, or whose completion is not in finished yet.
 -- Messages of queues that were deleted do not count.
--- locks: none. writes: nothing.
 create or replace function postgremq.is_part_needed(i_part smallint)
 returns boolean
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -2267,11 +2203,9 @@ end;
 $$;
 
 -- Whether a part is done.
--- locks: none. writes: nothing.
 create or replace function postgremq.is_part_done(i_part smallint)
 returns boolean
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -2286,8 +2220,7 @@ $$;
 -- locks: the part against writers, without waiting. writes: rotation_part.
 create or replace function postgremq.finish_part(i_part smallint)
 returns boolean
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_late  bigint := pg_sequence_last_value('postgremq.late');
@@ -2318,8 +2251,7 @@ $$;
 -- rotation_part; truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
-language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -2364,8 +2296,7 @@ $$;
 -- others write.
 create or replace function postgremq.maint()
 returns bigint
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rotation  postgremq.rotation;
@@ -2422,8 +2353,7 @@ $$;
 -- locks: none beyond the insert's own. writes: topic_log; those of pgque.create_log.
 create or replace function postgremq.log_topic(p_topic varchar)
 returns text
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_queue text;
@@ -2440,11 +2370,9 @@ $$;
 
 -- Returns the queue that gets the messages of a topic, or null: the topic does not exist, is not
 -- logged, or its queue was dropped.
--- locks: none. writes: nothing.
 create or replace function postgremq.logged_as(p_topic varchar)
 returns text
-language sql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language sql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
     select q.queue_name
     from postgremq.topic_log l
@@ -2460,8 +2388,7 @@ grant execute on function postgremq.logged_as(varchar) to pgque_reader, pgque_ad
 -- locks: the row in topic_log. writes: topic_log.
 create or replace function postgremq.unlog_topic(p_topic varchar)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.topic_log l where l.topic_name = p_topic;
@@ -2475,8 +2402,7 @@ $$;
 -- locks: everything in the schema. writes: drops it; pgque.addon.
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
-language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_queues text;

@@ -271,22 +271,18 @@ $$;
 -- ===== addons/qgres/lookup.sql ===================================================================
 
 -- Makes an entry from its parts, by position or by name.
--- locks: none. writes: nothing.
 create or replace function qgres.queue_entry(
     bytea bytea default null, jsonb jsonb default null, text text default null)
 returns qgres.queue_entry
-language sql immutable
-set search_path = qgres, pg_catalog, pg_temp
+language sql immutable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select row($1, $2, $3)::qgres.queue_entry;
 $$;
 
 -- Reads the type of a queue from text: SP, SR or a long name, in any case.
--- locks: none. writes: nothing.
 create or replace function qgres._queue_type__sanitize(queue_type text)
 returns qgres.queue_type
-language sql stable strict
-set search_path = qgres, pg_catalog, pg_temp
+language sql stable strict set search_path = qgres, pg_catalog, pg_temp
 as $$
     select case upper($1)
         when 'SP' then 'Serial Publisher'
@@ -295,11 +291,9 @@ as $$
 $$;
 
 -- Looks up a queue by its name, in any case. No other function raises the error for an unknown name.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__get(queue_name text)
 returns qgres.queue
-language plpgsql stable
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql stable set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue;
@@ -321,11 +315,9 @@ end;
 $$;
 
 -- Looks up a queue by its id. No other function raises the error for an unknown id.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__get(queue_id integer)
 returns qgres.queue
-language plpgsql stable
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql stable set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue;
@@ -342,7 +334,6 @@ end;
 $$;
 
 -- Returns the id of a queue. It has no SET clause, for speed.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__get_id(queue_name text)
 returns integer
 language plpgsql stable
@@ -361,12 +352,10 @@ end;
 $$;
 
 -- Raises the error for a call on a queue of the other type, or for an unknown queue.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_type(
     i_queue_id integer, i_errcode text, i_message text, i_hint text)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue := qgres.queue__get(i_queue_id);
@@ -380,11 +369,9 @@ end;
 $$;
 
 -- Raises the error for a queue that was dropped after this transaction looked it up.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_dropped(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     perform qgres.queue__get(i_queue_id);
@@ -397,11 +384,9 @@ end;
 $$;
 
 -- Refuses a negative limit, as LIMIT does.
--- locks: none. writes: nothing.
 create or replace function qgres._check_limit(i_limit integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if i_limit < 0 then
@@ -421,11 +406,9 @@ $$;
 -- right one: the newest position and the last number are the highest of both.
 
 -- Lists the functions that were generated for a queue.
--- locks: none. writes: nothing.
 create or replace function qgres._queue_functions(i_queue_id integer)
 returns setof regprocedure
-language sql stable
-set search_path = qgres, pg_catalog, pg_temp
+language sql stable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select p.oid::regprocedure
     from pg_proc p
@@ -438,8 +421,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_positions_function(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -468,8 +450,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_publish_function(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -507,8 +488,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_consume_functions(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     c_table constant text := '(select * from qgres.sp_%s_%s_0 union all '
@@ -565,8 +545,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_add_function(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -605,8 +584,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_page_function(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -655,8 +633,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_position_functions(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -703,8 +680,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_remove_function(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -768,8 +744,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_functions(i_queue qgres._queue)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_function regprocedure;
@@ -794,21 +769,17 @@ $$;
 
 -- Returns the name of a table of a queue, with its schema. Kinds are sp_entry, sp_position, sr_entry
 -- and sr_position.
--- locks: none. writes: nothing.
 create or replace function qgres._table(i_kind text, i_queue_id integer, i_half integer)
 returns text
-language sql immutable
-set search_path = qgres, pg_catalog, pg_temp
+language sql immutable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select format('qgres.%s_%s_%s', i_kind, i_queue_id, i_half);
 $$;
 
 -- Lists the tables of a queue, or of one half of it.
--- locks: none. writes: nothing.
 create or replace function qgres._tables(i_queue qgres._queue, i_half integer default null)
 returns setof text
-language sql immutable
-set search_path = qgres, pg_catalog, pg_temp
+language sql immutable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres._table(format('%s_%s', case i_queue.queue_type when 'Serial Publisher' then 'sp'
                                         else 'sr' end, kind), i_queue.queue_id, half)
@@ -817,11 +788,9 @@ as $$
 $$;
 
 -- Refuses the name of a queue that has partitions.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_partitioned(i_queue text)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_part  qgres._queue;
@@ -853,8 +822,7 @@ $$;
 create or replace function qgres.queue__create(
     queue_name text, queue_type qgres.queue_type, out queue_id integer)
 returns integer
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue;
@@ -905,19 +873,16 @@ $$;
 create or replace function qgres.queue__create(
     queue_name text, queue_type text, out queue_id integer)
 returns integer
-language sql
-set search_path = qgres, pg_catalog, pg_temp
+language sql set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres.queue__create($1, qgres._queue_type__sanitize($2));
 $$;
 
 -- Whether a queue has entries that not all consumers have read, or that were not removed. Without
 -- consumers, those count that were not read when the last one was dropped.
--- locks: none. writes: nothing.
 create or replace function qgres._has_unread(i_queue qgres._queue)
 returns boolean
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if i_queue.queue_type = 'Serial Remover' then
@@ -928,11 +893,9 @@ end;
 $$;
 
 -- Names what a drop of a queue would lose: consumers or entries. Returns null for nothing.
--- locks: none. writes: nothing.
 create or replace function qgres._what_is_left(i_queue qgres._queue)
 returns text
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from qgres._consumer c where c.queue_id = i_queue.queue_id) then
@@ -948,8 +911,7 @@ $$;
 -- catalog.
 create or replace function qgres.queue__drop(queue_id integer, force boolean default false)
 returns void
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;
@@ -992,8 +954,7 @@ $$;
 -- locks: those of the other form. writes: the same.
 create or replace function qgres.queue__drop(queue_name text, force boolean default false)
 returns void
-language sql
-set search_path = qgres, pg_catalog, pg_temp
+language sql set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres.queue__drop(qgres.queue__get_id($1), $2);
 $$;
@@ -1001,11 +962,9 @@ $$;
 -- ===== addons/qgres/consume.sql ==================================================================
 
 -- The last number of an SP queue, or 0.
--- locks: none. writes: nothing.
 create or replace function qgres._last_number(i_queue qgres._queue)
 returns bigint
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint;
@@ -1018,11 +977,9 @@ end;
 $$;
 
 -- Where a consumer of an SP queue stands.
--- locks: none. writes: nothing.
 create or replace function qgres._position(i_consumer qgres._consumer)
 returns bigint
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint;
@@ -1050,8 +1007,7 @@ $$;
 create or replace function qgres.consume(
     queue_id integer, consumer_name text, row_limit integer default 2147483647)
 returns table (sequence_number bigint, bytea bytea, jsonb jsonb, text text)
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
@@ -1080,11 +1036,9 @@ end;
 $$;
 
 -- Raises the error of consume for an unknown queue, one of the other type, or an unknown consumer.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_consumer(i_queue_id integer, i_consumer text)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue := qgres.queue__get(i_queue_id);
@@ -1109,8 +1063,7 @@ $$;
 create or replace function qgres.consume(
     queue_name text, consumer_name text, row_limit integer default 2147483647)
 returns table (sequence_number bigint, bytea bytea, jsonb jsonb, text text)
-language sql
-set search_path = qgres, pg_catalog, pg_temp
+language sql set search_path = qgres, pg_catalog, pg_temp
 as $$
     select c.* from qgres.consume(qgres.queue__get_id($1), $2, $3) c;
 $$;
@@ -1122,8 +1075,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: _consumer.
 create or replace function qgres.consumer__register(queue_name text, consumer_name text)
 returns void
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_for_consumer($1, 'registered');
@@ -1150,8 +1102,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: nothing.
 create or replace function qgres._lock_for_consumer(i_queue_name text, i_done text)
 returns qgres._queue
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_id     integer := qgres.queue__get_id(i_queue_name);
@@ -1174,8 +1125,7 @@ $$;
 -- locks: the consumer's and the queue's row, until the transaction ends. writes: _consumer, _queue.
 create or replace function qgres.consumer__drop(queue_name text, consumer_name text)
 returns void
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;
@@ -1221,8 +1171,7 @@ $$;
 create or replace function qgres._log_entry(
     i_queue text, i_number bigint, i_entry qgres.queue_entry)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.insert_event(
@@ -1243,8 +1192,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: nothing.
 create or replace function qgres._lock_publisher(i_queue text, i_function text)
 returns qgres._queue
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue;
@@ -1267,8 +1215,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: _queue; a queue of pgque.
 create or replace function qgres.log_queue(queue_name text)
 returns text
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue := qgres._lock_publisher($1, 'log_queue');
@@ -1281,11 +1228,9 @@ $$;
 
 -- Returns the queue of pgque that gets the entries of a queue, or null: the queue does not exist, is
 -- not logged, or its log was dropped.
--- locks: none. writes: nothing.
 create or replace function qgres.logged_as(queue_name text)
 returns text
-language sql stable security definer
-set search_path = qgres, pg_catalog, pg_temp
+language sql stable security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
     select p.queue_name
     from qgres._queue q
@@ -1299,8 +1244,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: _queue.
 create or replace function qgres.unlog_queue(queue_name text)
 returns void
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_publisher($1, 'unlog_queue');
@@ -1434,8 +1378,7 @@ $$;
 create or replace function qgres.queue__create(
     queue_name text, queue_type text, partitions integer)
 returns setof integer
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_id    integer;
@@ -1479,11 +1422,9 @@ $$;
 
 -- Returns the name of the queue that is a key's partition. A null key has the partition of an empty
 -- one.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__partition(queue_name text, partition_key text)
 returns text
-language plpgsql stable security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -1520,8 +1461,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current table of entries.
 create or replace function qgres._add(queue_id integer, entry qgres.queue_entry)
 returns void
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_type      qgres.queue_type;
@@ -1624,11 +1564,9 @@ $$;
 -- and batches of pgque are, so nothing is deleted. Removers of a queue wait for each other at its row.
 
 -- The newest row of an SR queue's log of positions.
--- locks: none. writes: nothing.
 create or replace function qgres._removed(i_queue_id integer)
 returns qgres._sr_position
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position;
@@ -1639,11 +1577,9 @@ end;
 $$;
 
 -- Raises the error for a snapshot that sees no position.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_snapshot()
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -1658,8 +1594,7 @@ $$;
 create or replace function qgres._write_position(
     i_queue_id integer, i_half integer, i_position qgres._sr_position)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format('select qgres.sr_move_%s($1, $2)', i_queue_id)  -- quoted: a number
@@ -1672,8 +1607,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: nothing, or what _adopt writes.
 create or replace function qgres._lock_for_remover(i_queue_id integer)
 returns qgres._queue
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -1723,11 +1657,9 @@ as $$
 $$;
 
 -- Whether an SR queue holds an entry that sr_page returns for a position.
--- locks: none. writes: nothing.
 create or replace function qgres._has_page(i_queue_id integer, i_position qgres._sr_position)
 returns boolean
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -1739,11 +1671,9 @@ end;
 $$;
 
 -- Whether an SR queue holds an entry that "Remove" would return.
--- locks: none. writes: nothing.
 create or replace function qgres._has_unremoved(i_queue qgres._queue)
 returns boolean
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position%rowtype;
@@ -1772,8 +1702,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: the queue's entries and log, _queue.
 create or replace function qgres._adopt(i_queue_id integer)
 returns void
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;
@@ -1815,11 +1744,9 @@ $$;
 
 -- The number up to which all consumers of an SP queue have read, or the last one had when it was
 -- dropped.
--- locks: none. writes: nothing.
 create or replace function qgres._floor(i_queue qgres._queue)
 returns bigint
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select min(qgres._position(c))
@@ -1830,12 +1757,10 @@ $$;
 
 -- Whether a half of an SR queue holds an entry that a snapshot does not see. If the snapshot is the
 -- earlier one of the position, that entry may not be removed yet.
--- locks: none. writes: nothing.
 create or replace function qgres._has_unseen(
     i_queue qgres._queue, i_half integer, i_snapshot pg_snapshot)
 returns boolean
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -1849,11 +1774,9 @@ end;
 $$;
 
 -- Whether the current half of a queue holds an entry that everybody has read, or that was removed.
--- locks: none. writes: nothing.
 create or replace function qgres._has_read(i_queue qgres._queue)
 returns boolean
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_first xid8;
@@ -1872,8 +1795,7 @@ $$;
 -- locks: held by the caller. writes: _queue.
 create or replace function qgres._switch_half(i_queue qgres._queue)
 returns integer
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     update qgres._queue q
@@ -1892,8 +1814,7 @@ $$;
 create or replace function qgres._move_consumer(
     i_consumer qgres._consumer, i_half smallint, i_first bigint)
 returns qgres._consumer
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint := qgres._position(i_consumer);
@@ -1914,8 +1835,7 @@ $$;
 -- locks: the consumers' rows, those that are free. writes: _consumer.
 create or replace function qgres._move_consumers(i_queue qgres._queue)
 returns boolean
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
@@ -1940,8 +1860,7 @@ $$;
 -- queue.
 create or replace function qgres._move_positions(i_queue qgres._queue)
 returns integer
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position;
@@ -1973,8 +1892,7 @@ $$;
 -- locks: held by the caller; the tables of the half, exclusively. writes: _queue; truncates them.
 create or replace function qgres._empty_half(i_queue qgres._queue)
 returns integer
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_tables    text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
@@ -2015,8 +1933,7 @@ $$;
 -- locks: the queue's row, until the transaction ends; those of the step. writes: as the step does.
 create or replace function qgres._rotate(i_queue_id integer, i_is_patient boolean)
 returns integer
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 set lock_timeout = '2s'
 as $$
 declare
@@ -2045,11 +1962,9 @@ $$;
 
 -- The queues whose rotation may have a step to do: those with a half that was left, and those that
 -- were not switched for metadata_rotation_period and have entries.
--- locks: none. writes: nothing.
 create or replace function qgres._rotation_due()
 returns setof integer
-language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -2076,8 +1991,7 @@ $$;
 -- locks: those of _rotate. writes: the same.
 create or replace function qgres.maint()
 returns integer
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id  integer;
@@ -2102,8 +2016,7 @@ $$;
 -- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon.
 create or replace function qgres.uninstall(force boolean default false)
 returns void
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue;

@@ -18,7 +18,6 @@ as pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
 create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_members  integer := 0;
@@ -50,7 +49,6 @@ create or replace function pgq.next_batch_custom(
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -69,7 +67,6 @@ create or replace function pgq.next_batch_info(
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
@@ -91,7 +88,6 @@ $$;
 
 -- The events of an open batch, in order of ev_id. The planner inlines it into the statement that
 -- calls it, so that no row is stored twice. It runs with the rights of its caller.
--- locks: none. writes: nothing.
 create or replace function pgq.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -104,16 +100,13 @@ as $$
 $$;
 
 -- The SELECT of a batch's events, in order of ev_id.
--- locks: none. writes: nothing.
 forward pgq.batch_event_sql(x_batch_id bigint) returns text
 as pgque.batch_event_sql(x_batch_id);
 
 -- The event tables in which an open batch has, or may have, rows.
--- locks: none. writes: nothing.
 create or replace function pgq.batch_event_tables(x_batch_id bigint)
 returns setof text
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -159,7 +152,6 @@ end;
 $$;
 
 -- The same over all events of the batch.
--- locks: none. writes: nothing.
 create or replace function pgq.get_batch_cursor(
     i_batch_id bigint, i_cursor_name text, i_quick_limit integer,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -176,7 +168,6 @@ end;
 $$;
 
 -- An open batch: its queue and consumer, and what it spans. Nulls for a batch that is not open.
--- locks: none. writes: nothing.
 create or replace function pgq.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text,
@@ -185,7 +176,6 @@ create or replace function pgq.get_batch_info(
     out seq_start bigint, out seq_end bigint)
 returns record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select b.* into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id,

@@ -25,7 +25,6 @@ create or replace function pgq_coop.next_batch_custom(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval)
 returns bigint
 language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     if not exists (select
@@ -71,11 +70,9 @@ forward pgq_coop.finish_batch(i_batch_id bigint) returns integer
 as pgque.finish_batch(i_batch_id);
 
 -- The version of pgq_coop whose functions are here.
--- locks: none. writes: nothing.
 create or replace function pgq_coop.version()
 returns text
 language plpgsql immutable
-set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return '3.4';

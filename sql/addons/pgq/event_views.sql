@@ -8,7 +8,6 @@
 create or replace function pgq.make_event_views(i_queue_id integer)
 returns integer
 language plpgsql
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_made  integer;
@@ -48,7 +47,6 @@ $$;
 create or replace function pgq.drop_event_views()
 returns trigger
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
@@ -79,7 +77,6 @@ execute function pgq.drop_event_views();
 create or replace function pgq.insert_row()
 returns trigger
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id  integer := tg_argv[0]::integer;
@@ -115,7 +112,6 @@ $$;
 create or replace function pgq.maint()
 returns integer
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return (select coalesce(sum(pgq.make_event_views(q.queue_id)), 0)

@@ -2,12 +2,10 @@
 -- which tick, batch or event it applied, and asks before it applies one again.
 
 -- Whether this is the last batch that the consumer applied.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.is_batch_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
 language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -18,7 +16,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: none. writes: nothing.
 forward pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint) returns boolean
 as pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
 
@@ -29,7 +26,6 @@ create or replace function pgq_ext.set_batch_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
 language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -49,11 +45,9 @@ forward pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint) returns boole
 as pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
 
 -- The last tick that the consumer applied; null before the first.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.get_last_tick(a_consumer text, a_subconsumer text)
 returns bigint
 language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, 0, 'tick');
@@ -63,7 +57,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: none. writes: nothing.
 forward pgq_ext.get_last_tick(a_consumer text) returns bigint
 as pgq_ext.get_last_tick(a_consumer, '');
 
@@ -73,7 +66,6 @@ create or replace function pgq_ext.set_last_tick(
     a_consumer text, a_subconsumer text, a_tick_id bigint)
 returns integer
 language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, 0, 'tick');
@@ -96,12 +88,10 @@ forward pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint) returns integer
 as pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
 
 -- Whether the consumer applied an event of its current batch.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.is_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
 language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -113,7 +103,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: none. writes: nothing.
 forward pgq_ext.is_event_done(
     a_consumer text, a_batch_id bigint, a_event_id bigint) returns boolean
 as pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id);
@@ -125,7 +114,6 @@ create or replace function pgq_ext.set_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
 language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 declare
     v_before bigint;
@@ -160,12 +148,10 @@ forward pgq_ext.set_event_done(
 as pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id);
 
 -- Refuses null as a name or an id: it would be recorded nowhere.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.check_arguments(
     a_consumer text, a_subconsumer text, a_id bigint, a_what text)
 returns void
 language plpgsql
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     if num_nulls(a_consumer, a_subconsumer, a_id) > 0 then
@@ -177,11 +163,9 @@ end;
 $$;
 
 -- Returns 0: the installation brings the tables up to date itself.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.upgrade_schema()
 returns integer
 language plpgsql immutable
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return 0;
@@ -189,11 +173,9 @@ end;
 $$;
 
 -- The version of pgq_ext whose functions are here.
--- locks: none. writes: nothing.
 create or replace function pgq_ext.version()
 returns text
 language plpgsql immutable
-set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return '3.3';

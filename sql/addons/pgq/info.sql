@@ -2,7 +2,6 @@
 -- because its own programs format them as numbers.
 
 -- Each queue with its settings and what is new. ev_per_sec is 0 until there are two ticks.
--- locks: none. writes: nothing.
 create or replace function pgq.get_queue_info(
     i_queue_name text,
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
@@ -13,7 +12,6 @@ create or replace function pgq.get_queue_info(
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -26,7 +24,6 @@ end;
 $$;
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 create or replace function pgq.get_queue_info(
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
     out queue_rotation_period interval, out queue_switch_time timestamptz,
@@ -36,7 +33,6 @@ create or replace function pgq.get_queue_info(
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_queue_info(null);
@@ -45,14 +41,12 @@ $$;
 
 -- Each consumer with its lag, its open batch, and the number of events that wait. A subconsumer
 -- without a batch has no position: its lag is null, and 0 events wait for it.
--- locks: none. writes: nothing.
 create or replace function pgq.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -63,14 +57,12 @@ end;
 $$;
 
 -- The same for one queue.
--- locks: none. writes: nothing.
 create or replace function pgq.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(i_queue_name, null);
@@ -78,13 +70,11 @@ end;
 $$;
 
 -- The same for all queues.
--- locks: none. writes: nothing.
 create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(null, null);
@@ -92,11 +82,9 @@ end;
 $$;
 
 -- Returns a name quoted for SQL; without a dot, the schema is public.
--- locks: none. writes: nothing.
 create or replace function pgq.quote_fqname(i_name text)
 returns text
 language plpgsql immutable security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.quote_fqname(i_name);
@@ -105,11 +93,9 @@ $$;
 
 -- Returns the last event id that a queue gave out, by the name in queue_event_seq, or its last
 -- tick, by the name in queue_tick_seq, for which there is no sequence.
--- locks: none. writes: nothing.
 create or replace function pgq.seq_getval(i_seq_name text)
 returns bigint
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id integer;
@@ -128,11 +114,9 @@ forward pgq.seq_setval(i_seq_name text, i_new_value bigint) returns bigint
 as pgque.seq_setval(i_seq_name, i_new_value);
 
 -- The version of PgQ whose functions are here. Its programs read it.
--- locks: none. writes: nothing.
 create or replace function pgq.version()
 returns text
 language plpgsql immutable
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return '3.5';

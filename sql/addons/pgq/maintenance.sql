@@ -16,11 +16,9 @@ forward pgq.maint_rotate_tables_step2() returns integer
 as pgque.maint_rotate_tables_step2();
 
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum.
--- locks: none. writes: nothing.
 create or replace function pgq.maint_tables_to_vacuum()
 returns setof text
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgque.maint_tables_to_vacuum();
@@ -35,11 +33,9 @@ $$;
 -- Lists what there is to maintain now: functions with no or one argument, to be called again while
 -- they return more than 0, and tables to vacuum. The functions of queue_extra_maint get the queue's
 -- name. One that is no longer allowed, or was dropped, is left out.
--- locks: none. writes: nothing.
 create or replace function pgq.maint_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -62,7 +58,6 @@ $$;
 create or replace function pgq.allow_extra_maint(i_function text)
 returns integer
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_new integer;
@@ -85,7 +80,6 @@ $$;
 create or replace function pgq.forbid_extra_maint(i_function text)
 returns integer
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_gone integer;
@@ -97,11 +91,9 @@ end;
 $$;
 
 -- Refuses functions in queue_extra_maint that the owner of the schema did not allow.
--- locks: none. writes: nothing.
 create or replace function pgq.check_extra_maint(i_functions text[])
 returns void
 language plpgsql
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from unnest(i_functions) f

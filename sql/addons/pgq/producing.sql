@@ -43,7 +43,6 @@ create or replace function pgq.insert_event_raw(
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_id bigint;
@@ -57,11 +56,9 @@ $$;
 -- Counts an event of this transaction, and refuses one more than queue_per_tx_limit allows. The
 -- count is a setting that ends with the transaction, so a rollback to a savepoint lowers it.
 -- Negative limits mean none, as in PgQ.
--- locks: none. writes: nothing.
 create or replace function pgq.check_tx_limit(i_queue text)
 returns void
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_id       integer;
@@ -94,7 +91,6 @@ $$;
 create or replace function pgq.current_event_table(x_queue_name text)
 returns text
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_table text := pgque.current_event_table(x_queue_name);

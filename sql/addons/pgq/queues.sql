@@ -5,7 +5,6 @@
 create or replace function pgq.create_queue(i_queue_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_created integer;
@@ -39,7 +38,6 @@ as pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
 create or replace function pgq.grant_perms(x_queue_name text)
 returns integer
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.grant_perms(x_queue_name);
@@ -61,7 +59,6 @@ as pgque.tune_storage(i_queue_name);
 create or replace function pgq.upgrade_schema()
 returns integer
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return (select coalesce(sum(pgq.make_event_views(q.queue_id)), 0) from pgque.queue q);
@@ -74,7 +71,6 @@ $$;
 create or replace function pgq.change_queue()
 returns trigger
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     c_parameters constant text[] := array[

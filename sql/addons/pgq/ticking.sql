@@ -22,14 +22,12 @@ forward pgq.force_tick(i_queue_name text) returns bigint
 as pgque.force_tick(i_queue_name);
 
 -- The tick that would end a batch after the given tick; nulls when there is none.
--- locks: none. writes: nothing.
 create or replace function pgq.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz,
     i_prev_tick_seq bigint, i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     select t.* into next_tick_id, next_tick_time, next_tick_seq

@@ -102,11 +102,9 @@ end;
 $$;
 
 -- Raises the error for a role that changes a table with a trigger, and may not send events.
--- locks: none. writes: nothing.
 create or replace function pgq.refuse_role(i_trigger text, i_schema text, i_table text)
 returns void
 language plpgsql stable
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using

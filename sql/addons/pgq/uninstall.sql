@@ -1,10 +1,8 @@
 -- What outside of the schemas would be lost with them: triggers of tables, views that read PgQ's,
 -- and what consumers recorded about batches that they applied.
--- locks: none. writes: nothing.
 create or replace function pgq.dependents()
 returns setof text
 language plpgsql stable
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -40,7 +38,6 @@ $$;
 create or replace function pgq.uninstall(i_force boolean default false)
 returns void
 language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_lost text;

@@ -11,7 +11,6 @@ create or replace function postgremq.ack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -43,7 +42,6 @@ create or replace function postgremq.ack_message_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[])
 returns setof integer
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -85,7 +83,6 @@ create or replace function postgremq.nack_message(
     p_delay_until timestamptz default now())
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -122,7 +119,6 @@ create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -160,7 +156,6 @@ create or replace function postgremq.set_vt_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[], p_vt integer)
 returns table (message_id integer, vt timestamptz)
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -197,7 +192,6 @@ create or replace function postgremq.set_vt(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar, p_vt integer)
 returns timestamptz
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_vt timestamptz;

@@ -4,7 +4,6 @@
 create or replace function postgremq.keep_limit(i_queue varchar)
 returns void
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -18,7 +17,6 @@ $$;
 create or replace function postgremq.check_claim(i_queue varchar, i_vt integer, i_limit integer)
 returns void
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if i_vt is null then
@@ -39,7 +37,6 @@ $$;
 -- The rows of a queue that are visible, but not as new messages after the floor: messages that were
 -- delivered before or delayed, and what the floor lists. The first are at most i_limit and 256 more,
 -- by the time when they became visible. i_now is the time of the clock: due_at may be later than now().
--- locks: none. writes: nothing.
 create or replace function postgremq.returned_rows(
     i_floor postgremq.floor, i_now bigint, i_limit bigint)
 returns setof postgremq.state
@@ -92,7 +89,6 @@ end;
 $$;
 
 -- Whether returned_rows may have a row for a consumer. i_part is the part to look at; null means both.
--- locks: none. writes: nothing.
 create or replace function postgremq.has_returned(
     i_floor postgremq.floor, i_now bigint, i_part smallint)
 returns boolean

@@ -15,7 +15,6 @@ returns table (
     queue_name varchar, message_id integer, payload jsonb, consumer_token varchar,
     delivery_attempts integer, vt timestamptz, published_at timestamptz)
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off

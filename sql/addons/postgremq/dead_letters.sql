@@ -5,7 +5,6 @@
 create or replace function postgremq.move_messages_to_dlq()
 returns integer
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_dead   record;
@@ -31,12 +30,10 @@ end;
 $$;
 
 -- Lists the dead letters, the one that was moved first comes first.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_dlq_messages()
 returns table (
     queue_name varchar, message_id integer, retry_count integer, published_at timestamptz)
 language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -52,7 +49,6 @@ $$;
 create or replace function postgremq.put_again(i_queue_id integer, i_messages integer[])
 returns void
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_read_committed('a requeue');
@@ -83,7 +79,6 @@ $$;
 create or replace function postgremq.requeue_dlq_messages(p_queue_name varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_ids integer[];
@@ -105,7 +100,6 @@ $$;
 create or replace function postgremq.purge_dlq()
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.dead_letter_queue;

@@ -16,7 +16,6 @@
 
 -- Microseconds since 1970, for times of every year; the number of times after the year 290000 is that
 -- of one of them, and 'infinity' is the largest number.
--- locks: none. writes: nothing.
 create or replace function postgremq.micros(i_time timestamptz)
 returns bigint
 language sql stable
@@ -32,7 +31,6 @@ $$;
 -- it calls this. A message without attempts left is due never. No limit is 0 or less: the last 31 bits
 -- of that minus one are a number that attempts do not reach. It names i_max once, as otherwise a call
 -- with a subquery is not inlined, and parsing it takes longer than the claim.
--- locks: none. writes: nothing.
 create or replace function postgremq.due(i_vt timestamptz, i_attempts integer, i_max integer)
 returns bigint
 language sql
@@ -52,7 +50,6 @@ $$;
 create or replace function postgremq.move_barrier()
 returns bigint
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_now  bigint := date_part('epoch', clock_timestamp()) * 1000000;
@@ -73,7 +70,6 @@ $$;
 
 -- The newest floor of a queue, or one before all rows. A floor of another cluster says nothing about
 -- this one: pgque.origin is new after a restore.
--- locks: none. writes: nothing.
 create or replace function postgremq.find_floor(i_queue_id integer)
 returns postgremq.floor
 language plpgsql
@@ -104,7 +100,6 @@ $$;
 
 -- The transactions that a floor lists as late and that have ended since. The rows of others are not
 -- visible, and a search would step over all of them.
--- locks: none. writes: nothing.
 create or replace function postgremq.ended_since(i_floor postgremq.floor)
 returns setof xid8
 language sql stable
@@ -116,7 +111,6 @@ $$;
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
 -- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
 -- transaction that it lists as late. A row may come twice.
--- locks: none. writes: nothing.
 create or replace function postgremq.rows_below(
     i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
 returns setof postgremq.state

@@ -1,10 +1,8 @@
 -- Counts the messages of a queue by status, or of all queues. Always returns one row.
--- locks: none. writes: nothing.
 create or replace function postgremq.get_queue_statistics(p_queue varchar default null)
 returns table (
     pending_count bigint, processing_count bigint, completed_count bigint, total_count bigint)
 language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -18,13 +16,11 @@ end;
 $$;
 
 -- Lists the messages of a queue by time of publication.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_messages(p_queue_name varchar)
 returns table (
     message_id integer, status varchar, published_at timestamptz, delivery_attempts integer,
     vt timestamptz, processed_at timestamptz)
 language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -36,12 +32,10 @@ end;
 $$;
 
 -- Returns a message, or no row.
--- locks: none. writes: nothing.
 create or replace function postgremq.get_message(p_message_id integer)
 returns table (
     message_id integer, topic_name varchar, payload jsonb, published_at timestamptz)
 language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -54,11 +48,9 @@ $$;
 -- When the next message of a queue becomes visible, or became visible; null if none is to come, also
 -- while an exclusive queue is not alive. Of the new messages, which are visible at once, it looks at
 -- the first hundred.
--- locks: none. writes: nothing.
 create or replace function postgremq.get_next_visible_time(p_queue_name varchar)
 returns timestamptz
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off

@@ -6,7 +6,6 @@
 create or replace function postgremq.log_topic(p_topic varchar)
 returns text
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_queue text;
@@ -23,11 +22,9 @@ $$;
 
 -- Returns the queue that gets the messages of a topic, or null: the topic does not exist, is not
 -- logged, or its queue was dropped.
--- locks: none. writes: nothing.
 create or replace function postgremq.logged_as(p_topic varchar)
 returns text
 language sql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
     select q.queue_name
     from postgremq.topic_log l
@@ -44,7 +41,6 @@ grant execute on function postgremq.logged_as(varchar) to pgque_reader, pgque_ad
 create or replace function postgremq.unlog_topic(p_topic varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.topic_log l where l.topic_name = p_topic;

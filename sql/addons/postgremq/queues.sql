@@ -3,7 +3,6 @@
 create or replace function postgremq.create_topic(p_topic varchar)
 returns varchar
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     insert into postgremq.topics (name) values (p_topic) on conflict do nothing;
@@ -20,7 +19,6 @@ create or replace function postgremq.create_queue(
     p_exclusive boolean default false, p_keep_alive_sec integer default 30)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if p_max_attempts < 0 then
@@ -59,7 +57,6 @@ create or replace function postgremq.extend_queue_keep_alive(
     p_queue_name varchar, p_interval interval)
 returns boolean
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     update postgremq.queue_base b
@@ -74,7 +71,6 @@ $$;
 create or replace function postgremq.delete_inactive_queues()
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.queue_base b
@@ -87,7 +83,6 @@ $$;
 create or replace function postgremq.delete_queue(p_queue varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.queue_base b where b.name = p_queue;
@@ -99,7 +94,6 @@ $$;
 create or replace function postgremq.delete_topic(p_topic varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     lock table postgremq.messages in share row exclusive mode;
@@ -120,7 +114,6 @@ $$;
 create or replace function postgremq.empty_topic()
 returns trigger
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     lock table postgremq.messages in share row exclusive mode;
@@ -139,7 +132,6 @@ for each row execute function postgremq.empty_topic();
 create or replace function postgremq.forget_queue()
 returns trigger
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.finished f where f.queue_id = old.queue_id;
@@ -152,11 +144,9 @@ after delete on postgremq.queue_base
 for each row execute function postgremq.forget_queue();
 
 -- Lists the topics by name.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_topics()
 returns table (topic varchar)
 language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query select t.name from postgremq.topics t order by t.name;
@@ -164,13 +154,11 @@ end;
 $$;
 
 -- Lists the queues by name.
--- locks: none. writes: nothing.
 create or replace function postgremq.list_queues()
 returns table (
     queue_name varchar, topic_name varchar, max_delivery_attempts integer, exclusive boolean,
     keep_alive_until timestamptz)
 language plpgsql stable security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query

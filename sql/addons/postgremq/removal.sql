@@ -9,7 +9,6 @@ create or replace function postgremq.remove_states(
     i_queue_id integer, i_messages integer[], i_completed_before timestamptz)
 returns integer
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_before  bigint;
@@ -56,7 +55,6 @@ $$;
 create or replace function postgremq.forget_messages()
 returns trigger
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, d.ids, null)
@@ -77,7 +75,6 @@ create or replace function postgremq.delete_queue_message(
     p_queue_name varchar, p_message_id integer)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, array[p_message_id], null)
@@ -91,7 +88,6 @@ $$;
 create or replace function postgremq.clean_up_queue(p_queue varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, null, null)
@@ -105,7 +101,6 @@ $$;
 create or replace function postgremq.clean_up_topic(p_topic varchar)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.messages m where m.topic_name = p_topic;
@@ -117,7 +112,6 @@ $$;
 create or replace function postgremq.purge_all_messages()
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.messages;
@@ -130,7 +124,6 @@ $$;
 create or replace function postgremq.cleanup_completed_messages(p_older_than_hours integer default 24)
 returns integer
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_before  timestamptz := now() - make_interval(hours => p_older_than_hours);

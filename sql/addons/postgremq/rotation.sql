@@ -16,7 +16,6 @@
 create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
 returns integer
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rows integer;
@@ -49,7 +48,6 @@ $$;
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)
 returns integer
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '500ms'
 as $$
 declare
@@ -84,11 +82,9 @@ $$;
 
 -- Whether a part has messages that are not finished, or whose completion is not in finished yet.
 -- Messages of queues that were deleted do not count.
--- locks: none. writes: nothing.
 create or replace function postgremq.is_part_needed(i_part smallint)
 returns boolean
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -103,11 +99,9 @@ end;
 $$;
 
 -- Whether a part is done.
--- locks: none. writes: nothing.
 create or replace function postgremq.is_part_done(i_part smallint)
 returns boolean
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -123,7 +117,6 @@ $$;
 create or replace function postgremq.finish_part(i_part smallint)
 returns boolean
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_late  bigint := pg_sequence_last_value('postgremq.late');
@@ -155,7 +148,6 @@ $$;
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -201,7 +193,6 @@ $$;
 create or replace function postgremq.maint()
 returns bigint
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rotation  postgremq.rotation;

@@ -95,7 +95,6 @@ select setval('postgremq.turn', 0)
 where pg_sequence_last_value('postgremq.turn') is null;
 
 -- The part that new messages go to.
--- locks: none. writes: nothing.
 create or replace function postgremq.current_part()
 returns smallint
 language sql

@@ -2,11 +2,9 @@
 -- the view queue_messages into steps, and apply a new limit of delivery attempts.
 
 -- Raises the error for a message that another session has changed since the statement began.
--- locks: none. writes: nothing.
 create or replace function postgremq.refuse_change(i_queue text, i_message_id integer)
 returns void
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -25,7 +23,6 @@ create or replace function postgremq.change_state(
     i_queue_id integer, i_new postgremq.queue_messages)
 returns void
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_part  smallint;
@@ -76,7 +73,6 @@ $$;
 create or replace function postgremq.change_queue_message()
 returns trigger
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_row    postgremq.queue_messages := case when tg_op = 'DELETE' then old else new end;
@@ -138,11 +134,9 @@ for each row execute function postgremq.change_queue_message();
 
 -- Refuses another name of a topic, and another topic of a queue. Messages have their topic's name, and
 -- those that are deleted are removed from the queues that this topic has then.
--- locks: none. writes: nothing.
 create or replace function postgremq.refuse_move()
 returns trigger
 language plpgsql
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -169,7 +163,6 @@ execute function postgremq.refuse_move('topic_name', 'queues');
 create or replace function postgremq.apply_attempt_limit()
 returns trigger
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '2s'
 as $$
 begin

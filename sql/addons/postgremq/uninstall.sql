@@ -4,7 +4,6 @@
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
 language plpgsql security definer
-set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_queues text;

@@ -4,7 +4,6 @@
 create or replace function qgres._add(queue_id integer, entry qgres.queue_entry)
 returns void
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_type      qgres.queue_type;

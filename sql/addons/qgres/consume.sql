@@ -1,9 +1,7 @@
 -- The last number of an SP queue, or 0.
--- locks: none. writes: nothing.
 create or replace function qgres._last_number(i_queue qgres._queue)
 returns bigint
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint;
@@ -16,11 +14,9 @@ end;
 $$;
 
 -- Where a consumer of an SP queue stands.
--- locks: none. writes: nothing.
 create or replace function qgres._position(i_consumer qgres._consumer)
 returns bigint
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint;
@@ -49,7 +45,6 @@ create or replace function qgres.consume(
     queue_id integer, consumer_name text, row_limit integer default 2147483647)
 returns table (sequence_number bigint, bytea bytea, jsonb jsonb, text text)
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
@@ -78,11 +73,9 @@ end;
 $$;
 
 -- Raises the error of consume for an unknown queue, one of the other type, or an unknown consumer.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_consumer(i_queue_id integer, i_consumer text)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue := qgres.queue__get(i_queue_id);
@@ -108,7 +101,6 @@ create or replace function qgres.consume(
     queue_name text, consumer_name text, row_limit integer default 2147483647)
 returns table (sequence_number bigint, bytea bytea, jsonb jsonb, text text)
 language sql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select c.* from qgres.consume(qgres.queue__get_id($1), $2, $3) c;
 $$;

@@ -4,7 +4,6 @@
 create or replace function qgres.consumer__register(queue_name text, consumer_name text)
 returns void
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_for_consumer($1, 'registered');
@@ -32,7 +31,6 @@ $$;
 create or replace function qgres._lock_for_consumer(i_queue_name text, i_done text)
 returns qgres._queue
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_id     integer := qgres.queue__get_id(i_queue_name);
@@ -56,7 +54,6 @@ $$;
 create or replace function qgres.consumer__drop(queue_name text, consumer_name text)
 returns void
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;

@@ -4,11 +4,9 @@
 -- right one: the newest position and the last number are the highest of both.
 
 -- Lists the functions that were generated for a queue.
--- locks: none. writes: nothing.
 create or replace function qgres._queue_functions(i_queue_id integer)
 returns setof regprocedure
 language sql stable
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select p.oid::regprocedure
     from pg_proc p
@@ -22,7 +20,6 @@ $$;
 create or replace function qgres._build_positions_function(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -52,7 +49,6 @@ $$;
 create or replace function qgres._build_publish_function(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -91,7 +87,6 @@ $$;
 create or replace function qgres._build_consume_functions(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     c_table constant text := '(select * from qgres.sp_%s_%s_0 union all '
@@ -149,7 +144,6 @@ $$;
 create or replace function qgres._build_add_function(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -189,7 +183,6 @@ $$;
 create or replace function qgres._build_page_function(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -239,7 +232,6 @@ $$;
 create or replace function qgres._build_position_functions(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -287,7 +279,6 @@ $$;
 create or replace function qgres._build_remove_function(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format(  -- quoted: the queue's number
@@ -352,7 +343,6 @@ $$;
 create or replace function qgres._build_functions(i_queue qgres._queue)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_function regprocedure;

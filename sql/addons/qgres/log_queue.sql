@@ -11,7 +11,6 @@ create or replace function qgres._log_entry(
     i_queue text, i_number bigint, i_entry qgres.queue_entry)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.insert_event(
@@ -33,7 +32,6 @@ $$;
 create or replace function qgres._lock_publisher(i_queue text, i_function text)
 returns qgres._queue
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue;
@@ -57,7 +55,6 @@ $$;
 create or replace function qgres.log_queue(queue_name text)
 returns text
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue := qgres._lock_publisher($1, 'log_queue');
@@ -70,11 +67,9 @@ $$;
 
 -- Returns the queue of pgque that gets the entries of a queue, or null: the queue does not exist, is
 -- not logged, or its log was dropped.
--- locks: none. writes: nothing.
 create or replace function qgres.logged_as(queue_name text)
 returns text
 language sql stable security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select p.queue_name
     from qgres._queue q
@@ -89,7 +84,6 @@ $$;
 create or replace function qgres.unlog_queue(queue_name text)
 returns void
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_publisher($1, 'unlog_queue');

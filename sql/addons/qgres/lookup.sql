@@ -1,20 +1,16 @@
 -- Makes an entry from its parts, by position or by name.
--- locks: none. writes: nothing.
 create or replace function qgres.queue_entry(
     bytea bytea default null, jsonb jsonb default null, text text default null)
 returns qgres.queue_entry
 language sql immutable
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select row($1, $2, $3)::qgres.queue_entry;
 $$;
 
 -- Reads the type of a queue from text: SP, SR or a long name, in any case.
--- locks: none. writes: nothing.
 create or replace function qgres._queue_type__sanitize(queue_type text)
 returns qgres.queue_type
 language sql stable strict
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select case upper($1)
         when 'SP' then 'Serial Publisher'
@@ -23,11 +19,9 @@ as $$
 $$;
 
 -- Looks up a queue by its name, in any case. No other function raises the error for an unknown name.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__get(queue_name text)
 returns qgres.queue
 language plpgsql stable
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue;
@@ -49,11 +43,9 @@ end;
 $$;
 
 -- Looks up a queue by its id. No other function raises the error for an unknown id.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__get(queue_id integer)
 returns qgres.queue
 language plpgsql stable
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue;
@@ -70,7 +62,6 @@ end;
 $$;
 
 -- Returns the id of a queue. It has no SET clause, for speed.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__get_id(queue_name text)
 returns integer
 language plpgsql stable
@@ -89,12 +80,10 @@ end;
 $$;
 
 -- Raises the error for a call on a queue of the other type, or for an unknown queue.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_type(
     i_queue_id integer, i_errcode text, i_message text, i_hint text)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue := qgres.queue__get(i_queue_id);
@@ -108,11 +97,9 @@ end;
 $$;
 
 -- Raises the error for a queue that was dropped after this transaction looked it up.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_dropped(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     perform qgres.queue__get(i_queue_id);
@@ -125,11 +112,9 @@ end;
 $$;
 
 -- Refuses a negative limit, as LIMIT does.
--- locks: none. writes: nothing.
 create or replace function qgres._check_limit(i_limit integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if i_limit < 0 then

@@ -10,7 +10,6 @@ create or replace function qgres.queue__create(
     queue_name text, queue_type text, partitions integer)
 returns setof integer
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_id    integer;
@@ -54,11 +53,9 @@ $$;
 
 -- Returns the name of the queue that is a key's partition. A null key has the partition of an empty
 -- one.
--- locks: none. writes: nothing.
 create or replace function qgres.queue__partition(queue_name text, partition_key text)
 returns text
 language plpgsql stable security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;

@@ -1,20 +1,16 @@
 -- Returns the name of a table of a queue, with its schema. Kinds are sp_entry, sp_position, sr_entry
 -- and sr_position.
--- locks: none. writes: nothing.
 create or replace function qgres._table(i_kind text, i_queue_id integer, i_half integer)
 returns text
 language sql immutable
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select format('qgres.%s_%s_%s', i_kind, i_queue_id, i_half);
 $$;
 
 -- Lists the tables of a queue, or of one half of it.
--- locks: none. writes: nothing.
 create or replace function qgres._tables(i_queue qgres._queue, i_half integer default null)
 returns setof text
 language sql immutable
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres._table(format('%s_%s', case i_queue.queue_type when 'Serial Publisher' then 'sp'
                                         else 'sr' end, kind), i_queue.queue_id, half)
@@ -23,11 +19,9 @@ as $$
 $$;
 
 -- Refuses the name of a queue that has partitions.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_partitioned(i_queue text)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_part  qgres._queue;
@@ -60,7 +54,6 @@ create or replace function qgres.queue__create(
     queue_name text, queue_type qgres.queue_type, out queue_id integer)
 returns integer
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue;
@@ -112,18 +105,15 @@ create or replace function qgres.queue__create(
     queue_name text, queue_type text, out queue_id integer)
 returns integer
 language sql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres.queue__create($1, qgres._queue_type__sanitize($2));
 $$;
 
 -- Whether a queue has entries that not all consumers have read, or that were not removed. Without
 -- consumers, those count that were not read when the last one was dropped.
--- locks: none. writes: nothing.
 create or replace function qgres._has_unread(i_queue qgres._queue)
 returns boolean
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if i_queue.queue_type = 'Serial Remover' then
@@ -134,11 +124,9 @@ end;
 $$;
 
 -- Names what a drop of a queue would lose: consumers or entries. Returns null for nothing.
--- locks: none. writes: nothing.
 create or replace function qgres._what_is_left(i_queue qgres._queue)
 returns text
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from qgres._consumer c where c.queue_id = i_queue.queue_id) then
@@ -155,7 +143,6 @@ $$;
 create or replace function qgres.queue__drop(queue_id integer, force boolean default false)
 returns void
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;
@@ -199,7 +186,6 @@ $$;
 create or replace function qgres.queue__drop(queue_name text, force boolean default false)
 returns void
 language sql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres.queue__drop(qgres.queue__get_id($1), $2);
 $$;

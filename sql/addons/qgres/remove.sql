@@ -2,11 +2,9 @@
 -- and batches of pgque are, so nothing is deleted. Removers of a queue wait for each other at its row.
 
 -- The newest row of an SR queue's log of positions.
--- locks: none. writes: nothing.
 create or replace function qgres._removed(i_queue_id integer)
 returns qgres._sr_position
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position;
@@ -17,11 +15,9 @@ end;
 $$;
 
 -- Raises the error for a snapshot that sees no position.
--- locks: none. writes: nothing.
 create or replace function qgres._refuse_snapshot()
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -37,7 +33,6 @@ create or replace function qgres._write_position(
     i_queue_id integer, i_half integer, i_position qgres._sr_position)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format('select qgres.sr_move_%s($1, $2)', i_queue_id)  -- quoted: a number
@@ -51,7 +46,6 @@ $$;
 create or replace function qgres._lock_for_remover(i_queue_id integer)
 returns qgres._queue
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -101,11 +95,9 @@ as $$
 $$;
 
 -- Whether an SR queue holds an entry that sr_page returns for a position.
--- locks: none. writes: nothing.
 create or replace function qgres._has_page(i_queue_id integer, i_position qgres._sr_position)
 returns boolean
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -117,11 +109,9 @@ end;
 $$;
 
 -- Whether an SR queue holds an entry that "Remove" would return.
--- locks: none. writes: nothing.
 create or replace function qgres._has_unremoved(i_queue qgres._queue)
 returns boolean
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position%rowtype;
@@ -151,7 +141,6 @@ $$;
 create or replace function qgres._adopt(i_queue_id integer)
 returns void
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;

@@ -7,11 +7,9 @@
 
 -- The number up to which all consumers of an SP queue have read, or the last one had when it was
 -- dropped.
--- locks: none. writes: nothing.
 create or replace function qgres._floor(i_queue qgres._queue)
 returns bigint
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select min(qgres._position(c))
@@ -22,12 +20,10 @@ $$;
 
 -- Whether a half of an SR queue holds an entry that a snapshot does not see. If the snapshot is the
 -- earlier one of the position, that entry may not be removed yet.
--- locks: none. writes: nothing.
 create or replace function qgres._has_unseen(
     i_queue qgres._queue, i_half integer, i_snapshot pg_snapshot)
 returns boolean
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -41,11 +37,9 @@ end;
 $$;
 
 -- Whether the current half of a queue holds an entry that everybody has read, or that was removed.
--- locks: none. writes: nothing.
 create or replace function qgres._has_read(i_queue qgres._queue)
 returns boolean
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_first xid8;
@@ -65,7 +59,6 @@ $$;
 create or replace function qgres._switch_half(i_queue qgres._queue)
 returns integer
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     update qgres._queue q
@@ -85,7 +78,6 @@ create or replace function qgres._move_consumer(
     i_consumer qgres._consumer, i_half smallint, i_first bigint)
 returns qgres._consumer
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint := qgres._position(i_consumer);
@@ -107,7 +99,6 @@ $$;
 create or replace function qgres._move_consumers(i_queue qgres._queue)
 returns boolean
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
@@ -133,7 +124,6 @@ $$;
 create or replace function qgres._move_positions(i_queue qgres._queue)
 returns integer
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position;
@@ -166,7 +156,6 @@ $$;
 create or replace function qgres._empty_half(i_queue qgres._queue)
 returns integer
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_tables    text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
@@ -208,7 +197,6 @@ $$;
 create or replace function qgres._rotate(i_queue_id integer, i_is_patient boolean)
 returns integer
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 set lock_timeout = '2s'
 as $$
 declare
@@ -237,11 +225,9 @@ $$;
 
 -- The queues whose rotation may have a step to do: those with a half that was left, and those that
 -- were not switched for metadata_rotation_period and have entries.
--- locks: none. writes: nothing.
 create or replace function qgres._rotation_due()
 returns setof integer
 language plpgsql
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -269,7 +255,6 @@ $$;
 create or replace function qgres.maint()
 returns integer
 language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id  integer;
