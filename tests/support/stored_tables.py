@@ -47,7 +47,7 @@ def _s3_options(location: str) -> dict[str, str]:
 
 
 def _parquet_rows(location: str) -> list[tuple[int, int]]:
-    files = f"{location}/batch_id=*/publication-*/epoch-*/*.parquet"
+    files = f"{location}/**/*.parquet"
     return duckdb.sql(f"select number, writer from read_parquet('{files}') order by all").fetchall()
 
 

@@ -3,14 +3,18 @@
 A batch has the directory `batch_id=<id>/`, and each publication of it a number there, from 1:
 
     publication-<n>/epoch-<epoch>.<attempt>/    the rows; readers see them
-    publication-<n>/.epoch-<epoch>.<attempt>/   the rows were replaced; readers ignore the name
     publication-<n>/_taken                      keeps the number taken when the rows are gone
+
+Beside the table, where no pattern over the table's files looks, a batch has another directory,
+`.<table>.pgque/batch_id=<id>/`:
+
     .writing-<epoch>.<attempt>/                 what an attempt is writing
+    .trash-<random>/                            rows that were replaced, or were never published
 
 An attempt publishes by the steps of `publication.py`. The state that it reads is the highest number
 n. Then it replaces:
 
-a. It renames the rows of publication n, if there are any, to the name with a dot.
+a. It renames the rows of publication n, if there are any, to `.trash-…`, out of the table.
 b. It renames its directory `.writing-…` to `publication-<n+1>`, with the rows in it. The operating
    system refuses this if there is a directory of that name that is not empty.
 
@@ -34,6 +38,7 @@ renamed to `.trash-<random>` in one step, so nobody can publish a directory that
 
 import errno
 import json
+import os
 import re
 import shutil
 import time
@@ -113,10 +118,11 @@ class Folders:
         self._check_columns(frame.schema)
         folder = self._location / f"batch_id={claim.batch_id}"
         folder.mkdir(parents=True, exist_ok=True)
-        output = FolderOutput(folder, Attempt(epoch, uuid.uuid4().hex))
+        aside = self._beside() / folder.relative_to(self._table)
+        output = FolderOutput(folder, aside, Attempt(epoch, uuid.uuid4().hex))
         output.check = lambda: self._check_columns(frame.schema, record=True)
         check_claim(claim, output.published(output.read()))
-        _sweep(folder, epoch)
+        _sweep(folder, aside, epoch)
         try:
             output.begin()
             self._write(frame, output.writing / output.name)
@@ -134,8 +140,24 @@ class Folders:
             raise
         finally:
             shutil.rmtree(output.writing, ignore_errors=True)
-        _sweep(folder, epoch)
+            with suppress(OSError):  # Not empty: another attempt works there.
+                aside.rmdir()
+        _sweep(folder, aside, epoch)
         return str(folder / f"publication-{output.number}" / output.name)
+
+    def _beside(self) -> Path:
+        """Returns the directory for what readers of the table must not see.
+
+        Raises:
+            InvalidArgument: if nothing can be renamed from there into the table.
+        """
+        if os.path.ismount(self._table):
+            raise InvalidArgument(
+                f"{self._table} is the root of a file system, so rows cannot be written beside the "
+                "table and then be renamed into it",
+                "Write to a directory in it.",
+            )
+        return self._table.parent / f".{self._table.name}.pgque"
 
     def _write(self, frame: DataFrame, rows: Path) -> None:
         # An older Spark has no such option for a single write.
@@ -194,13 +216,15 @@ class Folders:
         """Removes what attempts wrote and did not publish, if all of it is older."""
         begun_before = time.time() - older_than.total_seconds()
         removed = 0
-        for written in self._location.glob("**/batch_id=*/.writing-*"):
+        # Earlier versions wrote inside the table.
+        places = (self._location, self._beside() / self._location.relative_to(self._table))
+        for written in (path for each in places for path in each.glob("**/batch_id=*/.writing-*")):
             files = [path for path in written.rglob("*") if path.is_file()]
             with suppress(FileNotFoundError):  # Somebody works there.
                 if all(path.stat().st_mtime < begun_before for path in [written, *files]):
                     written.rename(written.with_name(f".trash-{uuid.uuid4().hex}"))
                     removed += len(files)
-        for trash in self._location.glob("**/batch_id=*/.trash-*"):
+        for trash in (path for each in places for path in each.glob("**/batch_id=*/.trash-*")):
             shutil.rmtree(trash, ignore_errors=True)
         return removed
 
@@ -223,20 +247,22 @@ class FolderOutput:
 
     Args:
         folder: of the batch.
+        aside: where no reader of the table looks, on the same file system.
         attempt: the attempt.
     """
 
-    def __init__(self, folder: Path, attempt: Attempt) -> None:
+    def __init__(self, folder: Path, aside: Path, attempt: Attempt) -> None:
         self.attempt = attempt
         self.name = f"epoch-{attempt.epoch}.{attempt.id}"
-        self.writing = folder / f".writing-{attempt.epoch}.{attempt.id}"
+        self.writing = aside / f".writing-{attempt.epoch}.{attempt.id}"
+        self._aside = aside
         self.number = 0
         self.check: Callable[[], None] = lambda: None
         self._folder = folder
 
     def begin(self) -> None:
         """Creates the directory that the attempt writes into."""
-        self.writing.mkdir()
+        self.writing.mkdir(parents=True)
         (self.writing / _TAKEN).touch()
 
     def read(self) -> State:
@@ -266,7 +292,7 @@ class FolderOutput:
             )
         for path in self._publication(state.number):
             if _ROWS.fullmatch(path.name):
-                _rename(path, path.with_name(f".{path.name}"))
+                _rename(path, self._aside / f".trash-{uuid.uuid4().hex}")
         sync(*self._folder.glob(f"publication-{state.number}"))
         self.number = state.number + 1
         try:
@@ -282,17 +308,19 @@ class FolderOutput:
         return _entries(self._folder / f"publication-{number}")
 
 
-def _sweep(folder: Path, epoch: int) -> None:
+def _sweep(folder: Path, aside: Path, epoch: int) -> None:
     """Removes the files that nobody reads or publishes any more, as far as this is possible."""
-    with suppress(OSError):
-        for path in _entries(folder):
-            written = _WRITING.fullmatch(path.name)
-            if written and int(written[1]) < epoch:
-                _rename(path, folder / f".trash-{uuid.uuid4().hex}")
-        for path in folder.glob(".trash-*"):
-            shutil.rmtree(path, ignore_errors=True)
-        for path in folder.glob("publication-*/.epoch-*/*"):
-            path.unlink(missing_ok=True)
+    # Earlier versions wrote inside the table, and left replaced rows there.
+    for place in (aside, folder):
+        with suppress(OSError):
+            for path in _entries(place):
+                written = _WRITING.fullmatch(path.name)
+                if written and int(written[1]) < epoch:
+                    _rename(path, place / f".trash-{uuid.uuid4().hex}")
+            for path in place.glob(".trash-*"):
+                shutil.rmtree(path, ignore_errors=True)
+            for path in place.glob("publication-*/.epoch-*/*"):
+                path.unlink(missing_ok=True)
 
 
 def _create(folder: Path, file: str, text: str) -> None:

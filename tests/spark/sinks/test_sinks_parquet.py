@@ -1,6 +1,7 @@
 """Batches as Parquet in a directory: each once, however often it is written."""
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import PySparkException
@@ -55,19 +58,25 @@ class Place:
     def rows(self) -> list[tuple[int, int]]:
         return sorted((row.batch_id, row.id) for row in self.sink.read(self.spark).collect())
 
-    def files(self) -> list[str]:
-        """The Parquet files that are there, whether they count or not."""
-        return [str(path) for path in Path(self.location).rglob("*.parquet") if path.is_file()]
+    @property
+    def aside(self) -> Path:
+        """Where attempts write, beside the table."""
+        location = Path(self.location)
+        table = location.parent if "=" in location.name else location
+        return table.with_name(f".{table.name}.pgque") / location.relative_to(table)
 
     def visible(self) -> list[str]:
-        """Those that readers see."""
-        parts = ((path, Path(path).relative_to(self.location).parts) for path in self.files())
-        return [path for path, names in parts if not any(name[0] in "._" for name in names)]
+        """The Parquet files that a plain pattern finds."""
+        return [str(path) for path in Path(self.location).rglob("*.parquet") if path.is_file()]
+
+    def files(self) -> list[str]:
+        """All Parquet files that are there, whether they count or not."""
+        return self.visible() + [str(path) for path in self.aside.rglob("*.parquet")]
 
     def leave(self, batch: int) -> str:
         """A file of an attempt that was killed; returns its name."""
-        path = Path(self.location, f"batch_id={batch}", ".writing-7.killed", "part-0.parquet")
-        path.parent.mkdir()
+        path = Path(self.aside, f"batch_id={batch}", ".writing-7.killed", "part-0.parquet")
+        path.parent.mkdir(parents=True)
         path.touch()
         return str(path)
 
@@ -93,7 +102,7 @@ def overtaken_when_it_has_files(
     renew, overtakers = late.renew, [overtake]
 
     def renewing() -> None:
-        if overtakers and directory.files():
+        if overtakers and any(directory.aside.rglob("*.parquet")):
             overtakers.pop()()
         renew()
 
@@ -189,15 +198,53 @@ def test_what_killed_attempts_left_is_not_read_and_goes_with_the_next(
     publish(client, ["a"])
     spark, location = directory.spark, directory.location
     folder = Path(location, f"batch_id={directory.attempt(client, 2).batch_id}")
-    for name in (".writing-1.a", ".trash-c", ".writing-9.d"):
-        spark.range(7).write.parquet(str(folder / name))
+    aside = directory.aside / folder.name
+    # Earlier versions wrote inside the table.
+    for place in (folder, aside):
+        for name in (".writing-1.a", ".trash-c", ".writing-9.d"):
+            spark.range(7).write.parquet(str(place / name))
     assert spark.read.parquet(location).count() == 2
 
     directory.attempt(client, 3)
 
     assert spark.read.parquet(location).count() == 3
     assert names(folder) == [".writing-9.d", "publication-1", "publication-2"]
+    assert names(aside) == [".writing-9.d"]
     assert list((folder / "publication-1").rglob("*.parquet")) == []
+
+
+def test_a_plain_pattern_finds_exactly_what_is_published_at_any_moment(
+    client: Client, directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> list[tuple[int, int]]:
+        files = f"{directory.location}/**/*.parquet"
+        rows = duckdb.read_parquet(files, hive_partitioning=True)
+        return sorted(rows.project("batch_id, id").fetchall())
+
+    first = directory.store(client, 1)
+    publish(client, ["b"])
+    second = directory.attempt(client, 3)
+    second.release()
+    late, seen = claim(client), []
+    overtaken_when_it_has_files(monkeypatch, late, directory, lambda: seen.append(found()))
+    of_first, of_second = [(first.batch_id, 0)], [(second.batch_id, n) for n in range(3)]
+
+    directory.write(late, 2)
+
+    assert seen == [of_first + of_second]
+    assert found() == of_first + of_second[:2]
+    table = pd.read_parquet(directory.location)
+    assert sorted(zip(table["batch_id"].astype(int), table["id"], strict=True)) == found()
+
+
+def test_the_root_of_a_file_system_is_refused(
+    client: Client, directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
+    publish(client, ["a"])
+
+    with pytest.raises(InvalidArgument, match="Write to a directory in it"):
+        directory.attempt(client, 1)
 
 
 def test_a_claim_writes_its_batch_to_a_location_once(client: Client, directory: Place) -> None:

@@ -84,8 +84,7 @@ def by_duckdb(_: SparkSession, table: Path) -> pa.Table:
     with duckdb.connect() as database:
         database.execute("set timezone = 'UTC'")
         return database.sql(
-            f"from read_parquet('{table}/batch_id=*/publication-*/epoch-*/*.parquet', "
-            "hive_partitioning = true)"
+            f"from read_parquet('{table}/**/*.parquet', hive_partitioning = true)"
         ).to_arrow_table()
 
 

@@ -15,9 +15,13 @@ from tests.support.events import claim
 from tests.support.events import publish as send
 
 
+def aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.aside")
+
+
 def written(folder: Path, epoch: int, attempt: str) -> FolderOutput:
     """An attempt that has written one file."""
-    output = FolderOutput(folder, Attempt(epoch, attempt))
+    output = FolderOutput(folder, aside(folder), Attempt(epoch, attempt))
     folder.mkdir(exist_ok=True)
     output.begin()
     rows = output.writing / output.name
@@ -28,8 +32,7 @@ def written(folder: Path, epoch: int, attempt: str) -> FolderOutput:
 
 def visible(folder: Path) -> list[str]:
     """What stands in the files that readers see."""
-    files = folder.glob("publication-*/*/*.parquet")
-    return [file.read_text() for file in files if not file.parent.name.startswith(".")]
+    return [file.read_text() for file in folder.glob("**/*.parquet")]
 
 
 def test_of_two_attempts_that_read_the_same_state_one_publishes(tmp_path: Path) -> None:
@@ -46,13 +49,14 @@ def test_a_number_whose_rows_were_replaced_and_swept_is_not_given_out_again(
 ) -> None:
     send(client, ["a"])
     first = claim(client)
-    state = FolderOutput(tmp_path / f"batch_id={first.batch_id}", Attempt(1, "a")).read()
+    folder = tmp_path / f"batch_id={first.batch_id}"
+    state = FolderOutput(folder, aside(folder), Attempt(1, "a")).read()
     for count in (2, 3):
         later = SparkBatch(spark, claim(client), client.url)
         ParquetSink(tmp_path).write(later, spark.range(count))
 
     # It was not swept, as if it had been written after the others swept.
-    stale = written(tmp_path / f"batch_id={first.batch_id}", first.lease.epoch, "a")
+    stale = written(folder, first.lease.epoch, "a")
     assert not stale.replace(state)
     assert spark.read.parquet(str(tmp_path)).count() == 3
 
@@ -77,7 +81,7 @@ def test_a_publication_that_an_attempt_removed_before_it_died_is_read_as_none(
     assert first.replace(first.read())
     # As it is left between the two renames.
     rows = tmp_path / "publication-1" / first.name
-    rows.rename(rows.with_name(f".{rows.name}"))
+    rows.rename(aside(tmp_path) / ".trash-1")
 
     assert second.read() == State(1, None)
     assert second.replace(second.read())
