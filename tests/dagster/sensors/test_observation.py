@@ -12,10 +12,10 @@ from pgque_dagster import (
     build_queue_assets,
     dead_letters_key,
     queue_key,
-    queue_report,
 )
 from pgque_dagster.client import Client, QueueNotFound
 from pgque_dagster.client.calls.states import hold
+from pgque_dagster.project import queue_report
 from pgque_dagster.project.consumers import Consumer
 from pgque_dagster.project.queue_report import CodeLocation, report_queues, short
 from pgque_dagster.sensors.observation import ObservationCursor
