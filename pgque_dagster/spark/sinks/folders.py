@@ -151,13 +151,15 @@ class Folders:
         Raises:
             InvalidArgument: if nothing can be renamed from there into the table.
         """
-        if os.path.ismount(self._table):
+        # A link may lead to another file system.
+        table = self._table.resolve()
+        if os.path.ismount(table):
             raise InvalidArgument(
-                f"{self._table} is the root of a file system, so rows cannot be written beside the "
+                f"{table} is the root of a file system, so rows cannot be written beside the "
                 "table and then be renamed into it",
                 "Write to a directory in it.",
             )
-        return self._table.parent / f".{self._table.name}.pgque"
+        return table.parent / f".{table.name}.pgque"
 
     def _write(self, frame: DataFrame, rows: Path) -> None:
         # An older Spark has no such option for a single write.

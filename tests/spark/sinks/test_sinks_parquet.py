@@ -237,6 +237,18 @@ def test_a_plain_pattern_finds_exactly_what_is_published_at_any_moment(
     assert sorted(zip(table["batch_id"].astype(int), table["id"], strict=True)) == found()
 
 
+def test_attempts_write_beside_the_directory_that_a_link_names(
+    client: Client, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "disk" / "table").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "table")
+
+    Place(spark, tmp_path / "link").store(client, 2)
+
+    assert names(tmp_path) == ["disk", "link"]
+    assert names(tmp_path / "disk") == [".table.pgque", "table"]
+
+
 def test_the_root_of_a_file_system_is_refused(
     client: Client, directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
