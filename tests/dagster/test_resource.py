@@ -1,5 +1,6 @@
 """`PgqueResource`: one place for the database, and no password anywhere."""
 
+import time
 import traceback
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ from pgque_dagster.client import (
 from pgque_dagster.client.pool import ClientPool
 from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
 from tests.support.databases import empty_database
+from tests.support.queues import PATIENCE_SECONDS
 
 SECRET = "s3cr3t-Pa55"
 
@@ -47,6 +49,14 @@ def connections(url: str) -> int:
             "and backend_type = 'client backend'"  # autovacuum may visit the database
         ).fetchone()
     return int(row[0]) if row else 0
+
+
+def wait_for_connections(url: str, count: int) -> None:
+    """A closed connection is listed until its process has ended."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (found := connections(url)) != count:
+        assert time.monotonic() < deadline, f"{found} connections, not {count}"
+        time.sleep(0.05)
 
 
 def test_declared_queues_and_consumers_exist_with_their_options_and_again_change_nothing(
@@ -121,7 +131,7 @@ def test_a_pool_keeps_no_more_idle_connections_than_it_is_told_and_no_settings(
     for _ in range(3):
         with PgqueResource(url=database_url).client() as client:
             client.version()
-    assert connections(database_url) == 1
+    wait_for_connections(database_url, 1)
     pool = ClientPool(database_url, max_idle=1)
     with pool.client() as first, pool.client() as second:
         assert first.version() == second.version()
@@ -129,11 +139,11 @@ def test_a_pool_keeps_no_more_idle_connections_than_it_is_told_and_no_settings(
             for connection in (one, other):
                 connection.execute("set statement_timeout = '1s'")
 
-    assert connections(database_url) == 2
+    wait_for_connections(database_url, 2)
     with pool.client() as client, client.transaction() as connection:
         assert connection.execute("show statement_timeout").fetchone() == ("0",)
     pool.close()
-    assert connections(database_url) == 1
+    wait_for_connections(database_url, 1)
 
 
 def test_a_misspelt_setting_is_refused_without_its_value() -> None:
