@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         PostgresBatchIOManager,
         pgque_asset,
         pgque_multi_asset,
-        pgque_replay_asset,
         pgque_window_asset,
     )
     from .checks import (
@@ -89,7 +88,6 @@ __all__ = [
     "lag_freshness_policy",
     "pgque_asset",
     "pgque_multi_asset",
-    "pgque_replay_asset",
     "pgque_window_asset",
     "queue_key",
 ]
@@ -125,7 +123,6 @@ _MODULES = {
     "lag_freshness_policy": "project.lineage",
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
-    "pgque_replay_asset": "assets",
     "pgque_window_asset": "assets",
     "queue_key": "project.keys",
 }

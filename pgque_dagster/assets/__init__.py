@@ -3,7 +3,6 @@
 from .decorators import pgque_asset, pgque_multi_asset
 from .io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from .lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
-from .replay import pgque_replay_asset
 from .windows import pgque_window_asset
 
 __all__ = [
@@ -13,6 +12,5 @@ __all__ = [
     "PostgresBatchIOManager",
     "pgque_asset",
     "pgque_multi_asset",
-    "pgque_replay_asset",
     "pgque_window_asset",
 ]

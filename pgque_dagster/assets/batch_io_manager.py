@@ -12,7 +12,7 @@ import dagster as dg
 from pyspark.sql import DataFrame
 
 from ..client import InvalidArgument
-from ..project.keys import REPLAY, TABLE
+from ..project.keys import TABLE
 from ..project.step_errors import logs_errors_first
 from ..spark.cluster.executor_errors import clear_executor_errors
 from .current_batch import current_batch
@@ -53,11 +53,6 @@ class BatchIOManager(dg.ConfigurableIOManager):
     ) -> dict[str, Any]:
         """Stores the rows; returns metadata of the output."""
         raise NotImplementedError
-
-
-def is_replay(context: dg.OutputContext) -> bool:
-    """Whether the output is that of a `@pgque_replay_asset`."""
-    return bool((context.definition_metadata or {}).get(REPLAY))
 
 
 def named_table(metadata: Mapping[str, Any] | None) -> str | None:

@@ -24,7 +24,6 @@ class Consumption:
     slices: int
     timeout: timedelta | None
     returns_nothing: bool = False
-    wants_values: bool = False
     batch_safe: bool = False
     start_at: str | None = None
     returns_frames: bool = False

@@ -13,7 +13,7 @@ from ..project.keys import BATCHES, ROWS, SINCE, TABLE
 from ..project.resource import PgqueResource
 from ..spark.sinks.merge import Mode
 from ..spark.sinks.modes import check_directory
-from .batch_io_manager import BatchIOManager, is_replay, named_table, upstream_table
+from .batch_io_manager import BatchIOManager, named_table, upstream_table
 from .inputs import Wanted, session_of
 from .step import executors_address
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class ParquetBatchIOManager(BatchIOManager):
     """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>`.
 
-    A reader of that directory sees one table, with the column `batch_id`. The output of a
-    `@pgque_replay_asset` has one more directory level, and the column `replay`, for each replay.
+    A reader of that directory sees one table, with the column `batch_id`.
     `ParquetSink` describes what remains when an attempt is killed or stopped. In an object store,
     use `DeltaBatchIOManager` or `IcebergBatchIOManager`.
 
@@ -51,10 +50,7 @@ class ParquetBatchIOManager(BatchIOManager):
         self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         counted, rows = _counted(frame)
-        directory = self._directory(context.asset_key)
-        if is_replay(context):
-            directory = f"{directory}/replay={batch.consumer}"
-        path = self._sink(directory).write(batch, counted)
+        path = self._sink(self._directory(context.asset_key)).write(batch, counted)
         return {"path": dg.MetadataValue.path(path), ROWS: rows()}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from ..project.keys import ROWS, TABLE
 from ..project.resource import PgqueResource
 from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
-from .batch_io_manager import BatchIOManager, is_replay, named_table, upstream_table
+from .batch_io_manager import BatchIOManager, named_table, upstream_table
 from .inputs import Wanted, session_of
 
 if TYPE_CHECKING:
@@ -29,9 +29,8 @@ _OPTIONS = (
 class DeltaBatchIOManager(BatchIOManager):
     """Stores DataFrames of `@pgque_asset` in Delta tables, at `<base_dir>/<asset>`.
 
-    A table has the column `batch_id`. The output of a `@pgque_replay_asset` has one more column,
-    `replay`. The metadata of each output has the version of the table. `DeltaSink` describes the
-    modes, and what remains when an attempt is killed or stopped.
+    A table has the column `batch_id`. The metadata of each output has the version of the table.
+    `DeltaSink` describes the modes, and what remains when an attempt is killed or stopped.
 
     A downstream asset gets the whole table, or the batches that the metadata of its input names, as
     for `ParquetBatchIOManager`.
@@ -61,7 +60,7 @@ class DeltaBatchIOManager(BatchIOManager):
         self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         location = self._location(context.asset_key)
-        stored = self._sink(location).write(batch, _rows(context, frame, batch))
+        stored = self._sink(location).write(batch, frame)
         return {"path": dg.MetadataValue.path(location), **_facts(stored)}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
@@ -89,9 +88,9 @@ class IcebergBatchIOManager(BatchIOManager):
     """Stores DataFrames of `@pgque_asset` in Iceberg tables.
 
     The table is named by the asset's metadata `dagster/table_name`, or else by `namespace` and the
-    asset's key. It has the column `batch_id`. The output of a `@pgque_replay_asset` has one more
-    column, `replay`. The metadata of each output has the id of the snapshot. `IcebergSink`
-    describes the catalog, and what remains when an attempt is killed or stopped.
+    asset's key. It has the column `batch_id`. The metadata of each output has the id of the
+    snapshot. `IcebergSink` describes the catalog, and what remains when an attempt is killed or
+    stopped.
 
     A downstream asset gets the whole table, or the batches that the metadata of its input names, as
     for `ParquetBatchIOManager`.
@@ -128,7 +127,7 @@ class IcebergBatchIOManager(BatchIOManager):
         self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         table = named_table(context.definition_metadata) or self._default_table(context.asset_key)
-        stored = self._sink(table).write(batch, _rows(context, frame, batch))
+        stored = self._sink(table).write(batch, frame)
         return {TABLE: table, **_facts(stored)}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
@@ -152,10 +151,6 @@ class IcebergBatchIOManager(BatchIOManager):
 
     def _default_table(self, key: dg.AssetKey) -> str:
         return ".".join((self.namespace, *key.path))
-
-
-def _rows(context: dg.OutputContext, frame: DataFrame, batch: "SparkBatch") -> DataFrame:
-    return frame.withColumn("replay", f.lit(batch.consumer)) if is_replay(context) else frame
 
 
 def _facts(stored: "StoredBatch") -> dict[str, Any]:

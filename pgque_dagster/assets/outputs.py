@@ -39,7 +39,6 @@ class Outputs:
         keys: the assets, by output name.
         gate: records what is stored and checked.
         returns_nothing: whether the function stores its results itself and returns nothing.
-        wants_values: whether each output must have a value for its IO manager.
         batch_safe: whether somebody said that the IO managers keep batches apart.
     """
 
@@ -47,7 +46,6 @@ class Outputs:
     keys: Mapping[str, dg.AssetKey]
     gate: AckGate
     returns_nothing: bool
-    wants_values: bool
     batch_safe: bool
 
     def events(self, returned: Any) -> Iterator[StepResult]:
@@ -143,12 +141,6 @@ class Outputs:
                 "remove the annotation (-> None or -> MaterializeResult) or returns_nothing, and "
                 "name an IO manager; assets given as specs have none.",
             )
-        if event.value is NO_VALUE and self.wants_values:
-            raise InvalidArgument(
-                f"{asset}: the IO manager stores the output of a replay, but got no value",
-                "Return the value. What a function stores itself would be added to what it stored "
-                "the first time.",
-            )
 
     def _stores_nothing(self, name: str) -> bool:
         return self.returns_nothing or (
@@ -225,8 +217,8 @@ class Outputs:
                 "Use the IO manager for Parquet, Delta, Iceberg or Postgres, or have the function "
                 "store its results and return a MaterializeResult. If this IO manager keeps the "
                 "batches apart, as by the metadata pgque/batch_id of its context, and storing one "
-                "again changes nothing, say so: batch_safe=True, for the asset or as an attribute "
-                "of the IO manager.",
+                "again changes nothing, say so: batch_safe=True, as an attribute of the IO manager "
+                "or for an asset of batches.",
             )
 
     def _check_type(self, name: str, value: Any) -> None:

@@ -23,20 +23,12 @@ OF_BATCHES: Mapping[str, str] = {
     "output_required": _SKIPPED,
     "is_virtual": "a virtual asset is not computed",
 }
-_ONE_READ = "has no slots. Read the events in order of ev_id"
-_REPLAYED = "the config of a run names what it replays. For backfills, use @pgque_window_asset"
-OF_REPLAYS: Mapping[str, str] = {
-    **OF_BATCHES,
-    "partitions_def": _REPLAYED,
-    "backfill_policy": _REPLAYED,
-    "partitions": f"a replay {_ONE_READ}",
-}
 OF_WINDOWS: Mapping[str, str] = {
     "output_required": "a window without events has an output, too",
     "is_virtual": "a virtual asset is not computed",
     "check_specs": "nothing is acked that a check could block. Define checks by @dg.asset_check",
     "dagster_type": "check the value in the function",
-    "partitions": f"a window {_ONE_READ}",
+    "partitions": "a window has no slots. Read the events in order of ev_id",
 }
 
 

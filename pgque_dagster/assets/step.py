@@ -121,7 +121,6 @@ class Step:
             keys,
             gate,
             self.consumption.returns_nothing,
-            self.consumption.wants_values,
             self.consumption.batch_safe,
         )
         report = Report(self.client, batch, spark_batch)

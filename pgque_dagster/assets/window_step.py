@@ -7,6 +7,7 @@ Dagster records all partitions at the end.
 
 import inspect
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,11 +24,28 @@ from .step import Step
 _TELLS_PARTITIONS = "asset_partitions_def" in inspect.signature(dg.build_output_context).parameters
 
 
+@dataclass(frozen=True)
 class WindowStep(Step):
-    """A running step that computes windows. Its `consumption` says what to read, and how."""
+    """A running step that computes windows. Its `consumption` says what to read, and how.
+
+    Args:
+        leave_out_failed: whether the function may leave events out.
+    """
+
+    leave_out_failed: bool
+
+    def run_window(self, from_time: str, to_time: str) -> Iterator[StepResult | AssetRecord]:
+        """Computes the window that the run's config names.
+
+        Raises:
+            InvalidArgument: if the times name no window, it is not over, or not all of its ticks
+                are retained.
+        """
+        start, end = whole_minute(from_time), whole_minute(to_time)
+        yield from self._compute(self._window(start, end), None)
 
     def run_partitions(
-        self, partitions: dg.TimeWindowPartitionsDefinition, *, leave_out_failed: bool
+        self, partitions: dg.TimeWindowPartitionsDefinition
     ) -> Iterator[StepResult | AssetRecord]:
         """Computes the windows of the run's partitions, after all of them were found.
 
@@ -35,8 +53,7 @@ class WindowStep(Step):
             InvalidArgument: if a window is not over, or its ticks are not all retained.
         """
         windows = {
-            key: self._find(key, *window_of(partitions, key), leave_out_failed)
-            for key in self.context.partition_keys
+            key: self._find(key, *window_of(partitions, key)) for key in self.context.partition_keys
         }
         if len(windows) == 1:
             ((_, window),) = windows.items()
@@ -49,10 +66,13 @@ class WindowStep(Step):
         version = dg.DataVersion(f"{self.client.lineage()}:{min(windows)}:{max(windows)}:{epochs}")
         yield dg.MaterializeResult(asset_key=asset_key, data_version=version)
 
-    def _find(self, key: str, start: datetime, end: datetime, leave_out_failed: bool) -> Window:
-        queue = self.consumption.queue
+    def _window(self, start: datetime, end: datetime) -> Window:
+        left_out = self.leave_out_failed
+        return Window(self.client, self.consumption.queue, start, end, leave_out_failed=left_out)
+
+    def _find(self, key: str, start: datetime, end: datetime) -> Window:
         try:
-            return Window(self.client, queue, start, end, leave_out_failed=leave_out_failed)
+            return self._window(start, end)
         except InvalidArgument as error:
             raise InvalidArgument(f"partition {key}: {error.args[0]}", error.hint) from error
 
@@ -109,6 +129,24 @@ class WindowStep(Step):
                 added |= item
         yield from output.get_logged_events()
         return {**added, **output.get_logged_metadata()}
+
+
+def whole_minute(text: str) -> datetime:
+    """Returns a time from a run's config.
+
+    Raises:
+        InvalidArgument: if it is no time with a zone, or has seconds: the window is stored under
+            the minute at which it begins.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or found.second or found.microsecond:
+        raise InvalidArgument(
+            f"{text!r} is no whole minute with a zone", "Write it as 2030-12-24T18:00+00:00."
+        )
+    return found
 
 
 def window_of(partitions: dg.TimeWindowPartitionsDefinition, key: str) -> tuple[datetime, datetime]:

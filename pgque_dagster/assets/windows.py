@@ -1,7 +1,8 @@
-"""`@pgque_window_asset`: an asset partitioned by time, over the ticks that a queue retains.
+"""`@pgque_window_asset`: an asset over windows of time, of the ticks that a queue retains.
 
-A partition is the events of a time window, read as a range of ticks. No consumer is registered and
-nothing is acked, so a partition can be materialized at any time, in any order, and again.
+A window is a partition, or a run's config names it. Its events are read as a range of ticks. No
+consumer is registered and nothing is acked, so a window can be computed at any time, in any order,
+and again.
 """
 
 import inspect
@@ -10,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import Field
 
 from ..project.keys import QUEUE, queue_key
 from ..project.resource import PgqueResource
@@ -30,10 +32,20 @@ if TYPE_CHECKING:
     from ..spark import SparkBatch
 
 
+class WindowConfig(dg.Config):
+    """The window of a run, for an asset without partitions."""
+
+    from_time: str = Field(
+        description="The time at which the window begins, with a zone, such as "
+        "2030-12-24T18:00+00:00."
+    )
+    to_time: str = Field(description="The time before which it ends.")
+
+
 def pgque_window_asset(
     *,
     queue: str,
-    partitions_def: dg.TimeWindowPartitionsDefinition,
+    partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
     slices: int = 4,
     timeout: timedelta | None = None,
     leave_out_failed: bool = False,
@@ -56,11 +68,14 @@ def pgque_window_asset(
     pool: str | None = None,
     **asset_options: Any,
 ) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
-    """Defines an asset whose partitions are the events of a queue in windows of time.
+    """Defines an asset that is computed from the events of a queue in windows of time.
 
     The function takes the events of one window as a `SparkBatch` named `batch`, and returns what a
     `@pgque_asset` returns. The IO manager stores it as the window's partition. A window counts as a
     batch whose id is its start in UTC, as YYYYMMDDHHMM.
+
+    Without partitions, the run's config names the window, such as that of an incident whose events
+    a corrected function computes again.
 
     An event belongs to the window of the tick with which it became visible: that of its commit, or
     the next one if no tick came in between. A window that is not over fails its run, and so does
@@ -68,7 +83,8 @@ def pgque_window_asset(
 
     Args:
         queue: the queue's name.
-        partitions_def: the windows, such as HourlyPartitionsDefinition.
+        partitions_def: the windows, such as HourlyPartitionsDefinition; None to name the window of
+            each run in its config, as `from_time` and `to_time`.
         slices: as for `pgque_asset`.
         timeout: how long the work on one window may take.
         leave_out_failed: allows the function to leave events out: malformed ones, and those that it
@@ -98,8 +114,8 @@ def pgque_window_asset(
         The decorator. The asset needs the resources `pgque` and `pyspark`.
 
     Raises:
-        DagsterInvalidDefinitionError: if `partitions_def` is not of time windows, or as for
-            `pgque_asset`.
+        DagsterInvalidDefinitionError: if `partitions_def` is not of time windows, if the function
+            has a parameter `config` without it, or as for `pgque_asset`.
 
     Example:
         .. code-block:: python
@@ -115,7 +131,7 @@ def pgque_window_asset(
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
         options = dict(asset_options)
         refuse_options(compute_fn.__name__, options, OF_WINDOWS)
-        if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
+        if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition | None):
             raise dg.DagsterInvalidDefinitionError(
                 f"{compute_fn.__name__}: partitions_def must be a TimeWindowPartitionsDefinition, "
                 "such as dg.HourlyPartitionsDefinition"
@@ -128,7 +144,7 @@ def pgque_window_asset(
             timeout=timeout,
             returns_nothing=is_annotated_none(compute_fn),
             # The IO manager gets partitions, which it must keep apart for any asset.
-            batch_safe=True,
+            batch_safe=partitions_def is not None,
             returns_frames=returns_frames(compute_fn),
         )
         required = set(options.pop("required_resource_keys", None) or ())
@@ -145,11 +161,17 @@ def pgque_window_asset(
             pgque: PgqueResource,
             pyspark: Any,
             call: "Callable[[SparkBatch], Any]",
+            config: WindowConfig | None = None,
         ) -> Iterator[StepResult | AssetRecord]:
             with pgque.client() as client:
                 address = executors_address(pgque, client.url)
-                step = WindowStep(context, client, address, consumption, pyspark, call)
-                yield from step.run_partitions(partitions_def, leave_out_failed=leave_out_failed)
+                step = WindowStep(
+                    context, client, address, consumption, pyspark, call, leave_out_failed
+                )
+                if partitions_def is not None:
+                    yield from step.run_partitions(partitions_def)
+                elif config is not None:
+                    yield from step.run_window(config.from_time, config.to_time)
 
         asset: dg.AssetsDefinition = refusing_unknown(pgque_window_asset, dg.asset, OF_WINDOWS)(
             name=name or compute_fn.__name__,
@@ -171,7 +193,7 @@ def pgque_window_asset(
             op_tags=op_tags,
             pool=pool,
             **options,
-        )(make_step(compute_fn, work, required))
+        )(make_step(compute_fn, work, required, None if partitions_def else WindowConfig))
         return asset
 
     return decorate

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ..assets.replay import REPLAY_CONSUMER
 from ..client import ConsumerInfo, HealthCheck
 from ..project.consumers import Consumer, names_of
 
@@ -44,7 +43,6 @@ def consumers_without_asset(
         for info in registered
         if f"{info.queue}/{info.name}" in behind
         and not {f"{info.queue}/{name}" for name in names_of(info.name)} & of_assets
-        and not info.name.startswith(REPLAY_CONSUMER)
         and info.last_seen >= _IDLE
     ]
 

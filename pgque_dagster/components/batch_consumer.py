@@ -6,14 +6,13 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from ..assets.decorators import pgque_asset
-from ..assets.replay import pgque_replay_asset
 from ..checks import build_consumer_lag_checks
 from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
 from .computed import Computed, Dependencies, arguments_of
 from .mirror import mirror
-from .options import Options, duration, number, option, positive
+from .options import duration, number, option, positive
 from .scaffolding import BatchConsumerScaffolder
 
 
@@ -54,13 +53,6 @@ class ConsumerLagChecks(
     )
 ):
     """Options of `build_consumer_lag_checks`."""
-
-
-class ReplayOptions(Options):
-    """Options of `pgque_replay_asset`; the other ones are those of the consumer's asset."""
-
-    name: Annotated[str | None, option("The asset's name; by default `<asset>_replay`.")] = None
-    group_name: Annotated[str | None, option("The asset's group.", "replays")] = None
 
 
 class AssetOptions(
@@ -133,10 +125,6 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
         ScheduleOptions | None,
         option("When the consumer gets runs, in place of the sensor; if left out, by the sensor."),
     ] = None
-    replay: Annotated[
-        ReplayOptions | None,
-        option("An asset that computes past events again; if left out, there is none."),
-    ] = None
     consumer_lag_checks: Annotated[
         ConsumerLagChecks | None, option("A check on the lag; if left out, there is none.")
     ] = None
@@ -171,35 +159,17 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
         return self.consumer or self.asset_name
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Builds the asset, its replay asset, check, sensor or schedule, and IO manager."""
+        """Builds the asset, its check, sensor or schedule, and IO manager."""
         key, resources = self.io_manager()
         options = {**self.arguments(), "io_manager_key": key}
         asset = pgque_asset(**options)(self.compute_fn()).map_asset_specs(self.get_asset_spec)
         return dg.Definitions(
-            assets=[asset, *self._replays(asset, key)],
+            assets=[asset],
             asset_checks=self._checks(asset),
             sensors=self._sensors(asset),
             schedules=self._schedules(asset),
             resources=resources,
         )
-
-    def _replays(
-        self, asset: dg.AssetsDefinition, io_manager_key: str | None
-    ) -> list[dg.AssetsDefinition]:
-        if self.replay is None:
-            return []
-        decorate = pgque_replay_asset(
-            queue=self.queue,
-            of=asset,
-            lease_ttl=self.lease_ttl,
-            slices=self.slices,
-            timeout=self.timeout,
-            key_prefix=self.key_prefix,
-            kinds=None if self.kinds is None else set(self.kinds),
-            io_manager_key=io_manager_key,
-            **self.replay.arguments(),
-        )
-        return [decorate(self.compute_fn())]
 
     def _sensors(self, asset: dg.AssetsDefinition) -> list[dg.SensorDefinition]:
         if self.sensor is None or self.schedule is not None:

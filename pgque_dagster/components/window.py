@@ -1,4 +1,4 @@
-"""`WindowComponent`: an asset partitioned by time, computed from the events of a queue."""
+"""`WindowComponent`: an asset over windows of time, computed from the events of a queue."""
 
 from datetime import timedelta
 from typing import Annotated, Any
@@ -33,8 +33,8 @@ def _backfill_policy(context: Any, value: Any) -> dg.BackfillPolicy | None:
     return dg.BackfillPolicy.multi_run(int(value))
 
 
-def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefinition:
-    if not isinstance(value, dg.TimeWindowPartitionsDefinition):
+def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefinition | None:
+    if not isinstance(value, dg.TimeWindowPartitionsDefinition | None):
         raise ValueError(
             f"partitions_def is {value!r}: write a template, such as "
             "{{ dg.HourlyPartitionsDefinition(start_date='2026-12-24-00:00') }}"
@@ -47,14 +47,15 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
 
     deps: Dependencies = Field(default=[])
     partitions_def: Annotated[
-        dg.TimeWindowPartitionsDefinition,
+        dg.TimeWindowPartitionsDefinition | None,
         dg.Resolver(
             lambda context, value: _partitions_def(context, context.resolve_value(value)),
-            model_field_type=str,
-            description="The windows, as a template.",
+            model_field_type=str | None,
+            description="The windows, as a template; if left out, the config of each run names "
+            "its window.",
             examples=["{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"],
         ),
-    ]
+    ] = None
     backfill_policy: Annotated[
         dg.BackfillPolicy | None,
         dg.Resolver(
@@ -76,11 +77,11 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
 
 @dg.scaffold_with(WindowScaffolder)
 class WindowComponent(WindowAssetOptions, Computed, dg.Component):
-    """An asset partitioned by time, over the events that a queue retains.
+    """An asset over windows of time, of the events that a queue retains.
 
-    Each partition is the events of a window, which the transform gets as that of a
-    BatchConsumerComponent gets a batch. No consumer is registered, so partitions can be
-    materialized in any order, and again.
+    Each partition is a window; without partitions, the config of a run names one. The transform
+    gets its events as that of a BatchConsumerComponent gets a batch. No consumer is registered, so
+    windows can be computed in any order, and again.
 
     Example:
         .. code-block:: yaml

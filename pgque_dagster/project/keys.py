@@ -26,7 +26,6 @@ WORKER = "pgque/worker"
 # Whether a run shall be executed by a warm process; by default, if it is one of a batch.
 WARM = "pgque/warm"
 WARM_PROCESS = "pgque/warm_process"
-REPLAY = "pgque/replay"
 # Dagster's own key: the table that stores an asset.
 TABLE = "dagster/table_name"
 # The rows of a batch, since Dagster shows `dagster/row_count` as the rows of the whole table.

@@ -28,7 +28,6 @@ from pgque_dagster import (
     installer,
     pgque_asset,
     pgque_multi_asset,
-    pgque_replay_asset,
     pgque_window_asset,
 )
 from pgque_dagster.cli import main
@@ -90,7 +89,6 @@ def count(batch: SparkBatch) -> int:
     return batch.event_count
 
 
-replay = pgque_replay_asset(queue="orders", name="replay")(count)
 window = pgque_window_asset(
     queue="orders",
     name="window",
@@ -149,9 +147,6 @@ class Shop:
         def check(checks: Sequence[Any]) -> Callable[[], object]:
             return lambda: self._check(url, list(checks))
 
-        (consumer,) = (each for each in self._admin.consumers() if each.name == "revenue")
-        first = consumer.last_tick_id or 0
-        ticks = {"ops": {"replay": {"config": {"from_tick": first, "to_tick": first + 1}}}}
         return {
             "PgqueResource": declare(consumers={"orders": ["revenue"]}),
             "PgqueResource.health": lambda: self._resource(url).health(),
@@ -163,7 +158,6 @@ class Shop:
             "ticking: pg_cron": declare(ticking="pg_cron"),
             "pgque_asset": materialize(revenue),
             "pgque_multi_asset": materialize(several),
-            "pgque_replay_asset": materialize(replay, run_config=ticks),
             "pgque_window_asset": materialize(window, partition_key="2026-01-01-00:00"),
             "build_pgque_sensor": evaluate(build_pgque_sensor([revenue])),
             "build_pgque_schedule": lambda: self._schedule(url),

@@ -8,9 +8,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset, pgque_replay_asset
-from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, texts, values
-from tests.support.events import claim
+from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset
+from tests.dagster.orders import Orders, Result, consuming, materialized, texts, values
 
 SENT = ["a", "b", "c"]
 kept = partial(consuming, name="kept")
@@ -65,12 +64,6 @@ class Shape:
         return pgque_multi_asset(queue="orders", consumer="revenue", outs=outs, **self.options)(
             body
         )
-
-    def replay(self) -> dg.AssetsDefinition:
-        def body(batch):  # type: ignore[no-untyped-def]
-            return self.make(texts(batch))
-
-        return pgque_replay_asset(queue="orders", name="kept", **self.options)(body)
 
 
 def two(name: str, make: Made, options: dict[str, Any] | None = None) -> Shape:
@@ -276,27 +269,6 @@ def test_what_is_not_stored_or_not_checked_is_not_acked(orders: Orders, shape: S
     assert orders.left() == SENT
 
 
-# Replays
-
-
-@shapes(
-    Shape("None", lambda v: None),
-    Shape("a MaterializeResult without a value", lambda v: dg.MaterializeResult()),
-    Shape("a failed check", lambda v: yields(v, fails()), BLOCKING),
-)
-def test_a_replay_keeps_what_is_not_stored_or_not_checked(orders: Orders, shape: Shape) -> None:
-    first, last = orders.consume(SENT)
-    config = {"from_tick": first, "to_tick": last}
-    result = orders.run(shape.replay(), manager=Table(), config=config)
-    (consumer,) = set(orders.consumers()) - {"revenue"}
-    waiting = [event.payload for event in claim(orders.client, consumer=consumer).events()]
-
-    assert not result.success
-    assert waiting == SENT
-    if isinstance(shape.make([]), dg.MaterializeResult):
-        assert "but got no value" in error_of(result)
-
-
 # Functions that store their results themselves
 
 
@@ -347,7 +319,6 @@ def test_a_function_cannot_return_nothing_where_an_io_manager_is_named() -> None
     for decorator in (
         pgque_asset(queue="orders", io_manager_key="table"),
         pgque_multi_asset(queue="orders", outs=outs),
-        pgque_replay_asset(queue="orders"),
     ):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="is declared to return nothing"):
             decorator(body)

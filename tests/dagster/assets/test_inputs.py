@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 
-from pgque_dagster import ParquetBatchIOManager, SparkBatch, pgque_replay_asset
+from pgque_dagster import ParquetBatchIOManager, SparkBatch
 from pgque_dagster.client import InvalidArgument
 from tests.dagster.orders import Orders, consuming, materialized, values
 from tests.dagster.support import SessionHolder
@@ -64,28 +64,6 @@ def test_an_input_is_all_batches_or_those_of_the_upstream_run_or_those_from_one_
     assert every == [[one], [one, two], [one, two, three]]
     assert of_run == [[one], [two], [three], [three]]
     assert since == [[three]]
-
-
-def test_each_replay_has_its_rows_in_a_table_with_the_column_replay(
-    orders: Orders, manager: Any
-) -> None:
-    found: list[tuple[str, str]] = []
-
-    @pgque_replay_asset(queue="orders", name="replayed")
-    def replayed(batch: SparkBatch) -> DataFrame:
-        return batch.events(["ev_data"]).toDF("name")
-
-    @dg.asset
-    def report(replayed: DataFrame) -> None:
-        assert replayed.columns == ["name", "replay", "batch_id"]
-        found[:] = [(row.name, row.replay) for row in replayed.collect()]
-
-    first, last = orders.consume(["a", "b"])
-    config = {"from_tick": first, "to_tick": last}
-    runs = [orders.run(replayed, report, config=config, manager=manager) for _ in range(2)]
-
-    replays = [f"replay-{run.run_id[:8]}" for run in runs]
-    assert sorted(found) == sorted((name, replay) for name in "ab" for replay in replays)
 
 
 def test_an_input_is_read_by_the_session_of_the_resource(orders: Orders, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pgque_dagster import (
     SparkBatch,
     pgque_asset,
     pgque_multi_asset,
-    pgque_replay_asset,
     pgque_window_asset,
 )
 from tests.dagster.orders import Orders, consuming
@@ -24,7 +23,6 @@ TOO_LONG = timedelta(days=366)
 ONE = {"outs": {"a": dg.AssetOut()}}
 one = partial(pgque_asset, queue="orders")
 several = partial(pgque_multi_asset, queue="orders")
-replay = partial(pgque_replay_asset, queue="orders")
 window = partial(pgque_window_asset, queue="orders", partitions_def=DAILY)
 Decorator = Callable[..., Any]
 
@@ -39,11 +37,10 @@ def totals(batch: SparkBatch) -> list[str]:
         *(
             (decorator, {**more, option: value}, f"totals: leave out {option}.*@pgque_window_asset")
             for option, value in (("partitions_def", DAILY), ("backfill_policy", POLICY))
-            for decorator, more in ((one, {}), (replay, {}), (several, ONE))
+            for decorator, more in ((one, {}), (several, ONE))
         ),
         (several, {"specs": [dg.AssetSpec("a", partitions_def=DAILY)]}, "@pgque_window_asset"),
         (several, {"outs": {"a": dg.AssetOut(backfill_policy=POLICY)}}, "@pgque_window_asset"),
-        (replay, {"partitions": 8}, "leave out partitions: .* no slots"),
         (window, {"partitions": 8}, "leave out partitions: .* no slots"),
         (one, {"output_required": True}, "leave out output_required"),
         (one, {"output_required": False}, "leave out output_required"),
@@ -68,7 +65,6 @@ def totals(batch: SparkBatch) -> list[str]:
             )
             for decorator, more, name in (
                 (one, {}, "pgque_asset"),
-                (replay, {}, "pgque_replay_asset"),
                 (window, {}, "pgque_window_asset"),
                 (several, ONE, "pgque_multi_asset"),
             )
@@ -82,7 +78,7 @@ def test_an_option_that_can_mean_nothing_is_refused_with_the_alternative(
         decorator(**options)(totals)
 
 
-@pytest.mark.parametrize("decorator", [one, replay, window])
+@pytest.mark.parametrize("decorator", [one, window])
 def test_a_function_that_cannot_compute_a_batch_is_refused(decorator: Decorator) -> None:
     async def coroutine(batch: SparkBatch) -> list[str]:
         return []

@@ -128,10 +128,7 @@ def test_the_parts_of_a_shared_consumer_belong_to_its_asset(
     }
 
 
-def test_replays_and_consumers_of_other_queues_are_told_apart(
-    client: Client, let_time_pass: Pass
-) -> None:
-    client.register_consumer("orders", "replay-1a2b3c4d")
+def test_consumers_of_other_queues_are_told_apart(client: Client, let_time_pass: Pass) -> None:
     make_queue(client, "returns")
     let_time_pass("2 hours")
     publish(client, ["a"])

@@ -159,9 +159,8 @@ def test_options_reach_the_assets_the_sensor_and_the_check() -> None:
         sink={"base_dir": "output"},
         consumer_lag_checks={"max_lag": "5m"},
         sensor={"minimum_interval_seconds": 7, "default_status": "RUNNING"},
-        replay={"group_name": "replays"},
     )
-    asset, replay = assets_of(definitions)
+    (asset,) = assets_of(definitions)
     (sensor,) = definitions.sensors or []
     (check,) = definitions.asset_checks or []
     assert isinstance(sensor, dg.SensorDefinition)
@@ -177,10 +176,6 @@ def test_options_reach_the_assets_the_sensor_and_the_check() -> None:
     assert check.check_keys == {dg.AssetCheckKey(queue_key("orders"), "consumer_lag_kept")}
     assert (sensor.name, sensor.minimum_interval_seconds) == ("kept_sensor", 7)
     assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
-    assert replay.key == dg.AssetKey(["shop", "kept_replay"])
-    assert replay.get_io_manager_key_for_asset_key(replay.key) == "kept_io_manager"
-    assert replay.get_asset_spec().group_name == "replays"
-    assert replay.get_asset_spec().metadata["dagster/table_name"] == "sales.kept_replay"
 
 
 def test_a_schedule_takes_the_place_of_the_sensor_and_either_may_be_left_out() -> None:
