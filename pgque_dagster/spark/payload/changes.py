@@ -35,7 +35,7 @@ from .malformed_columns import (
 )
 from .parsing import quoted
 from .row_parser import ChangeParser, MissingColumns
-from .row_parser.documents import LETTERS, TRUNCATE
+from .rows import LETTERS, TRUNCATE
 from .schema import Schema, parse_schema
 
 COLUMNS = ("operation", "table", "key", "row")

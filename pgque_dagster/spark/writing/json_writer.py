@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from ...client.errors import InvalidArgument
-from ..payload.json_parser.schema import struct_reader
+from ..payload.types import struct_reader
 
 _TEXT = pa.large_string()
 _CONTROL_CHARACTERS = "[\\x00-\\x1f]"

@@ -35,8 +35,8 @@ def read(schema: t.StructType, payload: str) -> tuple[dict[str, Any] | None, str
                 parse_constant=refuse,
             )
             json.dumps(document, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return None, "half of a surrogate pair stands alone"
+            if isinstance(document, dict | list) and depth(document) > 500:
+                return None, "no JSON"
     except ValueError:
         return None, "no JSON"
     if not isinstance(document, dict):
@@ -45,6 +45,12 @@ def read(schema: t.StructType, payload: str) -> tuple[dict[str, Any] | None, str
     values = read_fields(schema, document, "", problems)
     unique = sorted(set(problems), key=problems.index)
     return (None, ", ".join(unique)) if problems else (values, None)
+
+
+def depth(value: Any) -> int:
+    inside = list(value.values() if isinstance(value, dict) else value)
+    inside = [x for x in inside if isinstance(x, dict | list)]
+    return 1 + max(map(depth, inside), default=0)
 
 
 def refuse(constant: str) -> None:

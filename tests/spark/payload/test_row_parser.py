@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark.payload.row_parser import ChangeParser, MissingColumns
-from pgque_dagster.spark.payload.row_parser.values import value_reader
+from pgque_dagster.spark.payload.types import printed_reader
 from tests.spark.payload.payload_values import DATE, INSTANT, INT32, LOCAL, STRING, fields
 from tests.spark.payload.row_values import REFUSED, TAKEN
 from tests.spark.payload.test_json_parser import DATES, NUMBERS, TIMES, shown
@@ -140,7 +140,7 @@ JSON_ROWS: dict[str | None, dict[str, Any] | str] = {
         "no JSON",
     ),
     "[]": "JSON, but no object",
-    '{"id":1,"more":"\\ud800"}': "half of a surrogate pair stands alone",
+    '{"id":1,"more":"\\ud800"}': "no JSON",
     "{}": "id is missing, note is missing",
 }
 URL_ROWS: dict[str | None, dict[str, Any] | str] = {
@@ -223,7 +223,7 @@ def test_a_key_of_several_columns_is_told_from_one_with_a_comma_in_its_name(
 PEAK_OF_A_ROW = """
 from urllib.parse import quote_plus
 
-from pgque_dagster.spark.payload.row_parser.documents import RowDecoder
+from pgque_dagster.spark.payload.rows import RowDecoder
 
 value = {value!r} * 3_000_000
 text = "id=1&v=" + quote_plus(value)
@@ -316,11 +316,11 @@ TEXTS = st.one_of(
 @given(st.lists(TEXTS, min_size=1, max_size=8))
 def test_what_arrow_is_sure_of_is_read_alike_one_by_one(texts: list[str]) -> None:
     for data_type, _ in TAKEN:
-        reader = value_reader(data_type, True, "v")
+        reader = printed_reader(data_type, True, "v")
         column, doubts = reader.column(texts)
         for n, value in enumerate(column.to_pylist()):
             problems: dict[str, None] = {}
-            exact = reader.exact(texts[n], "v", problems)
+            exact = reader.fitted(texts[n], "v", problems)
             alone = pa.array([exact], column.type).to_pylist()[0]
             if doubts is None or not doubts[n]:
                 assert not problems, (data_type, texts[n])

@@ -5,11 +5,11 @@ from binascii import a2b_qp
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..json_parser.text import NotJson, Number, parse_json
+from .raw_json import NotJson, Number, members, value
 
 # A column that is not in the row.
 MISSING = msgspec.UNSET
@@ -23,6 +23,15 @@ _FOREIGN = re.compile("[^A-Za-z0-9_.+%=&-]|%(?![0-9a-fA-F]{2})")
 
 _Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Value = str | _Integer | bool | msgspec.UnsetType | None
+
+
+class _JsonHead(msgspec.Struct):
+    op: Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
+    table: list[str] = []
+    pkey: list[str] = []
+
+
+_decode_head = msgspec.json.Decoder(_JsonHead).decode
 
 
 class NotARow(ValueError):
@@ -114,12 +123,10 @@ class RowDecoder:
             except (msgspec.DecodeError, RecursionError, TypeError):
                 pass
         try:
-            found = parse_json(text or "")
+            found = members((text or "").encode())
         except NotJson as error:
             raise NotARow(str(error)) from error
-        if not isinstance(found, dict):
-            raise NotARow("JSON, but no object")
-        return [_printed(found.get(name, MISSING)) for name in self._names]
+        return [_printed(value(found[name])) if name in found else MISSING for name in self._names]
 
     def _from_url(self, text: str | None) -> Sequence[Any]:
         if text is None or _FOREIGN.search(text):
@@ -141,15 +148,10 @@ class RowDecoder:
 
 def _json_head(ev_type: str) -> Head | None:
     try:
-        head = parse_json(ev_type)
-    except NotJson:
+        head = _decode_head(ev_type)
+    except msgspec.DecodeError:
         return None
-    operation, table, key = (head.get(name, []) for name in ("op", "table", "pkey"))
-    if type(operation) is not str or operation not in _WORDS:
-        return None
-    if not all(isinstance(x, list) and all(type(y) is str for y in x) for x in (table, key)):
-        return None
-    return Head(_WORDS[operation], ".".join(table) or None, tuple(key), is_json=True)
+    return Head(_WORDS[head.op], ".".join(head.table) or None, tuple(head.pkey), is_json=True)
 
 
 def _printed(value: Any) -> Any:

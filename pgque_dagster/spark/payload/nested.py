@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .columns import Doubts, Reader
+from .readers import Doubts, Reader
 
 
 class StructReader(Reader):
@@ -47,7 +47,7 @@ class StructReader(Reader):
         return pa.StructArray.from_arrays(columns, fields=list(self.arrow), mask=mask), doubts
 
     def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Converts one object; a field that does not fit is null."""
+        """Converts the raw fields of one object; a field that does not fit is null."""
         if not isinstance(value, dict):
             return self.misfit(path, problems)
         prefix = f"{path}." if path else ""

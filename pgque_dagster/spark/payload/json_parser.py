@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from .schema import struct_reader
-from .text import NotJson, parse_json
+from .raw_json import MAX_DEPTH, NotJson, is_too_deep, members
+from .types import struct_reader
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class PayloadParser:
             payloads: a column of strings. A null is malformed.
         """
         texts = payloads.cast(pa.binary()).to_pylist()
-        decoded, refused = self._decoded(texts)
+        decoded, refused = self._decoded(texts, _deep(payloads, texts))
         rows, doubts = self._reader.column(decoded)
         # The index of each payload's row; the decoded ones come first.
         places = np.delete(np.arange(len(texts)), refused)
@@ -67,26 +68,36 @@ class PayloadParser:
         reasons[unsure] = [reason for _, reason in exact]
         return Parsed(rows.take(pa.array(order)).flatten(), pa.array(reasons, pa.string()))
 
-    def _decoded(self, texts: list[bytes | None]) -> tuple[list[Any], list[int]]:
-        """Returns the values that msgspec decodes, and the indices of the texts that it refuses."""
+    def _decoded(self, texts: list[bytes | None], deep: set[int]) -> tuple[list[Any], list[int]]:
+        """Returns the values that msgspec decodes, and the indices of the texts that it refuses.
+
+        Args:
+            texts: the payloads.
+            deep: indices of texts to refuse in any case.
+        """
         decoded: list[Any] = []
         refused: list[int] = []
-        left = iter(texts)
+        left = iter(texts) if not deep else (None if n in deep else x for n, x in enumerate(texts))
         while len(decoded) + len(refused) < len(texts):
             try:
                 # No loop in Python. The values decoded before a refused text stay in the list.
                 decoded.extend(map(self._decode, left))  # type: ignore[arg-type]
-            except (msgspec.DecodeError, RecursionError, TypeError):
+            except (msgspec.DecodeError, TypeError):
                 refused.append(len(decoded) + len(refused))
         return decoded, refused
 
     def _exact(self, text: bytes | None) -> tuple[dict[str, Any], str | None]:
         """Returns the fields of a payload that fit, and the reason if some do not."""
+        problems: dict[str, None] = {}
         try:
-            value = parse_json((text or b"").decode())
+            fitted = self._reader.fitted(members(text or b""), "", problems)
         except NotJson as error:
             return {}, str(error)
-        if not isinstance(value, dict):
-            return {}, "JSON, but no object"
-        problems: dict[str, None] = {}
-        return self._reader.fitted(value, "", problems), ", ".join(problems) or None
+        return fitted, ", ".join(problems) or None
+
+
+def _deep(payloads: pa.Array, texts: list[bytes | None]) -> set[int]:
+    """Returns the indices of payloads with too many levels."""
+    # A level takes at least a byte.
+    long = pc.indices_nonzero(pc.greater(pc.binary_length(payloads), MAX_DEPTH))
+    return {n for n in long.to_pylist() if is_too_deep(texts[n] or b"")}

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from ....client.errors import InvalidArgument
-from ..json_parser.columns import ScalarReader
-from .documents import (
+from ...client.errors import InvalidArgument
+from .readers import ScalarReader
+from .rows import (
     DELETE,
     MISSING,
     TRUNCATE,
@@ -25,7 +25,7 @@ from .documents import (
     column_across,
     parse_head,
 )
-from .values import value_reader
+from .types import printed_reader
 
 MissingColumns = Literal["malformed", "null"]
 
@@ -71,7 +71,7 @@ class ChangeParser:
                     f"the schema has {field.name} twice", "Leave one of them out."
                 )
             nullable = field.nullable and field.name not in key
-            self._readers[field.name] = value_reader(field.dataType, nullable, field.name)
+            self._readers[field.name] = printed_reader(field.dataType, nullable, field.name)
         self._key = list(key)
         self._missing_is_null = missing_columns == "null"
         self._decoder = RowDecoder(list(self._readers))
@@ -145,7 +145,7 @@ class ChangeParser:
         exact = []
         for n in unsure:
             found: dict[str, None] = {}
-            exact.append(reader.exact(texts[n], name, found))
+            exact.append(reader.fitted(texts[n], name, found))
             events[n][1].extend(found)
         for n in unread:
             head, problems = events[n]

@@ -10,20 +10,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import scalars
+from . import raw_json
+from .values import Misfit
 
 # A mask of the values of a column that need the exact reader; None if no value does.
 Doubts = npt.NDArray[np.bool_] | None
-
-_SMALLEST_NORMAL_FLOAT = float(np.finfo(np.float32).tiny)
 
 
 class Reader(ABC):
     """Reads the values of a field, or the elements of an array or map, in two ways.
 
     `column` makes an Arrow array of the values that msgspec decoded, and marks the doubtful ones.
-    `exact` reads one value of `text.parse_json` and names what is wrong with it. For a value that
-    `column` does not mark, both return the same.
+    `exact` reads one raw value and names what is wrong with it. For a value that `column` does not
+    mark, both return the same.
 
     Args:
         name: the name of the Spark type, for reasons.
@@ -48,14 +47,15 @@ class Reader(ABC):
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
         """Makes a column of the type `arrow`, with null for doubtful values, and their mask."""
 
-    def exact(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Returns a value as pyarrow takes it for `arrow`; None if it does not fit.
+    def exact(self, raw: msgspec.Raw, path: str, problems: dict[str, None]) -> Any:
+        """Returns a JSON value as pyarrow takes it for `arrow`; None if it does not fit.
 
         Args:
-            value: a value of `text.parse_json`.
+            raw: the value.
             path: the path of the field.
             problems: each problem is added here, once.
         """
+        value = raw_json.value(raw)
         if value is not None:
             return self.fitted(value, path, problems)
         if not self.nullable:
@@ -64,7 +64,7 @@ class Reader(ABC):
 
     @abstractmethod
     def fitted(self, value: Any, path: str, problems: dict[str, None]) -> Any:
-        """Does what `exact` does for a value that is not null."""
+        """Does what `exact` does for a value of `raw_json.value` that is not null."""
 
     def misfit(self, path: str, problems: dict[str, None]) -> None:
         """Records that a value is not of the type."""
@@ -79,7 +79,7 @@ class ScalarReader(Reader):
         nullable: as for `Reader`.
         arrow: the Arrow type.
         decoded: the type that msgspec decodes a value to.
-        take: converts one value, or raises `scalars.Misfit`.
+        take: converts one value, or raises `Misfit`.
     """
 
     def __init__(
@@ -103,28 +103,21 @@ class ScalarReader(Reader):
         """Converts one value."""
         try:
             return self.take(value)
-        except scalars.Misfit as misfit:
+        except Misfit as misfit:
             if not misfit.args:
                 return self.misfit(path, problems)
             problems[f"{path} {misfit}"] = None
             return None
 
 
-class FloatReader(ScalarReader):
-    """Reads single-precision floats from doubles; values that may be rounded twice are doubtful."""
+class EachReader(ScalarReader):
+    """Reads values one by one."""
 
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
         """Makes the column."""
-        given = pa.array(values, pa.float64())
-        doubles = given.fill_null(0.0).to_numpy()
-        with np.errstate(over="ignore"):
-            floats = doubles.astype(np.float32)
-        # Half-way between two floats, only the first of the 29 bits that a float lacks is set.
-        half_way = doubles.view(np.int64) & ((1 << 29) - 1) == 1 << 28
-        tiny = (np.abs(doubles) < _SMALLEST_NORMAL_FLOAT) & (doubles != 0)
-        doubts = half_way | tiny | np.isinf(floats)
-        nulls = given.is_null().to_numpy(zero_copy_only=False)
-        return pa.array(floats, self.arrow, mask=nulls | doubts), doubts
+        taken = [None if value is None else self.fitted(value, "", {}) for value in values]
+        doubts = [x is not None and y is None for x, y in zip(values, taken, strict=True)]
+        return pa.array(taken, self.arrow), np.array(doubts, bool)
 
 
 class TextReader(ScalarReader):
@@ -136,6 +129,7 @@ class TextReader(ScalarReader):
         arrow: the Arrow type.
         take: as for `ScalarReader`.
         pattern: matches only texts that Arrow either casts to the same value as `take` or refuses.
+        decoded: str, or `msgspec.Raw` for numbers, which may have quotes if the pattern has them.
     """
 
     def __init__(
@@ -145,14 +139,17 @@ class TextReader(ScalarReader):
         arrow: pa.DataType,
         take: Callable[[Any], Any],
         pattern: str,
+        decoded: Any = str,
     ) -> None:
-        super().__init__(name, nullable, arrow, str, take)
+        super().__init__(name, nullable, arrow, decoded, take)
         self._pattern = f"^(?:{pattern})$"
 
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
         """Makes the column."""
-        texts = self.texts(values)
+        texts = self._texts(values)
         sure = pc.if_else(pc.match_substring_regex(texts, self._pattern), texts, None)
+        if self.decoded is msgspec.Raw:
+            sure = pc.ascii_trim(sure, '"')
         try:
             column = sure.cast(self.arrow)
         except pa.ArrowInvalid:
@@ -162,46 +159,15 @@ class TextReader(ScalarReader):
             return column, None
         return column, pc.and_(texts.is_valid(), column.is_null()).to_numpy(zero_copy_only=False)
 
-    def texts(self, values: list[Any]) -> pa.Array:
-        """Returns the texts to cast."""
-        return pa.array(values, pa.string())
+    def _texts(self, values: list[Any]) -> pa.Array:
+        if self.decoded is str:
+            return pa.array(values, pa.string())
+        raw = [None if value is None else bytes(value) for value in values]
+        texts = pa.array(raw, pa.binary()).cast(pa.string())
+        return pc.if_else(pc.equal(texts, "null"), None, texts) if self.nullable else texts
 
     def _taken(self, text: str | None) -> Any:
         return None if text is None else self.fitted(text, "", {})
-
-
-class DecimalReader(TextReader):
-    """Reads decimals from the text of JSON numbers, and of strings that contain a number."""
-
-    def __init__(self, name: str, nullable: bool, precision: int, scale: int) -> None:
-        whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
-        fraction = f"(?:\\.[0-9]{{1,{scale}}})?" if scale else ""
-        super().__init__(
-            name,
-            nullable,
-            pa.decimal128(precision, scale),
-            lambda value: scalars.take_decimal(value, precision, scale),
-            f"-?{whole}{fraction}",
-        )
-        self.decoded = msgspec.Raw
-
-    def texts(self, values: list[Any]) -> pa.Array:
-        """Returns the texts to cast, without the quotes of strings."""
-        raw = [None if value is None else bytes(value) for value in values]
-        texts = pa.array(raw, pa.binary()).cast(pa.string())
-        if self.nullable:
-            texts = pc.if_else(pc.equal(texts, "null"), None, texts)
-        return pc.ascii_trim(texts, '"')
-
-
-class BinaryReader(ScalarReader):
-    """Reads bytes from base64."""
-
-    def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
-        """Makes the column."""
-        content = [None if value is None else self.fitted(value, "", {}) for value in values]
-        doubts = [x is not None and y is None for x, y in zip(values, content, strict=True)]
-        return pa.array(content, self.arrow), np.array(doubts, bool)
 
 
 def bounded(bits: int) -> Any:

@@ -1,15 +1,21 @@
-"""Converts single JSON values to Spark's scalar types, exactly or not at all."""
+"""Converts single values to Spark's scalar types, exactly or not at all.
+
+Values are those of `raw_json.value`. The functions `printed_…` take texts as PostgreSQL prints
+values, where these differ from JSON and ISO 8601.
+"""
 
 import base64
 import math
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from .text import Number, is_number
+from .raw_json import Number
 
 _HOUR = "(?:[01][0-9]|2[0-3])"
 DAY_OF_YEAR = "-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -19,12 +25,21 @@ ZONE = f"(?:Z|[+-]{_HOUR}(?::?[0-5][0-9])?)"
 _DATE = re.compile(DATE)
 _TIMESTAMP = re.compile(f"({DATE})[T ]({CLOCK})({ZONE})?")
 
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?)0*([0-9]*))?")
 # A number with a longer exponent is out of range for every type, whatever its digits are.
 _EXPONENT_DIGITS = 12
 # Numbers from half-way between the largest float and the next power of two round to infinity.
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _FLOAT_BORDER = 2.0**128 - 2.0**103
+
+_BOOLEANS = {"t": True, "f": False}
+# No double has more digits when it is written out in full.
+_DOUBLE_DIGITS = 767
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_BYTES = re.compile(r"\\x(?:[0-9a-f]{2})*")
+# PostgreSQL uses local mean time for old times, and its offsets have seconds.
+_OFFSET_WITH_SECONDS = re.compile(r"(.*([+-])[0-9]{2}:[0-9]{2}):([0-5][0-9])", re.ASCII | re.DOTALL)
 
 
 class Misfit(ValueError):
@@ -57,7 +72,7 @@ def take_integer(value: Any, bits: int) -> int:
 
 def take_decimal(value: Any, precision: int, scale: int) -> Decimal:
     """Takes numbers, and strings that contain one, if the type holds every digit."""
-    if not isinstance(value, str) or not is_number(value):
+    if not isinstance(value, str) or not _JSON_NUMBER.fullmatch(value):
         raise Misfit
     number = _unscaled(value, precision, scale)
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
@@ -140,6 +155,49 @@ def take_timestamp(value: Any, *, zoned: bool) -> datetime:
         raise error if isinstance(error, Misfit) else Misfit() from error
 
 
+def printed_integer(text: str, bits: int) -> int:
+    """Takes whole numbers that fit into so many bits."""
+    return take_integer(_number(text), bits)
+
+
+def printed_double(text: str) -> float:
+    """Takes numbers that a double prints, NaN and the infinities."""
+    return _printed_back(text, take_double, float)
+
+
+def printed_float(text: str) -> float:
+    """Takes numbers that a single-precision float prints, NaN and the infinities."""
+    return _printed_back(text, take_float, np.float32)
+
+
+def printed_boolean(text: str) -> bool:
+    """Takes t and f."""
+    if text not in _BOOLEANS:
+        raise Misfit
+    return _BOOLEANS[text]
+
+
+def printed_binary(text: str) -> bytes:
+    r"""Takes bytes in hex, such as \x00ff."""
+    if not _BYTES.fullmatch(text):
+        raise Misfit
+    return bytes.fromhex(text[2:])
+
+
+def printed_timestamp(text: str) -> datetime:
+    """Takes times with an offset from UTC, which may have seconds."""
+    found = _OFFSET_WITH_SECONDS.fullmatch(text)
+    if found is None:
+        return take_timestamp(text, zoned=True)
+    to_the_minute, sign, seconds = found.groups()
+    moment = take_timestamp(to_the_minute, zoned=True)
+    more = timedelta(seconds=int(seconds))
+    try:
+        return moment - more if sign == "+" else moment + more
+    except OverflowError as error:
+        raise Misfit from error
+
+
 def _offset(zone: str) -> timedelta:
     if zone == "Z":
         return timedelta()
@@ -164,3 +222,41 @@ def _unscaled(text: str, precision: int, scale: int) -> int:
     if zeros < 0 or len(significant) + zeros > precision:
         raise Misfit
     return int(sign + significant + "0" * zeros)
+
+
+def _number(text: str) -> Number:
+    if not _JSON_NUMBER.fullmatch(text):
+        raise Misfit
+    return Number(text)
+
+
+def _printed_back(text: str, take: Callable[[Any], float], kind: Callable[[float], Any]) -> float:
+    """Takes a number if the nearest value prints as it, either shortest or with as many digits.
+
+    So every value of the type is read as itself, and a number with more digits than the type holds
+    is refused instead of rounded. Comparing only the shortest text is not enough, because Python
+    and PostgreSQL may print it differently.
+    """
+    if text in _NOT_FINITE:
+        return float(text)
+    nearest = take(_number(text))
+    if nearest == 0:
+        if any(digit in "123456789" for digit in re.split("[eE]", text)[0]):
+            raise Misfit
+        return -0.0 if text.startswith("-") else 0.0
+    number = Decimal(text)
+    if number != Decimal(str(kind(nearest))) and not _is_rounded(nearest, number):
+        raise Misfit
+    return nearest
+
+
+def _is_rounded(value: float, number: Decimal) -> bool:
+    """Whether a number differs from a value by at most half of its last digit."""
+    _, digits, exponent = number.as_tuple()
+    whole = "".join(map(str, digits)).lstrip("0")
+    significant = whole.rstrip("0")
+    if len(significant) > _DOUBLE_DIGITS:
+        return False
+    last_place = Fraction(10) ** (int(exponent) + len(whole) - len(significant))
+    difference = abs(Fraction(value)) - int(significant) * last_place
+    return abs(difference) * 2 <= last_place
