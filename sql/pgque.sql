@@ -1530,10 +1530,10 @@ as $$
 $$;
 
 -- Begins a life by hand: after an event that changes no timeline, such as a start from an older
--- snapshot of the disk, and on servers that do not report their timeline. Returns the new lineage.
+-- snapshot of the disk, and on servers that do not report their timeline. Returns the new incarnation.
 -- It takes effect at once, even if the transaction is rolled back.
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
-create or replace function pgque.renew_lineage()
+create or replace function pgque.renew_incarnation()
 returns uuid
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -1541,16 +1541,16 @@ begin
     perform pgque.check_adopted();
     perform from pgque.lineage_lock l for update;
     perform pgque.begin_life(pgque.read_timeline());
-    return pgque.lineage();
+    return pgque.incarnation();
 end;
 $$;
 
--- Identifies this life of this database, for stores that outlive it: batch ids of two lineages may
+-- Identifies this life of this database, for stores that outlive it: batch ids of two incarnations may
 -- be equal and mean different events. It is a hash of an id that is new at installation and at
 -- adoption, of the life, and of the database's OID, which tells a copy made by CREATE DATABASE ...
 -- TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
-create or replace function pgque.lineage()
+create or replace function pgque.incarnation()
 returns uuid
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -1565,6 +1565,30 @@ begin
                         32)::uuid
             from pgque.config c
             join pg_database d on d.datname = current_database());
+end;
+$$;
+
+-- The name of incarnation() before version 0.4. It goes with version 0.5.
+-- locks: those of incarnation. writes: the same.
+create or replace function pgque.lineage()
+returns uuid
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.incarnation();
+end;
+$$;
+
+-- The name of renew_incarnation() before version 0.4. It goes with version 0.5.
+-- locks: those of renew_incarnation. writes: the same.
+create or replace function pgque.renew_lineage()
+returns uuid
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.renew_incarnation();
 end;
 $$;
 
@@ -7406,7 +7430,7 @@ begin
     end loop;
     perform pgque.renumber_positions();
     update pgque.config set origin_id = v_origin.origin_id;
-    perform pgque.renew_lineage();
+    perform pgque.renew_incarnation();
     return v_rows;
 end;
 $$;
@@ -12257,7 +12281,7 @@ begin
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
              event_retry finish_batch finished_before get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
-             latency_percentiles lineage list_scheduled move_to_deployment nack nack_batch
+             latency_percentiles incarnation lineage list_scheduled move_to_deployment nack nack_batch
              nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
@@ -12276,7 +12300,7 @@ begin
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
              maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
              maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat pause_queue
-             quote_fqname renew_lineage resume_queue run_maintenance seq_getval seq_setval
+             quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
              set_metadata_rotation_period set_queue_config set_snapshot_patience
              set_tick_period_ms start status stop test_consume test_send ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')

@@ -11,7 +11,7 @@ from ..client.calls.states import ConsumerState, consumer_states, needs_run
 from ..client.holder import Holder
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.consumers import names_of
-from ..project.keys import BATCH_ID, LINEAGE, holder_of
+from ..project.keys import BATCH_ID, INCARNATION, holder_of
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from .consumption import Consumption
 
@@ -28,8 +28,8 @@ def claim_batch(
         The batch; None if there is none for this run. The reason is logged.
     """
     tag = context.run.tags.get(BATCH_ID)
-    lineage = context.run.tags.get(LINEAGE)
-    if lineage is not None and lineage != str(client.lineage()):
+    incarnation = context.run.tags.get(INCARNATION)
+    if incarnation is not None and incarnation != str(client.incarnation()):
         context.log.warning(
             f"Skipped: this run was requested for batch {tag} of another database, or of this one "
             "before a failover or a restore, where the number may stand for other events. The "

@@ -35,7 +35,7 @@ class Report:
         self._plan = spark_batch.plan
         self._lag = batch.info().lag
         # Another attempt may compute other data from the same batch.
-        version = (client.lineage(), batch.batch_id, batch.lease.epoch)
+        version = (client.incarnation(), batch.batch_id, batch.lease.epoch)
         self.data_version = dg.DataVersion(":".join(map(str, version)))
         self._started = time.monotonic()
         self._made = self._started

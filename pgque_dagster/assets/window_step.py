@@ -63,7 +63,9 @@ class WindowStep(Step):
             yield from self._compute(window, key)
         (asset_key,) = self.context.selected_asset_keys
         epochs = max(window.lease.epoch for window in windows.values())
-        version = dg.DataVersion(f"{self.client.lineage()}:{min(windows)}:{max(windows)}:{epochs}")
+        version = dg.DataVersion(
+            f"{self.client.incarnation()}:{min(windows)}:{max(windows)}:{epochs}"
+        )
         yield dg.MaterializeResult(asset_key=asset_key, data_version=version)
 
     def _window(self, start: datetime, end: datetime) -> Window:

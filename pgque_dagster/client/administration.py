@@ -28,17 +28,17 @@ class Administration:
         return calls.maintenance.version()
 
     @operation
-    def lineage(self) -> Call[UUID]:
+    def incarnation(self) -> Call[UUID]:
         """Returns which life of which database this is.
 
-        A batch id means the same batch only within one lineage. An installation of its own, a copy
-        of the database, an adopted restore, a promoted standby and a recovery to a point in time
-        each have another one.
+        A batch id means the same batch only within one incarnation. An installation of its own, a
+        copy of the database, an adopted restore, a promoted standby and a recovery to a point in
+        time each have another one.
 
         Raises:
             NotAdopted: if the database was restored from a dump and is not adopted yet.
         """
-        return calls.maintenance.lineage()
+        return calls.maintenance.incarnation()
 
     @operation
     def create_queue(self, /, queue: str, **options: str | int | bool | None) -> Call[bool]:

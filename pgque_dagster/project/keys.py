@@ -18,7 +18,7 @@ ATTEMPT = "pgque/attempt"
 EPOCH = "pgque/epoch"
 # By the database's clock.
 REQUESTED_AT = "pgque/requested_at"
-LINEAGE = "pgque/lineage"
+INCARNATION = "pgque/lineage"
 # What a downstream asset wants of an input: batches from this one on, or those of the upstream run.
 SINCE = "pgque/since"
 BATCHES = "pgque/batches"

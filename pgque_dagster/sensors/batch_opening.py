@@ -10,7 +10,7 @@ from ..client import Client, ConsumerInfo, Limits
 from ..client.calls.states import ConsumerState
 from ..client.holder import Holder
 from ..project.consumers import Consumer
-from ..project.keys import CONSUMER, LINEAGE, QUEUE
+from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from ..project.registration import how_to_create, how_to_register_again, register
 from .slot_opening import open_batch, open_slots
@@ -122,8 +122,8 @@ def _register(
     instance: dg.DagsterInstance, client: Client, state: ConsumerState, consumer: Consumer
 ) -> str:
     """Registers a new consumer. Returns a message, also for a consumer that was removed."""
-    # Without the lineage, runs for another database would make a new consumer look removed.
-    tags = {QUEUE: state.queue, CONSUMER: state.consumer, LINEAGE: str(client.lineage())}
+    # Without the incarnation, runs for another database would make a new consumer look removed.
+    tags = {QUEUE: state.queue, CONSUMER: state.consumer, INCARNATION: str(client.incarnation())}
     if instance.get_run_records(dg.RunsFilter(tags=tags), limit=1):
         return (
             "the consumer was removed from its queue after it had runs, or the queue was dropped "

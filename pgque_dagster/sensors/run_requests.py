@@ -38,7 +38,7 @@ from ..project.keys import (
     BATCH_ID,
     CONSUMER,
     EPOCH,
-    LINEAGE,
+    INCARNATION,
     QUEUE,
     REQUESTED_AT,
     holder_tags,
@@ -125,8 +125,8 @@ def find_batches(
     ends_at = time.monotonic() + time_limit.total_seconds()
 
     opened = _open_due(instance, client, order, policy, deployment, findings, ends_at)
-    lineage = str(client.lineage()) if opened else ""
-    runs = _recorded_runs(instance, opened, lineage)
+    incarnation = str(client.incarnation()) if opened else ""
+    runs = _recorded_runs(instance, opened, incarnation)
     findings.is_consuming = any(
         record.dagster_run.status in UNFINISHED for records in runs.values() for record in records
     )
@@ -147,7 +147,7 @@ def find_batches(
                 each,
                 runs.get(_tags_of(each.state), ()),
                 policy,
-                lineage,
+                incarnation,
             )
         except ConnectionFailed:
             raise
@@ -233,17 +233,19 @@ def _tags_of(state: ConsumerState) -> tuple[tuple[str, str], ...]:
 
 
 def _recorded_runs(
-    instance: dg.DagsterInstance, opened: Sequence[_OpenBatch], lineage: str
+    instance: dg.DagsterInstance, opened: Sequence[_OpenBatch], incarnation: str
 ) -> Mapping[tuple[tuple[str, str], ...], list[dg.RunRecord]]:
     """Returns the runs of all open batches, by the tags that identify a batch.
 
-    The lineage is part of the query, because batch ids repeat in other databases.
+    The incarnation is part of the query, because batch ids repeat in other databases.
     """
     runs: dict[tuple[tuple[str, str], ...], list[dg.RunRecord]] = {}
     if not opened:
         return runs
     ids = [str(each.state.batch_id) for each in opened]
-    for record in instance.get_run_records(dg.RunsFilter(tags={BATCH_ID: ids, LINEAGE: lineage})):
+    for record in instance.get_run_records(
+        dg.RunsFilter(tags={BATCH_ID: ids, INCARNATION: incarnation})
+    ):
         tags = record.dagster_run.tags
         key = tuple((name, tags.get(name, "")) for name in (QUEUE, CONSUMER, BATCH_ID))
         runs.setdefault(key, []).append(record)
@@ -255,7 +257,7 @@ def _decide(
     each: _OpenBatch,
     runs: Sequence[dg.RunRecord],
     policy: BatchPolicy,
-    lineage: str,
+    incarnation: str,
 ) -> dg.RunRequest | str:
     state = each.state
     assert state.batch_id is not None
@@ -272,7 +274,7 @@ def _decide(
     if not runs and not client.run(needs_run(state.batch_id)):
         _finish(client, state, state.batch_id)
         return f"{each.consumer}: no batch yet, its ticks had no event"
-    return _request(each, decision, lineage)
+    return _request(each, decision, incarnation)
 
 
 def _finish(client: Client, state: ConsumerState, batch_id: int) -> None:
@@ -282,10 +284,10 @@ def _finish(client: Client, state: ConsumerState, batch_id: int) -> None:
         batch.ack()
 
 
-def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
+def _request(each: _OpenBatch, attempt: Attempt, incarnation: str) -> dg.RunRequest:
     state = each.state
     return dg.RunRequest(
-        run_key=f"{lineage}:{state.queue}:{_key_of(state)}:{state.batch_id}:{attempt.number}",
+        run_key=f"{incarnation}:{state.queue}:{_key_of(state)}:{state.batch_id}:{attempt.number}",
         asset_selection=list(each.consumer.asset_keys),
         tags={
             **holder_tags(Holder.of(state)),
@@ -293,7 +295,7 @@ def _request(each: _OpenBatch, attempt: Attempt, lineage: str) -> dg.RunRequest:
             ATTEMPT: str(attempt.number),
             EPOCH: str(state.epoch),
             REQUESTED_AT: state.read_at.isoformat(),
-            LINEAGE: lineage,
+            INCARNATION: incarnation,
             # Dagster's own retries would compete with the sensor's next attempt.
             "dagster/max_retries": "0",
         },

@@ -74,10 +74,10 @@ as $$
 $$;
 
 -- Begins a life by hand: after an event that changes no timeline, such as a start from an older
--- snapshot of the disk, and on servers that do not report their timeline. Returns the new lineage.
+-- snapshot of the disk, and on servers that do not report their timeline. Returns the new incarnation.
 -- It takes effect at once, even if the transaction is rolled back.
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
-create or replace function pgque.renew_lineage()
+create or replace function pgque.renew_incarnation()
 returns uuid
 language plpgsql security definer
 as $$
@@ -85,16 +85,16 @@ begin
     perform pgque.check_adopted();
     perform from pgque.lineage_lock l for update;
     perform pgque.begin_life(pgque.read_timeline());
-    return pgque.lineage();
+    return pgque.incarnation();
 end;
 $$;
 
--- Identifies this life of this database, for stores that outlive it: batch ids of two lineages may
+-- Identifies this life of this database, for stores that outlive it: batch ids of two incarnations may
 -- be equal and mean different events. It is a hash of an id that is new at installation and at
 -- adoption, of the life, and of the database's OID, which tells a copy made by CREATE DATABASE ...
 -- TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
-create or replace function pgque.lineage()
+create or replace function pgque.incarnation()
 returns uuid
 language plpgsql security definer
 as $$
@@ -111,3 +111,13 @@ begin
             join pg_database d on d.datname = current_database());
 end;
 $$;
+
+-- The name of incarnation() before version 0.4. It goes with version 0.5.
+-- locks: those of incarnation. writes: the same.
+forward pgque.lineage() returns uuid
+as pgque.incarnation();
+
+-- The name of renew_incarnation() before version 0.4. It goes with version 0.5.
+-- locks: those of renew_incarnation. writes: the same.
+forward pgque.renew_lineage() returns uuid
+as pgque.renew_incarnation();

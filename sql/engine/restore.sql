@@ -70,7 +70,7 @@ begin
     end loop;
     perform pgque.renumber_positions();
     update pgque.config set origin_id = v_origin.origin_id;
-    perform pgque.renew_lineage();
+    perform pgque.renew_incarnation();
     return v_rows;
 end;
 $$;

@@ -53,7 +53,7 @@ begin
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
              event_retry finish_batch finished_before get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
-             latency_percentiles lineage list_scheduled move_to_deployment nack nack_batch
+             latency_percentiles incarnation lineage list_scheduled move_to_deployment nack nack_batch
              nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
@@ -72,7 +72,7 @@ begin
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
              maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
              maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat pause_queue
-             quote_fqname renew_lineage resume_queue run_maintenance seq_getval seq_setval
+             quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
              set_metadata_rotation_period set_queue_config set_snapshot_patience
              set_tick_period_ms start status stop test_consume test_send ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')

@@ -152,7 +152,7 @@ def run_and_fail_over(server: Any, meanings: Path, failovers: int, cuts: int) ->
                     point_to(current, primary)
                 crowd.disturb(url, random, cuts)
                 with connect(url) as db:  # asked last, since it begins the new life if nobody did
-                    lineages.add(value(db, "select pgque.lineage()"))
+                    lineages.add(value(db, "select pgque.incarnation()"))
             codes = crowd.send_home(url, running)
         crowd.drain(url)
         with connect(url) as db:

@@ -55,7 +55,7 @@ def story(name: str, *arguments: Any) -> Callable[[Callable[..., Iterator[None]]
 
 
 def lineage(db: Connection) -> Any:
-    return value(db, "select pgque.lineage()")
+    return value(db, "select pgque.incarnation()")
 
 
 def drained(db: Connection) -> dict[int, list[str]]:
@@ -372,7 +372,7 @@ def test_restarts_and_crashes_keep_the_lineage_and_a_snapshot_of_the_disk_needs_
     snapshot.start()
     with connect(snapshot.url()) as new:
         assert lineage(new) == known
-        assert value(new, "select pgque.renew_lineage()") == lineage(new) != known
+        assert value(new, "select pgque.renew_incarnation()") == lineage(new) != known
         assert next_batch(new) == before  # which was open
         finish(new, before)
         send(new, "b")
@@ -395,7 +395,7 @@ def test_a_copy_by_template_has_a_lineage_of_its_own_and_ids_when_asked(
                 assert lineage(copy) != (known := lineage(original))
                 assert open_batch(copy, "b") == open_batch(original, "b")
                 drain(copy)
-                value(copy, "select pgque.renew_lineage()")
+                value(copy, "select pgque.renew_incarnation()")
                 assert open_batch(copy, "c") > open_batch(original, "c") + 1_000_000
                 assert lineage(original) == known
         finally:
@@ -411,7 +411,7 @@ def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:
             known = lineage(db)
             batch = open_batch(db, "a")
             assert (payloads(db, batch), lineage(db)) == (["a"], known)
-            assert value(db, "select pgque.renew_lineage()") == lineage(db) != known
+            assert value(db, "select pgque.renew_incarnation()") == lineage(db) != known
             finish(db, batch)
             assert open_batch(db, "b") > batch + 1_000_000
 
@@ -419,7 +419,7 @@ def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:
 def test_only_an_admin_renews_the_lineage(db: Connection) -> None:
     db.execute("set role pgque_reader")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        value(db, "select pgque.renew_lineage()")
+        value(db, "select pgque.renew_incarnation()")
 
 
 def test_batches_of_a_database_that_stays_are_numbered_one_by_one(db: Connection) -> None:

@@ -180,7 +180,7 @@ def test_before_adoption_nothing_compares_transactions(db: Connection, restore: 
     drain(db, consumer="other")
     next_batch(db)
     position = "select last_tick from pgque.get_consumer_info('q', 'c')"
-    lineage = value(db, "select pgque.lineage()")
+    lineage = value(db, "select pgque.incarnation()")
     new = restore()
     new.execute(INSTALL_SQL.read_bytes())  # does not adopt
     assert value(new, position) == value(db, position)
@@ -201,8 +201,8 @@ def test_before_adoption_nothing_compares_transactions(db: Connection, restore: 
     adopt(new)
     newest = tick(new)
     assert (drain(new), drain(new, consumer="other")) == (["old", "early"], ["early"])
-    assert value(new, "select pgque.lineage()") not in (None, lineage)
-    assert value(db, "select pgque.lineage()") == lineage
+    assert value(new, "select pgque.incarnation()") not in (None, lineage)
+    assert value(db, "select pgque.incarnation()") == lineage
     # Behind the original's last tick, events come again that were before it.
     plan = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, 1)"
     with refused("PQ005", f"no tick {last} any more", f"Ticks {last + 1} to {newest}"):
@@ -290,10 +290,10 @@ def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Rest
 
 def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:
     make_queue(db)
-    lineage = value(db, "select pgque.lineage()")
+    lineage = value(db, "select pgque.incarnation()")
     db.execute("refresh materialized view pgque.origin")  # as somebody may for all views
     send(db, "a")
-    assert (adopt(db), value(db, "select pgque.lineage()")) == (0, lineage)
+    assert (adopt(db), value(db, "select pgque.incarnation()")) == (0, lineage)
     assert received(db) == ["a"]
     hold_snapshot(db)
     with refused("PQ013"):
@@ -333,7 +333,7 @@ def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> No
         make_queue(db)
         batch = open_batch(db, "open")
         send(db, "unread")
-        lineage = value(db, "select pgque.lineage()")
+        lineage = value(db, "select pgque.incarnation()")
     old.stop()
 
     new = servers.new()
@@ -349,4 +349,4 @@ def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> No
         finish(db, batch)
         tick(db)
         assert payloads(db, next_batch(db)) == ["unread"]
-        assert (value(db, "select pgque.lineage()") != lineage) == is_promoted
+        assert (value(db, "select pgque.incarnation()") != lineage) == is_promoted

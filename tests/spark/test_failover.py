@@ -67,7 +67,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
             publish(client, [text])
         written.append(store(client, spark, folder))
         assert delivered(spark, client, ahead) == ["survivor", "lost 1", "lost 2"]
-        old = client.lineage()
+        old = client.incarnation()
     standby.promote()
 
     with Client(standby.url()) as client:
@@ -94,7 +94,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
             if tick_id > (last_tick["revenue"] or 0):
                 shutil.rmtree(folder / f"batch_id={batch}")
         marks = folder / "_pgque" / "lineages"
-        (marks / str(old)).rename(marks / str(client.lineage()))
+        (marks / str(old)).rename(marks / str(client.incarnation()))
         again = {store(client, spark, folder)[0] for _ in range(5)}
 
     assert stored(folder, spark) == ["kept", *new, "survivor"]

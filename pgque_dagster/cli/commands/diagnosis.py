@@ -113,7 +113,7 @@ def _schema(url: str) -> HealthCheck:
 
 
 def _inside(client: Client) -> Iterator[HealthCheck]:
-    looks = {"lineage": _lineage, "queues": Client.health, "components": _components}
+    looks = {"lineage": _incarnation, "queues": Client.health, "components": _components}
     for name, look in looks.items():
         try:
             yield from look(client)
@@ -121,8 +121,8 @@ def _inside(client: Client) -> Iterator[HealthCheck]:
             yield HealthCheck(None, name, "critical", one_line(error))
 
 
-def _lineage(client: Client) -> Iterator[HealthCheck]:
-    yield HealthCheck(None, "lineage", "ok", str(client.lineage()))
+def _incarnation(client: Client) -> Iterator[HealthCheck]:
+    yield HealthCheck(None, "incarnation", "ok", str(client.incarnation()))
 
 
 def _components(client: Client) -> Iterator[HealthCheck]:

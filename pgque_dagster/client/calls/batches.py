@@ -162,9 +162,10 @@ def batch_events(batch_id: int) -> Call[list[Message]]:
 
 
 def identity(queue: str, lease: Lease) -> Call[tuple[UUID, str | None, str | None]]:
-    """The lineage of the database, and the fingerprints of the ticks of a leased batch."""
+    """The incarnation of the database, and the fingerprints of the ticks of a leased batch."""
     return Call(
-        "select pgque.lineage(), pgque.tick_fingerprint(%s, %s), pgque.tick_fingerprint(%s, %s)",
+        "select pgque.incarnation(), pgque.tick_fingerprint(%s, %s), "
+        "pgque.tick_fingerprint(%s, %s)",
         (queue, lease.prev_tick_id, queue, lease.tick_id),
         lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
     )

@@ -11,9 +11,9 @@ def version() -> Call[str]:
     return Call("select pgque.version()", (), first)
 
 
-def lineage() -> Call[UUID]:
-    """The lineage of this database."""
-    return Call("select pgque.lineage()", (), first)
+def incarnation() -> Call[UUID]:
+    """The incarnation of this database."""
+    return Call("select pgque.incarnation()", (), first)
 
 
 def tick_period() -> Call[timedelta]:

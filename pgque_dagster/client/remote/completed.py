@@ -43,7 +43,7 @@ class Span:
     """A batch, and the ticks that it lies between.
 
     Attributes:
-        lineage: of the queue's database.
+        incarnation: of the queue's database.
         prev_fingerprint: tells the tick before the batch from another one of its number.
         fingerprint: the same for the tick that ends it.
     """
@@ -51,7 +51,7 @@ class Span:
     batch_id: int
     prev_tick_id: int
     tick_id: int
-    lineage: UUID
+    incarnation: UUID
     prev_fingerprint: str | None
     fingerprint: str | None
 
@@ -64,7 +64,7 @@ class Completed:
         failed: which events of it failed, as `Failed.dump` wrote it.
     """
 
-    lineage: UUID | None
+    incarnation: UUID | None
     batch_id: int | None
     prev_tick_id: int | None
     tick_id: int | None
@@ -199,7 +199,7 @@ class CompletedBatches:
             " fingerprint = %s, failed = %s, applied_at = now()"
             " where queue = %s and consumer = %s".encode(),
             (
-                batch.lineage,
+                batch.incarnation,
                 batch.batch_id,
                 batch.prev_tick_id,
                 batch.tick_id,
@@ -302,10 +302,10 @@ class CompletedBatches:
             f"database {target} has applied {self._name} up to tick {found.tick_id}, and batch "
             f"{batch.batch_id} begins after tick {batch.prev_tick_id}"
         )
-        if found.lineage != batch.lineage:
+        if found.incarnation != batch.incarnation:
             cause = (
                 "The database of the queue was restored or failed over, or is another one "
-                f"(lineage {batch.lineage}; it was {found.lineage}). "
+                f"(incarnation {batch.incarnation}; it was {found.incarnation}). "
             )
         elif found.tick_id == batch.prev_tick_id:
             cause = "The tick of that number is another one now. "

@@ -262,8 +262,10 @@ class RemoteConsumer(Consumer):
         failed = messages.failed
         assert connection is not None
         lease = work.batch.lease
-        lineage, *fingerprints = client.run(calls.batches.identity(work.queue, lease))
-        batch = Span(work.batch.batch_id, lease.prev_tick_id, lease.tick_id, lineage, *fingerprints)
+        incarnation, *fingerprints = client.run(calls.batches.identity(work.queue, lease))
+        batch = Span(
+            work.batch.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints
+        )
         completed.check_events(connection, batch.batch_id)
         if self._by_event:
             for message in chain(*messages):

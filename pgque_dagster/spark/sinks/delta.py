@@ -26,7 +26,7 @@ from .modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode, check_table
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
-    LINEAGE,
+    INCARNATION,
     BatchIdentity,
     StoredBatch,
     refuse_window,
@@ -61,8 +61,8 @@ class DeltaSink:
     their keys, in the driver's process. If two batches with the same keys are worked on at once,
     the one that is committed last wins.
 
-    A table belongs to one lineage of a database, as for `ParquetSink`. It is created by the first
-    write. Rows of an attempt that was not acked remain if no later attempt stores the batch.
+    A table belongs to one incarnation of a database, as for `ParquetSink`. It is created by the
+    first write. Rows of an attempt that was not acked remain if no later attempt stores the batch.
 
     Args:
         location: a directory that driver and executors share, or a URL such as
@@ -115,7 +115,7 @@ class DeltaSink:
             The version of the table that has the batch, and the number of rows.
 
         Raises:
-            InvalidArgument: if the table is of another or an unknown lineage, cannot take the
+            InvalidArgument: if the table is of another or an unknown incarnation, cannot take the
                 columns, or has rules that this sink does not check; if a key is null or repeated;
                 if this claim wrote the batch before.
             LeaseLost: if another owner took the batch over. Nothing is stored.
@@ -271,7 +271,7 @@ class DeltaSink:
                 self._storage.location,
                 schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
                 mode="error",
-                configuration={LINEAGE: batch.lineage},
+                configuration={INCARNATION: batch.incarnation},
                 storage_options=self._storage.delta_options(),
                 raise_if_key_not_exists=False,
             )

@@ -29,9 +29,9 @@ from .publication import Attempt
 from .statistics import check_required
 from .storage import Storage, StorageFailed, needing_extra, way_out
 from .tables import (
-    LINEAGE,
+    INCARNATION,
     BatchIdentity,
-    check_lineage_of,
+    check_incarnation_of,
     check_same,
 )
 
@@ -130,7 +130,7 @@ class DeltaOutput:
         self._claim = claim
         self._batch = batch
         self._fields = fields
-        self._app_id = f"pgque/{batch.lineage}/{batch.queue}/{batch.consumer}/{batch.batch_id}"
+        self._app_id = f"pgque/{batch.incarnation}/{batch.queue}/{batch.consumer}/{batch.batch_id}"
 
     def read(self) -> "DeltaTable":
         """Loads the newest version of the table."""
@@ -170,7 +170,7 @@ class DeltaOutput:
         """Checks before anything is written that the table fits; it must not be replaced later.
 
         Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another lineage.
+            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
         """
         self._table_id = table.metadata().id
         self.check(table)
@@ -179,18 +179,18 @@ class DeltaOutput:
         """Returns the columns that the table lacks.
 
         Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another lineage.
+            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
         """
         name = self._target.name
         configuration = table.metadata().configuration
-        lineage = self._batch.lineage
-        check_lineage_of(
+        incarnation = self._batch.incarnation
+        check_incarnation_of(
             name,
-            configuration.get(LINEAGE),
+            configuration.get(INCARNATION),
             self._claim,
-            lineage,
+            incarnation,
             f"DeltaTable('{self._target.storage.location}').alter.set_table_properties("
-            f"{{'{LINEAGE}': '{lineage}'}}, raise_if_not_exists=False).",
+            f"{{'{INCARNATION}': '{incarnation}'}}, raise_if_not_exists=False).",
         )
         if columns := table.metadata().partition_columns:
             raise InvalidArgument(

@@ -56,7 +56,7 @@ from pyspark.sql.types import StructType
 
 from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
 from .data_files import SPARK_SCHEMA, write_files
-from .lineage import MARKER
+from .incarnation import MARKER
 from .publication import Attempt, check_claim, publish
 from .storage import Storage, StorageFailed, sync
 
@@ -82,16 +82,16 @@ class Folders:
         # A directory key=value is a part of the table around it, such as that of a replay.
         self._table = location.parent if "=" in location.name else location
 
-    def lineages(self) -> set[str]:
-        """Returns the lineages of the marks in the location."""
+    def incarnations(self) -> set[str]:
+        """Returns the incarnations of the marks in the location."""
         return {path.name for path in _entries(self._location / MARKER)}
 
     def has_batches(self) -> bool:
         """Says whether the location contains batches."""
         return any(path.name.startswith("batch_id=") for path in _entries(self._location))
 
-    def mark(self, lineage: str, note: str) -> None:
-        """Marks the location with a lineage, unless it has a mark already.
+    def mark(self, incarnation: str, note: str) -> None:
+        """Marks the location with an incarnation, unless it has a mark already.
 
         Raises:
             InvalidArgument: if the location is inside another table, or another table inside it.
@@ -106,7 +106,7 @@ class Folders:
                 "outer one would see the rows of both",
                 "Write to another directory; for assets, use another base_dir or key.",
             )
-        _create(self._location / MARKER, f"{lineage}/lineage.json", note)
+        _create(self._location / MARKER, f"{incarnation}/lineage.json", note)
 
     def publish(self, claim: Batch, frame: DataFrame) -> str:
         """Stores a batch in place of what earlier attempts stored; returns the rows' directory.

@@ -25,7 +25,7 @@ from .modes import BATCH_ID, SchemaEvolution, check_table_options
 from .publication import Attempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
-    LINEAGE,
+    INCARNATION,
     BatchIdentity,
     StoredBatch,
     with_batch_id,
@@ -49,8 +49,8 @@ class IcebergSink:
     Other programs read the table through this catalog as pyiceberg's type `sql`, or by the path of
     its newest metadata file.
 
-    A table belongs to one lineage of a database, as for `ParquetSink`. It is created by the first
-    write. Rows of an attempt that was not acked remain if no later attempt stores the batch.
+    A table belongs to one incarnation of a database, as for `ParquetSink`. It is created by the
+    first write. Rows of an attempt that was not acked remain if no later attempt stores the batch.
 
     Args:
         table: its name with its namespace, such as `sales.revenue`.
@@ -117,8 +117,8 @@ class IcebergSink:
             The id of the snapshot that has the batch, and the number of rows.
 
         Raises:
-            InvalidArgument: if the table is of another or an unknown lineage, or cannot take the
-                columns; if this claim wrote the batch before.
+            InvalidArgument: if the table is of another or an unknown incarnation, or cannot take
+                the columns; if this claim wrote the batch before.
             PermissionDenied: if the role may not use or create the catalog.
             LeaseLost: if another owner took the batch over. Nothing is stored.
             BatchNotOpen: if the batch was acked meanwhile. Nothing is stored.
@@ -223,8 +223,8 @@ class IcebergSink:
             The paths of the files, relative to the table's location.
 
         Raises:
-            InvalidArgument: if there is no table, if it is of another lineage, whose leases this
-                database does not have, or if `older_than` is under a day.
+            InvalidArgument: if there is no table, if it is of another incarnation, whose leases
+                this database does not have, or if `older_than` is under a day.
             StorageFailed: if files cannot be listed or removed.
         """
         if older_than < timedelta(days=1):
@@ -234,11 +234,11 @@ class IcebergSink:
             )
         with self._open(url) as catalog, Client(url) as client:
             table = self._load(catalog)
-            own, found = str(client.lineage()), table.properties.get(LINEAGE)
+            own, found = str(client.incarnation()), table.properties.get(INCARNATION)
             if found != own:
                 raise InvalidArgument(
-                    f"{self._target.name} is of lineage {found or 'unknown'}, and database "
-                    f"{client.database} of lineage {own} does not know whose leases are live",
+                    f"{self._target.name} is of incarnation {found or 'unknown'}, and database "
+                    f"{client.database} of incarnation {own} does not know whose leases are live",
                     "Sweep it from the database that stores batches in it.",
                 )
             storage = self._storage_of(table.location())
@@ -289,7 +289,10 @@ class IcebergSink:
                     name,
                     schema=columns,
                     location=self._location(name),
-                    properties={LINEAGE: batch.lineage, "commit.manifest-merge.enabled": "true"},
+                    properties={
+                        INCARNATION: batch.incarnation,
+                        "commit.manifest-merge.enabled": "true",
+                    },
                 )
             table = catalog.load_table(name)
         output.begin(table)

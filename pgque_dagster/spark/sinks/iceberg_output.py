@@ -21,9 +21,9 @@ from .publication import Attempt
 from .statistics import check_required
 from .storage import Storage, StorageFailed, needing_extra, way_out
 from .tables import (
-    LINEAGE,
+    INCARNATION,
     BatchIdentity,
-    check_lineage_of,
+    check_incarnation_of,
     check_same,
 )
 
@@ -112,7 +112,7 @@ class IcebergOutput:
         self._claim = claim
         self._batch = batch
         self._columns = columns
-        self._name = f"{batch.lineage}/{batch.queue}/{batch.consumer}/{batch.batch_id}"
+        self._name = f"{batch.incarnation}/{batch.queue}/{batch.consumer}/{batch.batch_id}"
 
     def read(self) -> "Table":
         """Loads the newest state of the table."""
@@ -148,7 +148,7 @@ class IcebergOutput:
         """Checks before anything is written that the table fits; it must not be replaced later.
 
         Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another lineage.
+            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
         """
         self._table_id = table.metadata.table_uuid
         self.check(table)
@@ -157,16 +157,16 @@ class IcebergOutput:
         """Says whether the table lacks columns.
 
         Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another lineage.
+            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
         """
-        name, lineage = self._target.name, self._batch.lineage
-        check_lineage_of(
+        name, incarnation = self._target.name, self._batch.incarnation
+        check_incarnation_of(
             name,
-            table.properties.get(LINEAGE),
+            table.properties.get(INCARNATION),
             self._claim,
-            lineage,
-            f"with table.transaction() as change: change.set_properties({{'{LINEAGE}': "
-            f"'{lineage}'}}).",
+            incarnation,
+            f"with table.transaction() as change: change.set_properties({{'{INCARNATION}': "
+            f"'{incarnation}'}}).",
         )
         if table.spec().fields:
             columns = ", ".join(field.name for field in table.spec().fields)

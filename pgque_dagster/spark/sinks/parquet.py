@@ -13,7 +13,7 @@ from ..batch import SparkBatch, attempt_of
 from ..cluster.lost_lease import cancelled_without_lease
 from .file_reader import listed_by_driver
 from .folders import Folders
-from .lineage import check_lineage
+from .incarnation import check_incarnation
 from .modes import check_directory
 from .storage import Storage
 from .tables import BatchIdentity, written_for
@@ -44,7 +44,7 @@ class ParquetSink:
     batch becomes dead letters, if its consumer is unregistered, or if a subconsumer takes it over
     by a dead interval, under a new batch id.
 
-    A location belongs to one lineage. Another installation, a copy of the database, a restored
+    A location belongs to one incarnation. Another installation, a copy of the database, a restored
     database and a promoted standby number their batches independently, so their writes are refused.
 
     Args:
@@ -71,7 +71,7 @@ class ParquetSink:
             The directory of the rows.
 
         Raises:
-            InvalidArgument: if the location has batches of another or an unknown lineage, or is
+            InvalidArgument: if the location has batches of another or an unknown incarnation, or is
                 inside another table, if this claim wrote the batch before, if a directory's table
                 has other columns, or if a column has a directory's name, or cannot be held.
             LeaseLost: if another owner took the batch over; this attempt stores nothing.
@@ -87,7 +87,7 @@ class ParquetSink:
             cancelled_without_lease(batch.spark, claim),
         ):
             store = Folders(Path(self._location))
-            check_lineage(self._location, store, claim.session)
+            check_incarnation(self._location, store, claim.session)
             return store.publish(claim, frame)
 
     def read(

@@ -1,4 +1,4 @@
-"""What the sinks of tables share: the column `batch_id`, the lineage of a table, and results."""
+"""What the sinks of tables share: the column `batch_id`, a table's incarnation, and results."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from .data_files import with_constants
 from .modes import BATCH_ID, SchemaEvolution
 from .storage import StorageFailed
 
-LINEAGE = "pgque.lineage"
+INCARNATION = "pgque.lineage"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StoredBatch:
 class BatchIdentity:
     """The name of a batch that no other batch has."""
 
-    lineage: str
+    incarnation: str
     queue: str
     consumer: str
     batch_id: int
@@ -40,8 +40,8 @@ class BatchIdentity:
     @classmethod
     def of(cls, claim: Batch) -> "BatchIdentity":
         """Returns the identity of a claimed batch."""
-        lineage = str(claim.session.run(calls.maintenance.lineage()))
-        return cls(lineage, claim.queue, claim.consumer, claim.batch_id)
+        incarnation = str(claim.session.run(calls.maintenance.incarnation()))
+        return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
 
     def __str__(self) -> str:
         return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
@@ -135,18 +135,18 @@ def check_names(
     return added
 
 
-def check_lineage_of(table: str, found: str | None, claim: Batch, own: str, adopt: str) -> None:
+def check_incarnation_of(table: str, found: str | None, claim: Batch, own: str, adopt: str) -> None:
     """Refuses a table with batches of another database.
 
     Args:
         table: its name for errors.
-        found: the lineage that the table has as a property.
+        found: the incarnation that the table has as a property.
         claim: the claim of the batch to store.
-        own: the lineage of the database.
-        adopt: the statement that makes it a table of this lineage.
+        own: the incarnation of the database.
+        adopt: the statement that makes it a table of this incarnation.
 
     Raises:
-        InvalidArgument: if it is of another lineage, or of none.
+        InvalidArgument: if it is of another incarnation, or of none.
     """
     if found == own:
         return
@@ -157,7 +157,8 @@ def check_lineage_of(table: str, found: str | None, claim: Batch, own: str, adop
             f"Store into another table. If no rows of another queue are in it, adopt it: {adopt}",
         )
     raise InvalidArgument(
-        f"{table} holds batches of lineage {found}, and database {database} is of lineage {own}: "
+        f"{table} holds batches of incarnation {found}, and database {database} is of incarnation "
+        f"{own}: "
         "batches of one id would replace each other",
         "Store into another table. After a failover or a restore, to go on here: delete the rows "
         "of the batches that the database delivers again (docs/restore.md says how to find them), "

@@ -85,7 +85,7 @@ def test_an_attempt_that_comes_after_later_batches_is_late_and_not_out_of_step(
     target: Target,
 ) -> None:
     """Its process was stopped before it took the lock, and others have gone on."""
-    later = Span(2, 2, 3, BATCH.lineage, "after", "last")
+    later = Span(2, 2, 3, BATCH.incarnation, "after", "last")
     with connect_client(target.url) as connection:
         ROW.prepare(connection)
         for batch in (BATCH, later):

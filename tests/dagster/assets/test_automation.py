@@ -54,7 +54,7 @@ def test_each_batch_has_a_data_version_and_requests_an_eager_downstream_asset_on
 
     assert requested == [0, 1, 0, 1, 0]
     assert len(versions) == 2
-    assert all(version.startswith(f"{orders.client.lineage()}:") for version in versions)
+    assert all(version.startswith(f"{orders.client.incarnation()}:") for version in versions)
 
 
 def test_a_window_requests_the_same_partition_of_an_eager_downstream_asset(

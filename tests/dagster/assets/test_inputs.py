@@ -106,5 +106,5 @@ def test_the_data_version_is_that_of_the_batch_and_the_attempt(
 
     (record,) = materialized(result, "numbers")
     made = values(record)
-    parts = (orders.client.lineage(), made["pgque/batch_id"], made["pgque/epoch"])
+    parts = (orders.client.incarnation(), made["pgque/batch_id"], made["pgque/epoch"])
     assert (record.tags or {})["dagster/data_version"] == ":".join(map(str, parts))

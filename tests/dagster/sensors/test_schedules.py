@@ -61,7 +61,7 @@ def test_a_run_has_the_tags_of_a_sensor_and_takes_all_that_was_there(
 
     assert result.success
     assert manager.stored == [["a", "b", "c"]]
-    assert request.run_key == f"{client.lineage()}:orders:revenue:{tags['pgque/batch_id']}:1"
+    assert request.run_key == f"{client.incarnation()}:orders:revenue:{tags['pgque/batch_id']}:1"
     assert request.asset_selection == [revenue.key]
     assert (tags["pgque/attempt"], tags["dagster/max_retries"]) == ("1", "0")
     assert [event.payload for event in claim(client).events()] == ["after the request"]

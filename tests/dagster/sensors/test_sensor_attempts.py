@@ -384,7 +384,7 @@ def test_runs_for_another_database_count_for_nothing(
             assert again.tags["pgque/attempt"] == "1"
             assert (
                 again.run_key
-                != f"{client.lineage()}:orders:revenue:{again.tags['pgque/batch_id']}:1"
+                != f"{client.incarnation()}:orders:revenue:{again.tags['pgque/batch_id']}:1"
             )
             assert reborn.dead_letter_counts("orders") == []
     finally:

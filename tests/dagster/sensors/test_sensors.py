@@ -45,7 +45,7 @@ def test_a_backlog_of_ticks_is_one_batch_which_gets_one_run_for_its_asset(
 
     batch = claim(client)
     assert len(batch.events()) == 5
-    assert request.run_key == f"{client.lineage()}:orders:revenue:{batch.batch_id}:1"
+    assert request.run_key == f"{client.incarnation()}:orders:revenue:{batch.batch_id}:1"
     assert request.asset_selection == [revenue.key]
     assert request.tags["dagster/max_retries"] == "0"
 

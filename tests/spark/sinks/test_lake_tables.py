@@ -120,16 +120,18 @@ def test_a_write_by_the_same_claim_is_refused(lake: Any) -> None:
     assert lake.numbers() == [1]
 
 
-def test_a_table_of_another_lineage_is_refused_until_it_is_adopted(lake: Any) -> None:
+def test_a_table_of_another_incarnation_is_refused_until_it_is_adopted(lake: Any) -> None:
     lake.store(1)
     lake.adopt("an-earlier-life")
     later = lake.batch(2)
 
-    with pytest.raises(InvalidArgument, match=r"lineage an-earlier-life.*Store into another table"):
+    with pytest.raises(
+        InvalidArgument, match=r"incarnation an-earlier-life.*Store into another table"
+    ):
         lake.write(later)
 
     assert lake.numbers() == [1]
-    lake.adopt(lake.client.lineage())
+    lake.adopt(lake.client.incarnation())
     lake.write(later)
     assert lake.numbers() == [1, 2]
 
@@ -247,7 +249,7 @@ def create_delta_table(lake: Any, **options: Any) -> None:
     DeltaTable.create(
         lake.location,
         schema=Schema([Field(name, kind) for name, kind in columns.items()]),
-        configuration={"pgque.lineage": str(lake.client.lineage())},
+        configuration={"pgque.lineage": str(lake.client.incarnation())},
         raise_if_key_not_exists=False,
         **options,
     )
@@ -329,7 +331,7 @@ def test_a_partitioned_iceberg_table_is_refused(
         ),
         location=(tmp_path / "partitioned").as_uri(),
         partition_spec=PartitionSpec(PartitionField(3, 1000, transform, "day")),
-        properties={"pgque.lineage": str(client.lineage())},
+        properties={"pgque.lineage": str(client.incarnation())},
     )
 
     with pytest.raises(InvalidArgument, match=r"is partitioned by day.*without partitions"):

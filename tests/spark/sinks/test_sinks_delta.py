@@ -155,7 +155,7 @@ def delta_schema(required: str = "") -> Schema:
 
 def test_nulls_in_a_column_that_is_not_null_are_refused(lake: DeltaLake) -> None:
     DeltaTable.create(lake.location, schema=delta_schema(required="name"))
-    lake.adopt(lake.client.lineage())
+    lake.adopt(lake.client.incarnation())
 
     with pytest.raises(InvalidArgument, match=r"column name of .* is NOT NULL"):
         lake.write(lake.batch(1), "number", "nullif(name, 'x') as name")

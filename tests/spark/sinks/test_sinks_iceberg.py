@@ -378,7 +378,7 @@ def test_a_sweep_that_could_remove_what_is_needed_is_refused(lake: IcebergLake) 
     left = leave(lake, ended(lake, "acked"))
     lake.adopt("another")
 
-    with pytest.raises(InvalidArgument, match=r"lineage another.*whose leases are live"):
+    with pytest.raises(InvalidArgument, match=r"incarnation another.*whose leases are live"):
         lake.sink().sweep(lake.client.url)
 
     assert left.exists()

@@ -317,11 +317,11 @@ def test_another_database_is_refused_where_batches_of_the_first_are(
         directory.attempt(other_database, 5)
 
     told = str(refused.value)
-    assert f"batches of lineage {client.lineage()}" in told
-    assert f"lineage {other_database.lineage()}" in told
+    assert f"batches of incarnation {client.incarnation()}" in told
+    assert f"incarnation {other_database.incarnation()}" in told
     assert directory.location in told and "Write to another directory" in told
 
-    directory.rename_mark(client.lineage(), other_database.lineage())
+    directory.rename_mark(client.incarnation(), other_database.incarnation())
     directory.attempt(other_database, 5).ack()
 
 
@@ -333,8 +333,8 @@ def test_batches_of_an_unknown_database_are_refused(client: Client, directory: P
         directory.attempt(client, 2)
 
     assert directory.spark.read.parquet(directory.location).count() == 3
-    mark = Path(directory.location, "_pgque", "lineages", str(client.lineage()))
-    assert f"/_pgque/lineages/{client.lineage()}/" in str(refused.value)
+    mark = Path(directory.location, "_pgque", "lineages", str(client.incarnation()))
+    assert f"/_pgque/lineages/{client.incarnation()}/" in str(refused.value)
     mark.mkdir(parents=True)
     (mark / "note").write_text("ours")
     directory.attempt(client, 2)
@@ -344,7 +344,7 @@ def test_batches_of_an_unknown_database_are_refused(client: Client, directory: P
     other.store(client, 2)
     (mark,) = Path(other.location, "_pgque", "lineages").iterdir()
     note = json.loads((mark / "lineage.json").read_text())
-    assert note["lineage"] == mark.name == str(client.lineage())
+    assert note["lineage"] == mark.name == str(client.incarnation())
     assert note["database"] == client.database
 
 
@@ -359,7 +359,7 @@ def test_of_two_databases_that_mark_a_directory_at_once_one_is_refused(tmp_path:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(mark, range(8)))
 
-    assert len(folders.lineages()) == 1
+    assert len(folders.incarnations()) == 1
     assert names(tmp_path / "table" / "_pgque") == ["lineages"]
 
 

@@ -1,9 +1,9 @@
-"""Whose batches a location holds: what one lineage stored, another may deliver again.
+"""Whose batches a location holds: what one incarnation stored, another may deliver again.
 
 Its batches have other ids there, and an equal id may mean other events.
 
-The names in `<location>/_pgque/lineages/` are the lineages; readers of the table pass over it. What
-stands in the files there is for people.
+The names in `<location>/_pgque/lineages/` are the incarnations; readers of the table pass over it.
+What stands in the files there is for people.
 """
 
 import json
@@ -20,31 +20,31 @@ MARKER = "_pgque/lineages"
 class Marked(Protocol):
     """A location that can be marked."""
 
-    def lineages(self) -> set[str]:
-        """Returns the lineages of the marks in the location."""
+    def incarnations(self) -> set[str]:
+        """Returns the incarnations of the marks in the location."""
         ...
 
     def has_batches(self) -> bool:
         """Says whether the location contains batches."""
         ...
 
-    def mark(self, lineage: str, note: str) -> None:
-        """Marks the location with a lineage, unless it has a mark already."""
+    def mark(self, incarnation: str, note: str) -> None:
+        """Marks the location with an incarnation, unless it has a mark already."""
         ...
 
 
-def check_lineage(location: str, store: Marked, session: Session) -> None:
-    """Marks a new location with the database's lineage.
+def check_incarnation(location: str, store: Marked, session: Session) -> None:
+    """Marks a new location with the database's incarnation.
 
     Raises:
-        InvalidArgument: if it holds batches that are not of this lineage.
+        InvalidArgument: if it holds batches that are not of this incarnation.
     """
-    own = str(session.run(calls.maintenance.lineage()))
-    found = store.lineages()
+    own = str(session.run(calls.maintenance.incarnation()))
+    found = store.incarnations()
     if not found:
         # Looked for first: who is at the same location now marks it before it stores a batch.
         has_batches = store.has_batches()
-        found = store.lineages()
+        found = store.incarnations()
         if has_batches and not found:
             raise InvalidArgument(
                 f"{location} holds batches (batch_id=…) of an unknown database",
@@ -54,12 +54,12 @@ def check_lineage(location: str, store: Marked, session: Session) -> None:
             )
         if not found:
             store.mark(own, _note(own, session))
-            found = store.lineages()
+            found = store.incarnations()
     if found != {own}:
         others = ", ".join(sorted(found - {own}))
         raise InvalidArgument(
-            f"{location} holds batches of lineage {others}, and database {session.database} is of "
-            f"lineage {own}: batches of one id would replace each other",
+            f"{location} holds batches of incarnation {others}, and database {session.database} is "
+            f"of incarnation {own}: batches of one id would replace each other",
             "Write to another directory; or remove this one, if its rows are not wanted any more. "
             "After a failover or a restore, to go on here: remove the batches in it that end after "
             "the consumer's position, since the database delivers them again (docs/restore.md says "
@@ -68,6 +68,8 @@ def check_lineage(location: str, store: Marked, session: Session) -> None:
         )
 
 
-def _note(lineage: str, session: Session) -> str:
+def _note(incarnation: str, session: Session) -> str:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return json.dumps({"lineage": lineage, "database": session.database, "first_written_at": now})
+    return json.dumps(
+        {"lineage": incarnation, "database": session.database, "first_written_at": now}
+    )
