@@ -9,7 +9,7 @@ import dagster as dg
 from ..client import Client, ConsumerInfo, LeaseInfo, Limits
 from ..client.calls.states import ConsumerState, consumer_states
 from ..client.holder import Holder
-from ..project.consumers import Consumer, consumers_of
+from ..project.consumers import AssetConsumer, consumers_of
 from ..project.keys import queue_key
 from ..project.naming import identifier
 from ..project.queue_report import consumer_lag
@@ -111,7 +111,7 @@ def build_consumer_lag_checks(
 def _result(
     client: Client,
     key: dg.AssetCheckKey,
-    consumer: Consumer,
+    consumer: AssetConsumer,
     budget: _Budget,
     severity: dg.AssetCheckSeverity,
 ) -> dg.AssetCheckResult:
@@ -165,14 +165,14 @@ def _held(states: Sequence[ConsumerState]) -> str:
 
 
 def _find(
-    client: Client, consumer: Consumer, states: Sequence[ConsumerState]
+    client: Client, consumer: AssetConsumer, states: Sequence[ConsumerState]
 ) -> list[ConsumerInfo]:
     """Returns the consumer, and its subconsumers or slots."""
     names = {Holder.of(state).name for state in states}
     return [info for info in client.consumers(consumer.queue) if info.name in names]
 
 
-def _advice(consumer: Consumer, lease: LeaseInfo | None, *, waits_for_tick: bool) -> str:
+def _advice(consumer: AssetConsumer, lease: LeaseInfo | None, *, waits_for_tick: bool) -> str:
     if lease is None and waits_for_tick:
         return (
             f"The events are in no tick yet: resume queue {consumer.queue} if it is paused, or "

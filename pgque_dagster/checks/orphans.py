@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ..client import ConsumerInfo, HealthCheck
-from ..project.consumers import Consumer, names_of
+from ..project.consumers import AssetConsumer, names_of
 
 CHECK = "consumer_assets"
 
@@ -15,7 +15,7 @@ _IDLE = timedelta(hours=1)
 def consumers_without_asset(
     lagging: Sequence[HealthCheck],
     registered: Sequence[ConsumerInfo],
-    consumers: Sequence[Consumer] | None,
+    consumers: Sequence[AssetConsumer] | None,
 ) -> list[HealthCheck]:
     """Finds idle consumers that hold up their queue's rotation and belong to no asset.
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..checks import build_dead_letter_checks, build_queue_health_checks
 from ..checks.dead_letters import ShowPayloads
-from ..project.consumers import Consumer
+from ..project.consumers import AssetConsumer
 from ..project.keys import dead_letters_key, queue_key
 from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
@@ -150,7 +150,7 @@ class QueueComponent(Options, dg.Component):
             group_name=self.group_name,
             producers=self.producers,
             consumers=[
-                Consumer(self.queue, each.consumer_name, (each.asset_key,))
+                AssetConsumer(self.queue, each.consumer_name, (each.asset_key,))
                 for each in all_components(context, BatchConsumerComponent)
                 if each.queue == self.queue
             ],

@@ -9,7 +9,7 @@ import dagster as dg
 from ..project.keys import BATCH_ID, WARM, WARM_PROCESS
 from .dagster_internals import execution_arguments, health, server_of
 from .liveness import Address
-from .pool import Limits, Pool
+from .pool import Pool, PoolLimits
 from .process import Code
 
 _MB = 2**20
@@ -51,7 +51,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
                 )
         super().__init__(inst_data)
         self._pool = Pool(
-            Limits(processes, max_runs, max_memory_mb * _MB), self._fail, self._is_finished
+            PoolLimits(processes, max_runs, max_memory_mb * _MB), self._fail, self._is_finished
         )
 
     @classmethod

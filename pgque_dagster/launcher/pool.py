@@ -11,7 +11,7 @@ _CLOSING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class PoolLimits:
     """How many processes there are, and when one of them is replaced."""
 
     processes: int
@@ -30,7 +30,7 @@ class Pool:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: PoolLimits,
         on_lost_run: Callable[[str, str], None],
         is_finished: Callable[[str], bool],
     ) -> None:

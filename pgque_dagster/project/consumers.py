@@ -9,7 +9,7 @@ from .keys import CONSUMER, PARTITIONS, QUEUE, START_AT
 
 
 @dataclass(frozen=True)
-class Consumer:
+class AssetConsumer:
     """A consumer and the assets that a run of one of its batches materializes.
 
     Attributes:
@@ -24,7 +24,7 @@ class Consumer:
     partitions: int | None = None
 
     @classmethod
-    def of(cls, asset: dg.AssetsDefinition) -> "Consumer":
+    def of(cls, asset: dg.AssetsDefinition) -> "AssetConsumer":
         """Reads the consumer from an asset made by `@pgque_asset`.
 
         Raises:
@@ -62,13 +62,13 @@ def is_consuming(asset: dg.AssetsDefinition) -> bool:
     return any(QUEUE in spec.metadata and CONSUMER in spec.metadata for spec in asset.specs)
 
 
-def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[Consumer]:
+def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
     """Returns the consumers of assets, in their order.
 
     Raises:
         DagsterInvalidDefinitionError: if an asset consumes no queue, or two share a consumer.
     """
-    consumers = [Consumer.of(asset) for asset in assets]
+    consumers = [AssetConsumer.of(asset) for asset in assets]
     for name in dict.fromkeys(map(str, consumers)):
         _refuse_shared(name, consumers)
     return consumers
@@ -79,7 +79,7 @@ def consuming_among(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetsDefi
     return list({id(asset): asset for asset in assets if is_consuming(asset)}.values())
 
 
-def parallel_problem(consumers: Iterable[Consumer], parallel_runs: int) -> str | None:
+def parallel_problem(consumers: Iterable[AssetConsumer], parallel_runs: int) -> str | None:
     """Returns what is wrong with several batches at a time, if one of the consumers has slots."""
     parted = [f"{each} has partitions={each.partitions}" for each in consumers if each.partitions]
     if parallel_runs == 1 or not parted:
@@ -127,13 +127,13 @@ def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
 
 def consumers_of_location(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
-) -> list[Consumer] | None:
+) -> list[AssetConsumer] | None:
     """Returns the consumers of all assets of the run's code location; None without a location."""
     repository = _repository_of(context)
     if repository is None:
         return None
     consuming = consuming_among(repository.assets_defs_by_key.values())
-    return [Consumer.of(asset) for asset in consuming]
+    return [AssetConsumer.of(asset) for asset in consuming]
 
 
 def _repository_of(
@@ -146,7 +146,7 @@ def _repository_of(
         return None
 
 
-def _refuse_shared(name: str, consumers: Iterable[Consumer]) -> None:
+def _refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
     sharing = [consumer for consumer in consumers if str(consumer) == name]
     if len(sharing) > 1:
         assets = " and ".join(

@@ -7,7 +7,7 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import QueueNotFound
-from .consumers import Consumer, consumers_of_location
+from .consumers import AssetConsumer, consumers_of_location
 from .keys import QUEUE, dead_letters_key, queue_key
 from .naming import identifier
 from .queue_report import PURGE_JOB, REPLAY_JOB, RESUME_JOB, CodeLocation, report_queues
@@ -24,7 +24,7 @@ def build_queue_assets(
     *,
     group_name: str = "pgque",
     producers: Sequence[dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str] = (),
-    consumers: Sequence[dg.AssetsDefinition | Consumer | str] = (),
+    consumers: Sequence[dg.AssetsDefinition | AssetConsumer | str] = (),
 ) -> list[dg.AssetsDefinition]:
     """Builds the observable assets of one queue. Add them to the Definitions once.
 
@@ -75,10 +75,10 @@ def build_queue_assets(
     ]
 
 
-def _consumer(queue: str, consumer: dg.AssetsDefinition | Consumer | str) -> Consumer:
+def _consumer(queue: str, consumer: dg.AssetsDefinition | AssetConsumer | str) -> AssetConsumer:
     if isinstance(consumer, str):
-        return Consumer(queue, consumer, ())
-    found = consumer if isinstance(consumer, Consumer) else Consumer.of(consumer)
+        return AssetConsumer(queue, consumer, ())
+    found = consumer if isinstance(consumer, AssetConsumer) else AssetConsumer.of(consumer)
     if found.queue != queue:
         raise dg.DagsterInvalidDefinitionError(
             f"consumer {found} is not on queue {queue}: pass it to build_queue_assets of its queue"

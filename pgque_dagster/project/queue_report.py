@@ -11,7 +11,7 @@ import dagster as dg
 
 from ..client import Client, ConsumerInfo, DeadLetterCount, HealthCheck, Limits, QueueStats
 from ..client.calls.states import ConsumerState, consumer_states
-from .consumers import Consumer, names_of
+from .consumers import AssetConsumer, names_of
 from .keys import QUEUE, dead_letters_key, queue_key
 
 REPLAY_JOB = "pgque_replay_dead_letters"
@@ -39,7 +39,7 @@ class CodeLocation:
         repository: the name of its repository; None if it is not known.
     """
 
-    consumers: Sequence[Consumer] = ()
+    consumers: Sequence[AssetConsumer] = ()
     jobs: frozenset[str] = frozenset()
     name: str | None = None
     repository: str | None = None

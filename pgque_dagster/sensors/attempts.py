@@ -47,7 +47,7 @@ class AttemptPolicy:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RunAttempt:
     """The batch gets a run now. `number` counts its runs and is never used twice."""
 
     number: int
@@ -81,7 +81,7 @@ def next_attempt(
     policy: AttemptPolicy,
     *,
     since: int = 0,
-) -> Attempt | Wait | Exhausted:
+) -> RunAttempt | Wait | Exhausted:
     """Decides whether an open batch gets a run now.
 
     Args:
@@ -100,7 +100,7 @@ def next_attempt(
     if state.is_live:
         return Wait(f'{batch} is leased by "{state.owner}" until {_clock(state.lease_until)}')
     if not runs:
-        return Attempt(1)
+        return RunAttempt(1)
 
     newest = max(runs, key=lambda record: (_attempt(record), record.create_timestamp))
     counted = [each for each in runs if (_epoch(each) or 0) >= since]
@@ -117,7 +117,7 @@ def next_attempt(
                 f"{policy.max_attempts} at {_clock(again_at)}"
                 f"{_unclaimed(len(counted) - attempts)}"
             )
-    return Attempt(1 + _attempt(newest))
+    return RunAttempt(1 + _attempt(newest))
 
 
 def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:

@@ -9,7 +9,7 @@ import dagster as dg
 from ..client import Client, ConsumerInfo, Limits
 from ..client.calls.states import ConsumerState
 from ..client.holder import Holder
-from ..project.consumers import Consumer
+from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from ..project.registration import how_to_create, how_to_register_again, register
@@ -25,7 +25,7 @@ def open_batches(
     states: Sequence[ConsumerState],
     limits: Limits,
     parallel: int,
-    consumer: Consumer,
+    consumer: AssetConsumer,
     waiting: Callable[[], Mapping[tuple[str, str], ConsumerInfo]],
 ) -> list[ConsumerState] | str:
     """Opens the consumer's batches that are due.
@@ -119,7 +119,7 @@ def _open_shared(
 
 
 def _register(
-    instance: dg.DagsterInstance, client: Client, state: ConsumerState, consumer: Consumer
+    instance: dg.DagsterInstance, client: Client, state: ConsumerState, consumer: AssetConsumer
 ) -> str:
     """Registers a new consumer. Returns a message, also for a consumer that was removed."""
     # Without the incarnation, runs for another database would make a new consumer look removed.

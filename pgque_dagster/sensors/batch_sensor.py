@@ -12,7 +12,7 @@ import dagster as dg
 
 from ..client import Limits, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
-from ..project.consumers import Consumer, consumers_of, parallel_problem
+from ..project.consumers import AssetConsumer, consumers_of, parallel_problem
 from ..project.resource import PgqueResource
 from .attempts import AttemptPolicy
 from .cursor import SensorCursor
@@ -145,7 +145,7 @@ def build_pgque_sensor(
 
 
 def _find_within(
-    seconds: float, find: Callable[[], Findings], url: str, consumers: Sequence[Consumer]
+    seconds: float, find: Callable[[], Findings], url: str, consumers: Sequence[AssetConsumer]
 ) -> Findings:
     """Finds batches. As long as none needs a run, waits for ticks and acks and looks again."""
     if not seconds:
@@ -160,7 +160,9 @@ def _find_within(
         return findings
 
 
-def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: int | None) -> str:
+def _description(
+    consumers: Sequence[AssetConsumer], policy: BatchPolicy, max_runs: int | None
+) -> str:
     """Describes the consumers, batch sizes and attempts for the UI."""
     limits, retry = policy.limits, policy.retry
     named = "; ".join(
@@ -189,7 +191,7 @@ def _description(consumers: Sequence[Consumer], policy: BatchPolicy, max_runs: i
     )
 
 
-def _slots(consumers: Sequence[Consumer]) -> str:
+def _slots(consumers: Sequence[AssetConsumer]) -> str:
     parted = [each for each in consumers if each.partitions is not None]
     if not parted:
         return ""

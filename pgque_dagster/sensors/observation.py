@@ -10,7 +10,7 @@ import dagster as dg
 
 from ..client import PgqueError
 from ..client.ranges import duration_problem
-from ..project.consumers import Consumer, consuming_among
+from ..project.consumers import AssetConsumer, consuming_among
 from ..project.keys import queue_key
 from ..project.queue_report import CodeLocation, report_queues
 from ..project.resource import PgqueResource
@@ -133,7 +133,10 @@ def _location(context: dg.SensorEvaluationContext) -> CodeLocation:
         return CodeLocation()
     origin = context.code_location_origin
     return CodeLocation(
-        [Consumer.of(each) for each in consuming_among(repository.assets_defs_by_key.values())],
+        [
+            AssetConsumer.of(each)
+            for each in consuming_among(repository.assets_defs_by_key.values())
+        ],
         frozenset(repository.job_names),
         None if origin is None else origin.location_name,
         repository.name,

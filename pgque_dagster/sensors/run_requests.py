@@ -32,7 +32,7 @@ from ..client.calls.states import (
     set_aside_epoch,
 )
 from ..client.holder import Holder
-from ..project.consumers import Consumer
+from ..project.consumers import AssetConsumer
 from ..project.keys import (
     ATTEMPT,
     BATCH_ID,
@@ -45,9 +45,9 @@ from ..project.keys import (
 )
 from .attempts import (
     UNFINISHED,
-    Attempt,
     AttemptPolicy,
     Exhausted,
+    RunAttempt,
     Wait,
     name_batch,
     next_attempt,
@@ -87,14 +87,14 @@ class Findings:
 
 @dataclass(frozen=True)
 class _OpenBatch:
-    consumer: Consumer
+    consumer: AssetConsumer
     state: ConsumerState
 
 
 def find_batches(
     instance: dg.DagsterInstance,
     client: Client,
-    consumers: Sequence[Consumer],
+    consumers: Sequence[AssetConsumer],
     policy: BatchPolicy,
     *,
     cursor: SensorCursor,
@@ -130,7 +130,7 @@ def find_batches(
     findings.is_consuming = any(
         record.dagster_run.status in UNFINISHED for records in runs.values() for record in records
     )
-    served: Consumer | None = None
+    served: AssetConsumer | None = None
     for each in opened:
         if time.monotonic() >= ends_at:
             _resume_from(each.consumer, findings)
@@ -161,11 +161,11 @@ def find_batches(
     return findings
 
 
-def _after(consumer: Consumer, order: Sequence[Consumer]) -> Consumer:
+def _after(consumer: AssetConsumer, order: Sequence[AssetConsumer]) -> AssetConsumer:
     return order[(order.index(consumer) + 1) % len(order)]
 
 
-def _resume_from(consumer: Consumer, findings: Findings) -> None:
+def _resume_from(consumer: AssetConsumer, findings: Findings) -> None:
     findings.reasons.append(f"{consumer} comes first in the next evaluation")
     findings.cursor = SensorCursor(str(consumer))
 
@@ -173,7 +173,7 @@ def _resume_from(consumer: Consumer, findings: Findings) -> None:
 def _open_due(
     instance: dg.DagsterInstance,
     client: Client,
-    consumers: Sequence[Consumer],
+    consumers: Sequence[AssetConsumer],
     policy: BatchPolicy,
     deployment: str | None,
     findings: Findings,
@@ -284,7 +284,7 @@ def _finish(client: Client, state: ConsumerState, batch_id: int) -> None:
         batch.ack()
 
 
-def _request(each: _OpenBatch, attempt: Attempt, incarnation: str) -> dg.RunRequest:
+def _request(each: _OpenBatch, attempt: RunAttempt, incarnation: str) -> dg.RunRequest:
     state = each.state
     return dg.RunRequest(
         run_key=f"{incarnation}:{state.queue}:{_key_of(state)}:{state.batch_id}:{attempt.number}",

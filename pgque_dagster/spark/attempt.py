@@ -9,7 +9,7 @@ from .written import Written
 
 
 @dataclass(frozen=True)
-class Attempt:
+class BatchAttempt:
     """One attempt at a batch.
 
     Attributes:

@@ -20,7 +20,7 @@ from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from . import failed_events, source
 from .address import DatabaseAddress
-from .attempt import Attempt
+from .attempt import BatchAttempt
 from .payload import changes, parsing
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
 from .payload.malformed_columns import MALFORMED, check_clash
@@ -68,7 +68,7 @@ class SparkBatch:
         self._batch = batch
         address = address or DatabaseAddress(url)
         address.check_shown()
-        self._attempt = Attempt(batch, url, address, Written(f"batch {batch.batch_id}"))
+        self._attempt = BatchAttempt(batch, url, address, Written(f"batch {batch.batch_id}"))
         self._slices = slices
         self._persisted: list[DataFrame] = []
         self._parsed: list[PayloadSlices] = []
@@ -379,7 +379,7 @@ class SparkBatch:
         return parsed.where(~parsed[MALFORMED])
 
 
-def attempt_of(batch: SparkBatch) -> Attempt:
+def attempt_of(batch: SparkBatch) -> BatchAttempt:
     """Returns what sinks need to know about a batch."""
     return batch._attempt  # noqa: SLF001 -- sinks are its friends, users are not
 

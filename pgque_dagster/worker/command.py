@@ -22,7 +22,7 @@ from ..cli.examples import examples
 from ..cli.waiting import announce_if_slow
 from ..client import Limits
 from ..client.ranges import DEFAULT_MAX_EVENTS
-from ..project.consumers import Consumer, consumers_of, consuming_among, parallel_problem
+from ..project.consumers import AssetConsumer, consumers_of, consuming_among, parallel_problem
 from ..project.resource import PgqueResource
 from ..sensors.attempts import AttemptPolicy
 from ..sensors.run_requests import BatchPolicy, OnExhausted
@@ -56,7 +56,7 @@ def load_definitions(module: str, attribute: str) -> dg.Definitions:
     return definitions
 
 
-def select_consumers(definitions: dg.Definitions, names: Sequence[str]) -> list[Consumer]:
+def select_consumers(definitions: dg.Definitions, names: Sequence[str]) -> list[AssetConsumer]:
     """Returns the consumers of the assets, or the named ones among them.
 
     Args:
@@ -79,7 +79,9 @@ def select_consumers(definitions: dg.Definitions, names: Sequence[str]) -> list[
     return [by_name[name] for name in dict.fromkeys(names or by_name)]
 
 
-def refuse_values_in_memory(definitions: dg.Definitions, consumers: Sequence[Consumer]) -> None:
+def refuse_values_in_memory(
+    definitions: dg.Definitions, consumers: Sequence[AssetConsumer]
+) -> None:
     """Refuses assets whose values would only be kept in this process's memory.
 
     For runs in this process, Dagster replaces its default IO manager by one in memory. The batch

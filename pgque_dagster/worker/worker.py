@@ -21,7 +21,7 @@ import dagster as dg
 from ..client import Client, ConnectionFailed, DatabaseError, PgqueError, calls
 from ..client.holder import Holder
 from ..client.models import Lease
-from ..project.consumers import Consumer
+from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, QUEUE, WORKER, holder_of
 from ..project.resource import PgqueResource
 from ..sensors.cursor import SensorCursor
@@ -59,7 +59,7 @@ class Worker:
     def __init__(
         self,
         job: dg.JobDefinition,
-        consumers: Sequence[Consumer],
+        consumers: Sequence[AssetConsumer],
         instance: dg.DagsterInstance,
         pgque: PgqueResource,
         policy: BatchPolicy,

@@ -19,11 +19,11 @@ from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .data_files import TARGET_FILE_BYTES, write_files
 from .delta_merge import RESERVED, check_keys
-from .delta_output import DeltaOutput, Target
+from .delta_output import DeltaOutput, DeltaTarget
 from .delta_schema import delta_fields
 from .file_reader import ListedFile, read_table_files
 from .modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode, check_table_options
-from .publication import Attempt, publish
+from .publication import WriteAttempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
     INCARNATION,
@@ -101,7 +101,7 @@ class DeltaSink:
                 "for it elsewhere",
                 "Use a path without these characters.",
             )
-        self._target = Target(self._storage, mode, tuple(key), schema_evolution)
+        self._target = DeltaTarget(self._storage, mode, tuple(key), schema_evolution)
         self._target_file_bytes = target_file_bytes
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> StoredBatch:
@@ -127,7 +127,7 @@ class DeltaSink:
             refuse_window(claim, f"mode {self._target.mode} of {self._target.name}")
         identity = BatchIdentity.of(claim)
         schema = with_batch_id(frame.schema)
-        attempt = Attempt(claim.lease.epoch, uuid.uuid4().hex)
+        attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
         output = DeltaOutput(self._target, claim, identity, attempt, delta_fields(schema))
         self._check_key(frame)
         self._prepare(output, identity, schema)

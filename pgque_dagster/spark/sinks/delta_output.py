@@ -25,7 +25,7 @@ from .data_files import DataFile
 from .delta_merge import merge
 from .delta_schema import added_fields, delta_statistics, required_columns
 from .modes import BATCH_ID, SchemaEvolution
-from .publication import Attempt
+from .publication import WriteAttempt
 from .statistics import check_required
 from .storage import Storage, StorageFailed, needing_extra, way_out
 from .tables import (
@@ -59,7 +59,7 @@ _KEPT_FEATURES = frozenset(
 
 
 @dataclass(frozen=True)
-class Target:
+class DeltaTarget:
     """A Delta table and how batches get into it."""
 
     storage: Storage
@@ -116,10 +116,10 @@ class DeltaOutput:
 
     def __init__(
         self,
-        target: Target,
+        target: DeltaTarget,
         claim: Batch,
         batch: BatchIdentity,
-        attempt: Attempt,
+        attempt: WriteAttempt,
         fields: Sequence[dict[str, Any]],
     ) -> None:
         self.attempt = attempt
@@ -137,7 +137,7 @@ class DeltaOutput:
         with self._target.errors(self._batch):
             return self._target.load()
 
-    def published(self, state: "DeltaTable") -> Attempt | None:
+    def published(self, state: "DeltaTable") -> WriteAttempt | None:
         """Returns the attempt at this batch whose commit is in a version of the table."""
         with self._target.errors(self._batch):
             epoch = state.transaction_version(self._app_id)
@@ -148,8 +148,8 @@ class DeltaOutput:
                     record = commit.get(_RECORD) or {}
                     if record.get("app_id") == self._app_id:
                         self.version = int(commit["version"])
-                        return Attempt(epoch, str(record.get("attempt")))
-        return Attempt(epoch, "")
+                        return WriteAttempt(epoch, str(record.get("attempt")))
+        return WriteAttempt(epoch, "")
 
     def replace(self, state: "DeltaTable") -> bool:
         """Commits the rows in place of those that the table has of the batch."""

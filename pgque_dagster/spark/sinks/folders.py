@@ -57,7 +57,7 @@ from pyspark.sql.types import StructType
 from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
 from .data_files import SPARK_SCHEMA, write_files
 from .incarnation import MARKER
-from .publication import Attempt, check_claim, publish
+from .publication import WriteAttempt, check_claim, publish
 from .storage import Storage, StorageFailed, sync
 
 _PUBLICATION = re.compile(r"publication-(\d+)")
@@ -119,7 +119,7 @@ class Folders:
         folder = self._location / f"batch_id={claim.batch_id}"
         folder.mkdir(parents=True, exist_ok=True)
         aside = self._beside() / folder.relative_to(self._table)
-        output = FolderOutput(folder, aside, Attempt(epoch, uuid.uuid4().hex))
+        output = FolderOutput(folder, aside, WriteAttempt(epoch, uuid.uuid4().hex))
         output.check = lambda: self._check_columns(frame.schema, record=True)
         check_claim(claim, output.published(output.read()))
         _sweep(folder, aside, epoch)
@@ -232,7 +232,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class State:
+class FolderState:
     """The newest publication of a batch.
 
     Args:
@@ -241,7 +241,7 @@ class State:
     """
 
     number: int
-    attempt: Attempt | None
+    attempt: WriteAttempt | None
 
 
 class FolderOutput:
@@ -253,7 +253,7 @@ class FolderOutput:
         attempt: the attempt.
     """
 
-    def __init__(self, folder: Path, aside: Path, attempt: Attempt) -> None:
+    def __init__(self, folder: Path, aside: Path, attempt: WriteAttempt) -> None:
         self.attempt = attempt
         self.name = f"epoch-{attempt.epoch}.{attempt.id}"
         self.writing = aside / f".writing-{attempt.epoch}.{attempt.id}"
@@ -267,19 +267,19 @@ class FolderOutput:
         self.writing.mkdir(parents=True)
         (self.writing / _TAKEN).touch()
 
-    def read(self) -> State:
+    def read(self) -> FolderState:
         """Returns the highest number, and whose rows readers see under it."""
         found = (_PUBLICATION.fullmatch(path.name) for path in _entries(self._folder))
         number = max((int(match[1]) for match in found if match), default=0)
         rows = [_ROWS.fullmatch(path.name) for path in self._publication(number)]
-        attempts = [Attempt(int(match[1]), match[2]) for match in rows if match]
-        return State(number, attempts[0] if attempts else None)
+        attempts = [WriteAttempt(int(match[1]), match[2]) for match in rows if match]
+        return FolderState(number, attempts[0] if attempts else None)
 
-    def published(self, state: State) -> Attempt | None:
+    def published(self, state: FolderState) -> WriteAttempt | None:
         """Returns the attempt whose rows readers see."""
         return state.attempt
 
-    def replace(self, state: State) -> bool:
+    def replace(self, state: FolderState) -> bool:
         """Publishes the rows under the next number, unless it is taken.
 
         Raises:

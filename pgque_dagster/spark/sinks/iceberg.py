@@ -18,11 +18,11 @@ from ..cluster.lost_lease import cancelled_without_lease
 from .data_files import TARGET_FILE_BYTES, write_files
 from .file_reader import ListedFile, read_table_files
 from .iceberg_catalog import file_options, open_catalog
-from .iceberg_output import IcebergOutput, Target
+from .iceberg_output import IcebergOutput, IcebergTarget
 from .iceberg_schema import changed_columns, iceberg_columns
 from .iceberg_sweep import FOLDER, of_dead_attempts, old_files, unreferenced
 from .modes import BATCH_ID, SchemaEvolution, check_table_options
-from .publication import Attempt, publish
+from .publication import WriteAttempt, publish
 from .storage import Storage, StorageFailed, needing_extra
 from .tables import (
     INCARNATION,
@@ -96,7 +96,7 @@ class IcebergSink:
                 "% # ? in it, so readers would look for the files elsewhere",
                 "Use a path without these characters.",
             )
-        self._target = Target(table, schema_evolution, self._warehouse)
+        self._target = IcebergTarget(table, schema_evolution, self._warehouse)
         self._catalog = dict(catalog or {})
         self._catalog_schema = catalog_schema
         self._target_file_bytes = target_file_bytes
@@ -128,7 +128,7 @@ class IcebergSink:
         claim = batch.claim
         identity = BatchIdentity.of(claim)
         columns = iceberg_columns(batch.spark, with_batch_id(frame.schema))
-        attempt = Attempt(claim.lease.epoch, uuid.uuid4().hex)
+        attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
         with ExitStack() as stack:
             with self._target.errors(identity):
                 catalog = stack.enter_context(self._open(attempt_of(batch).url))

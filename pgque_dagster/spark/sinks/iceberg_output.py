@@ -17,7 +17,7 @@ from ...client import Batch, InvalidArgument, PgqueError
 from .data_files import DataFile
 from .iceberg_schema import check_fit
 from .modes import BATCH_ID, SchemaEvolution
-from .publication import Attempt
+from .publication import WriteAttempt
 from .statistics import check_required
 from .storage import Storage, StorageFailed, needing_extra, way_out
 from .tables import (
@@ -46,7 +46,7 @@ _LIBRARIES = ("pyiceberg", "sqlalchemy", "psycopg", "requests", "pyarrow")
 
 
 @dataclass(frozen=True)
-class Target:
+class IcebergTarget:
     """An Iceberg table and how batches get into it."""
 
     table: str
@@ -96,11 +96,11 @@ class IcebergOutput:
 
     def __init__(
         self,
-        target: Target,
+        target: IcebergTarget,
         catalog: "Catalog",
         claim: Batch,
         batch: BatchIdentity,
-        attempt: Attempt,
+        attempt: WriteAttempt,
         columns: pa.Schema,
     ) -> None:
         self.attempt = attempt
@@ -122,13 +122,13 @@ class IcebergOutput:
         check_same(self._target.name, self._batch, self._table_id, table.metadata.table_uuid)
         return table
 
-    def published(self, state: "Table") -> Attempt | None:
+    def published(self, state: "Table") -> WriteAttempt | None:
         """Returns the attempt at this batch whose snapshot is the newest one of the batch."""
         for snapshot in _history(state):
             summary = snapshot.summary.additional_properties if snapshot.summary else {}
             if summary.get(_BATCH) == self._name:
                 self.version = snapshot.snapshot_id
-                return Attempt(int(summary[_EPOCH]), summary[_ATTEMPT])
+                return WriteAttempt(int(summary[_EPOCH]), summary[_ATTEMPT])
         return None
 
     def replace(self, state: "Table") -> bool:

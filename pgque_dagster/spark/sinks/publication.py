@@ -35,7 +35,7 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True)
-class Attempt:
+class WriteAttempt:
     """An attempt at a batch, as it is recorded with what it published.
 
     Args:
@@ -50,13 +50,13 @@ class Attempt:
 class Output(Protocol[State]):
     """What an attempt has stored and can publish."""
 
-    attempt: Attempt
+    attempt: WriteAttempt
 
     def read(self) -> State:
         """Returns the newest state of the table."""
         ...
 
-    def published(self, state: State) -> Attempt | None:
+    def published(self, state: State) -> WriteAttempt | None:
         """Returns the attempt at this batch whose output is published in a state."""
         ...
 
@@ -91,7 +91,7 @@ def publish(claim: Batch, output: Output[State]) -> None:
             return
 
 
-def check_claim(claim: Batch, earlier: Attempt | None) -> None:
+def check_claim(claim: Batch, earlier: WriteAttempt | None) -> None:
     """Refuses a claim that is stale, or that does not come after what is published.
 
     Sinks also call this before Spark works, so that a write that would be refused fails at once.

@@ -10,7 +10,7 @@ import pytest
 from pgque_dagster.checks.orphans import consumers_without_asset
 from pgque_dagster.client import Client, HealthCheck, Limits
 from pgque_dagster.client.holder import Holder
-from pgque_dagster.project.consumers import Consumer
+from pgque_dagster.project.consumers import AssetConsumer
 from tests.dagster.location import execute
 from tests.support.events import claim, make_queue, publish, tick
 
@@ -47,7 +47,7 @@ def let_time_pass(sql: Callable[[str], None]) -> Pass:
 
 def found(client: Client, *of_assets: str) -> list[HealthCheck]:
     """Returns the findings if the code location's assets have these consumers of queue orders."""
-    consumers = [Consumer("orders", name, (dg.AssetKey(name),)) for name in of_assets]
+    consumers = [AssetConsumer("orders", name, (dg.AssetKey(name),)) for name in of_assets]
     return consumers_without_asset(client.health(), client.consumers(), consumers)
 
 

@@ -16,7 +16,7 @@ from pgque_dagster import (
 from pgque_dagster.client import Client, QueueNotFound
 from pgque_dagster.client.calls.states import hold
 from pgque_dagster.project import queue_report
-from pgque_dagster.project.consumers import Consumer
+from pgque_dagster.project.consumers import AssetConsumer
 from pgque_dagster.project.queue_report import CodeLocation, report_queues, short
 from pgque_dagster.sensors.observation import ObservationCursor
 from tests.support.events import claim, make_queue, publish, tick
@@ -155,7 +155,7 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
     held.release()
     client.run(hold(held.batch_id, held.lease.epoch, "after 3 attempts; correct the cause"))
     location = CodeLocation(
-        [Consumer("orders", "revenue", (dg.AssetKey(["shop", "sales"]),))],
+        [AssetConsumer("orders", "revenue", (dg.AssetKey(["shop", "sales"]),))],
         frozenset({"pgque_replay_dead_letters", "pgque_purge_dead_letters"}),
         "shop",
         "__repository__",
@@ -186,7 +186,10 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
 def test_a_subconsumer_is_named_with_the_asset_of_its_consumer() -> None:
     sales, dotted = (dg.AssetKey(each) for each in ("sales", "dotted"))
     location = CodeLocation(
-        [Consumer("orders", "revenue", (sales,)), Consumer("orders", "revenue.eu", (dotted,))]
+        [
+            AssetConsumer("orders", "revenue", (sales,)),
+            AssetConsumer("orders", "revenue.eu", (dotted,)),
+        ]
     )
 
     assert location.assets_of("orders", "revenue.2") == (sales,)

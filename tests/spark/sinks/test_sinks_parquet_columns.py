@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.spark import ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.folders import FolderOutput, State
+from pgque_dagster.spark.sinks.folders import FolderOutput, FolderState
 from pgque_dagster.spark.sinks.storage import Storage
 from tests.support.attempts import once_before_the_swap
 from tests.support.events import claim, make_queue, publish
@@ -195,7 +195,7 @@ def test_a_batch_is_on_the_disk_before_it_is_published_and_acked(
 ) -> None:
     synced, replace = synced_paths(monkeypatch), FolderOutput.replace
 
-    def replacing(output: FolderOutput, state: State) -> bool:
+    def replacing(output: FolderOutput, state: FolderState) -> bool:
         written = [path for path in output.writing.rglob("*") if path.name != "_taken"]
         assert {path.stat().st_ino for path in (*written, output.writing)} <= synced
         return replace(output, state)

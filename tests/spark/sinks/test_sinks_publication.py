@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, LeaseLost
 from pgque_dagster.spark import ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.folders import FolderOutput, State
-from pgque_dagster.spark.sinks.publication import Attempt, publish
+from pgque_dagster.spark.sinks.folders import FolderOutput, FolderState
+from pgque_dagster.spark.sinks.publication import WriteAttempt, publish
 from pgque_dagster.spark.sinks.storage import StorageFailed
 from tests.support.events import claim
 from tests.support.events import publish as send
@@ -21,7 +21,7 @@ def aside(folder: Path) -> Path:
 
 def written(folder: Path, epoch: int, attempt: str) -> FolderOutput:
     """An attempt that has written one file."""
-    output = FolderOutput(folder, aside(folder), Attempt(epoch, attempt))
+    output = FolderOutput(folder, aside(folder), WriteAttempt(epoch, attempt))
     folder.mkdir(exist_ok=True)
     output.begin()
     rows = output.writing / output.name
@@ -50,7 +50,7 @@ def test_a_number_whose_rows_were_replaced_and_swept_is_not_given_out_again(
     send(client, ["a"])
     first = claim(client)
     folder = tmp_path / f"batch_id={first.batch_id}"
-    state = FolderOutput(folder, aside(folder), Attempt(1, "a")).read()
+    state = FolderOutput(folder, aside(folder), WriteAttempt(1, "a")).read()
     for count in (2, 3):
         later = SparkBatch(spark, claim(client), client.url)
         ParquetSink(tmp_path).write(later, spark.range(count))
@@ -71,7 +71,7 @@ def test_a_stale_attempt_that_removed_what_it_read_does_not_publish_over_a_later
 
     assert not stale.replace(state)
     assert visible(tmp_path) == ["c"]
-    assert later.read() == State(2, Attempt(3, "c"))
+    assert later.read() == FolderState(2, WriteAttempt(3, "c"))
 
 
 def test_a_publication_that_an_attempt_removed_before_it_died_is_read_as_none(
@@ -83,7 +83,7 @@ def test_a_publication_that_an_attempt_removed_before_it_died_is_read_as_none(
     rows = tmp_path / "publication-1" / first.name
     rows.rename(aside(tmp_path) / ".trash-1")
 
-    assert second.read() == State(1, None)
+    assert second.read() == FolderState(1, None)
     assert second.replace(second.read())
     assert visible(tmp_path) == ["b"]
 
@@ -98,7 +98,7 @@ def test_files_that_were_swept_are_not_published_although_spark_made_the_directo
     with pytest.raises(StorageFailed, match="was removed before it was published"):
         output.replace(output.read())
 
-    assert output.read() == State(0, None)
+    assert output.read() == FolderState(0, None)
 
 
 def test_what_a_stale_attempt_published_before_the_next_one_is_replaced(
@@ -110,7 +110,7 @@ def test_what_a_stale_attempt_published_before_the_next_one_is_replaced(
     output = written(tmp_path, later.lease.epoch, "b")
     read, overtaking = output.read, [lambda: stale.replace(stale.read())]
 
-    def reading() -> State:
+    def reading() -> FolderState:
         """The stale attempt publishes when the later one has read the state."""
         state = read()
         while overtaking:
@@ -130,7 +130,7 @@ def test_an_answer_that_was_lost_is_found_in_the_state(client: Client, tmp_path:
     output = written(tmp_path, claimed.lease.epoch, "a")
     replace = output.replace
 
-    def replacing(state: State) -> bool:
+    def replacing(state: FolderState) -> bool:
         replace(state)
         return False
 
