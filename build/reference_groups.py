@@ -33,6 +33,7 @@ TRIGGER_GROUP = Group(
         "engine/jsontriga.sql",
         "engine/logutriga.sql",
         "engine/sqltriga.sql",
+        "engine/capture.sql",
     ),
 )
 

@@ -43,18 +43,21 @@ begin
              send_at send_batch send_idem staging_table'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns change_fragment change_letter check_columns check_firing check_key
-             describe_change insert_change is_change_sent jsontriga key_fragment logutriga
-             refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga table_columns
-             trigger_arguments trigger_expressions update_fragment url_encode'),
+             'add_field_columns capture capture_change capture_columns capture_name
+             capture_relations capture_table capture_truncate captured_tables change_fragment change_letter check_captured
+             check_columns check_firing check_key describe_change
+             insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
+             logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
+             table_columns trigger_arguments trigger_expressions trigger_texts uncapture
+             update_fragment url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
              event_retry finish_batch finished_before get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
-             latency_percentiles incarnation lineage list_scheduled move_to_deployment nack nack_batch
-             nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
+             incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
+             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
              repartition seek set_aside_epoch set_events_aside set_partition_policy slot_of_key

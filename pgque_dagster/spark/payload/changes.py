@@ -1,7 +1,7 @@
-"""Parses the changes of a table that jsontriga, logutriga and sqltriga publish into columns.
+"""Parses the changes of a table that is captured, or has one of the triggers, into columns.
 
-docs/triggers.md has the formats and says what is read as which type. An event's type says whether
-jsontriga or logutriga made it, and `row_parser` reads both, on the driver or on executors. The
+docs/capture.md and docs/triggers.md have the formats; the latter says what is read as which type.
+An event's type says what made it, and `row_parser` reads it, on the driver or on executors. The
 fragments of SQL that sqltriga makes stay text: an update shows only what changed, and only
 PostgreSQL reads its literals correctly.
 """

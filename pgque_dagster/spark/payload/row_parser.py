@@ -1,4 +1,4 @@
-"""Parses events of jsontriga and logutriga into typed rows, with a reason for each malformed one.
+"""Parses changes of tables into typed rows, with a reason for each malformed one.
 
 Arrow reads the values that it certainly reads as docs/triggers.md says. The others, whether unusual
 or malformed, are read one by one.
@@ -89,7 +89,7 @@ class ChangeParser:
         decoded, places = [], []
         for n, (head, text) in enumerate(zip(heads, rows.to_pylist(), strict=True)):
             if head is None:
-                problems[n].append("ev_type is not of jsontriga or logutriga")
+                problems[n].append("ev_type is no change of a table")
             elif head.operation != TRUNCATE:
                 try:
                     decoded.append(self._decoder.decode(text, is_json=head.is_json))

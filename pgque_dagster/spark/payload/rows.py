@@ -1,4 +1,4 @@
-"""Decodes ev_type and ev_data of the events that jsontriga and logutriga publish."""
+"""Decodes ev_type and ev_data of the events of captured tables, jsontriga and logutriga."""
 
 import re
 from binascii import a2b_qp
@@ -62,9 +62,11 @@ class Nested:
 
 @lru_cache(1024)
 def parse_head(ev_type: str | None) -> Head | None:
-    """Reads an event's type; returns None if neither jsontriga nor logutriga wrote it."""
+    """Reads an event's type; returns None if it is of no change of a table."""
     if ev_type is None:
         return None
+    if ev_type in LETTERS.values():
+        return Head(ev_type, None, (), is_json=True)
     if ev_type.startswith("{"):
         return _json_head(ev_type)
     letter, colon, key = ev_type.partition(":")

@@ -110,7 +110,7 @@ def test_changes_that_do_not_fit_become_dead_letters_with_their_reasons(
     assert [(row.row.id, row.row.note) for row in rows] == [(1, 7)]
     assert sorted(str(letter.reason) for letter in client.dead_letters("orders")) == [
         "malformed payload: a column is there twice",
-        "malformed payload: ev_type is not of jsontriga or logutriga",
+        "malformed payload: ev_type is no change of a table",
         "malformed payload: no url-encoded row",
         "malformed payload: note is no int",
         "malformed payload: note is null",

@@ -162,7 +162,7 @@ OTHERS: dict[tuple[str | None, str | None], tuple[Any, str | None]] = {
     ("R", ""): (None, None),
     ("I:id", "%"): (None, "no url-encoded row"),
     ('{"op":"INSERT"}', "{'id':1}"): (None, "no JSON"),
-    ("default", "x"): (None, "ev_type is not of jsontriga or logutriga"),
+    ("default", "x"): (None, "ev_type is no change of a table"),
 }
 
 

@@ -177,7 +177,7 @@ TYPES: dict[str | None, str | None] = {
             '{"op":["INSERT"]}', '{"op":"INSERT","pkey":"id"}', '{"op":"INSERT","table":[1]}',
             JSON_TYPE("INSERT") + "x", "{'op':'INSERT'}",
         ),
-        "ev_type is not of jsontriga or logutriga",
+        "ev_type is no change of a table",
     ),
 }  # fmt: skip
 

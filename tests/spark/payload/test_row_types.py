@@ -1,4 +1,4 @@
-"""Every type of PostgreSQL, published by both triggers and read as every Spark type.
+"""Every type of PostgreSQL, captured or published by both triggers, and read as every Spark type.
 
 A value is the row's, as PostgreSQL itself compares the two, or the event is malformed.
 """
@@ -33,7 +33,7 @@ from tests.spark.payload.payload_values import (
 from tests.support.queues import Connection, connect, make_queue, rows
 from tests.support.triggers import attach, take_events
 
-TRIGGERS = ["jsontriga", "logutriga"]
+TRIGGERS = ["jsontriga", "logutriga", "capture"]
 ALL = [
     *(BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, WIDE, STRING, BINARY),
     *(DATE, INSTANT, LOCAL),
@@ -135,7 +135,10 @@ def publish(db: Connection, function: str, type_name: str, texts: list[str]) -> 
     """A table of a column v, its rows in order, and the events of their inserts."""
     db.execute("drop table if exists t")
     db.execute(f"create table t (id int primary key, v {type_name}, text text)".encode())
-    attach(db, function)
+    if function == "capture":
+        db.execute("select pgque.capture('t', 'q')")
+    else:
+        attach(db, function)
     for nr, text in enumerate(texts):
         # What the value is does not depend on the session, nor what is published of it.
         db.execute(
@@ -150,7 +153,7 @@ def publish(db: Connection, function: str, type_name: str, texts: list[str]) -> 
     db.execute("set datestyle = 'ISO, YMD'; set timezone = 'UTC'; set bytea_output = 'hex'")
     db.execute("set extra_float_digits = 1; update t set text = format('%s', v)")
     events = [event for event in take_events(db) if '"UPDATE"' not in (event.type or "")]
-    events = [event for event in events if not (event.type or "").startswith("U:")]
+    events = [event for event in events if not (event.type or "").startswith(("U:", "update"))]
     assert len(events) == len(texts)
     return pa.table(
         {

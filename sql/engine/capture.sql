@@ -1,0 +1,344 @@
+-- Trigger of capture(): each statement that changes the table makes an event for each row that it
+-- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
+-- arguments are the queue, the table as events name it, its key, and the condition that two rows o
+-- and n have one key.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.capture_change()
+returns trigger
+language plpgsql
+set bytea_output = 'hex'
+set extra_float_digits = 1
+set intervalstyle = 'postgres'
+set datestyle = 'iso, ymd'
+set row_security = off
+as $$
+declare
+    c_depth   constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
+                                      hashtext(tg_argv[1]));
+    v_insert   text;
+    v_columns  text;
+    v_rows     text;
+begin
+    if not pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = format('role "%s" may not send the changes of table %s to queue "%s"',
+                             current_user, tg_argv[1], tg_argv[0]),
+            hint = format('Whoever changes the table needs the role pgque_writer: '
+                          'grant pgque_writer to %I;', current_user);
+    end if;
+    if tg_op = 'TRUNCATE' then
+        perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
+        return null;
+    end if;
+    v_insert := format('insert into %s (ev_type, ev_data, ev_extra1)',  -- quoted: current_event_table
+                       pgque.current_event_table(tg_argv[0]));
+    v_columns := pgque.capture_columns(tg_relid);
+    if pgque.is_changed_within(c_depth) then
+        -- Triggers changed rows of this table within the statement, and their events are there
+        -- already. So what counts is what the rows are now, and not what the statement made them.
+        v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
+                             else '(select * from old_table union all select * from new_table)' end;
+        execute format(
+            '%s select ''delete'', row_to_json(r)::text, $1 from (select %s from %s o '  -- quoted: by
+            'where not exists (select from %s n where %s)) r',  -- quoted: capture() and its like
+            v_insert, v_columns, v_rows, tg_argv[1], tg_argv[3]) using tg_argv[1];
+        execute format(
+            '%s select ''update'', row_to_json(r)::text, $1 from (select %s from %s n '  -- quoted: by
+            'where exists (select from %s o where %s)) r',  -- quoted: capture() and its like
+            v_insert, v_columns, tg_argv[1], v_rows, tg_argv[3]) using tg_argv[1];
+    else
+        -- Which old row became which new row is unknown, and does not matter.
+        if tg_op <> 'INSERT' then
+            execute format(
+                '%s select ''delete'', row_to_json(r)::text, $1 '  -- quoted: above
+                'from (select %s from old_table o %s) r',  -- quoted: capture_columns, below
+                v_insert, v_columns, case when tg_op = 'UPDATE' then format(
+                    'where not exists (select from new_table n where %s)',  -- quoted: by capture()
+                    tg_argv[3]) end) using tg_argv[1];
+        end if;
+        if tg_op <> 'DELETE' then
+            execute format(
+                '%s select $2, row_to_json(r)::text, $1 '  -- quoted: above
+                'from (select %s from new_table) r',  -- quoted: capture_columns
+                v_insert, v_columns) using tg_argv[1], lower(tg_op);
+        end if;
+    end if;
+    if pg_trigger_depth() > 1 then
+        perform set_config('pgque.changed_within', replace(coalesce(
+            current_setting('pgque.changed_within', true), ''), c_depth, '') || c_depth, true);
+    end if;
+    return null;
+end;
+$$;
+
+-- Whether, in this transaction, a statement at a greater depth of triggers changed the same table.
+create or replace function pgque.is_changed_within(i_depth text)
+returns boolean
+language sql stable
+as $$
+    select exists (
+        select from string_to_array(current_setting('pgque.changed_within', true), ';') list,
+                    unnest(list) mark
+        where split_part(mark, ':', 2) = rtrim(split_part(i_depth, ':', 2), ';')
+          and split_part(mark, ':', 1) > split_part(i_depth, ':', 1));
+$$;
+
+-- The event of a TRUNCATE. A partition that is truncated by itself makes a delete of each row: the
+-- trigger of the whole table, which fires first, says whether it is.
+create or replace function pgque.capture_truncate(
+    i_queue text, i_table text, i_relid oid, i_when text)
+returns void
+language plpgsql
+as $$
+declare
+    c_whole  constant boolean := not (select c.relispartition from pg_class c
+                                      where c.oid = i_relid);
+begin
+    if c_whole and i_when = 'BEFORE' then
+        perform set_config('pgque.truncated', i_relid::text, true);
+    elsif c_whole then
+        perform set_config('pgque.truncated', '', true);
+        perform pgque.insert_event(i_queue, 'truncate', '{}', i_table, null, null, null);
+    elsif current_setting('pgque.truncated', true) is distinct from pg_partition_root(i_relid)::oid::text
+    then
+        execute format(
+            'insert into %s (ev_type, ev_data, ev_extra1) '  -- quoted: current_event_table
+            'select ''delete'', row_to_json(r)::text, $1 from (select %s from %s) r',  -- quoted: both
+            pgque.current_event_table(i_queue), pgque.capture_columns(i_relid), i_relid::regclass)
+            using i_table;
+    end if;
+end;
+$$;
+
+-- Has each change of a table sent to a queue, from the commit of this transaction on: by statement
+-- triggers on the table and its partitions. Called again, it adds partitions that came later and
+-- follows a changed key. Returns how many tables have the triggers. The role needs pgque_writer and
+-- the right to create triggers on the table. Writers of the table wait while it waits for earlier
+-- ones, for a second at most; then it tries again, ten times.
+-- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
+create or replace function pgque.capture(i_table regclass, i_queue text)
+returns integer
+language plpgsql
+as $$
+declare
+    c_attempts  constant integer := 10;
+    c_timeout   constant text := current_setting('lock_timeout');
+    v_name      constant text := pgque.capture_name(i_queue);
+    v_key       text[];
+    v_condition text;
+    v_new       record;
+    v_tables    regclass[];
+begin
+    perform pgque.current_event_table(i_queue);
+    v_key := pgque.check_captured(i_table);
+    v_condition := (select string_agg(format('o.%1$I = n.%1$I', name), ' and ')
+                    from unnest(v_key) name);
+    for v_attempt in 1 .. c_attempts loop
+        begin
+            perform set_config('lock_timeout', '1s', true);
+            v_tables := array[]::regclass[];
+            for v_new in
+                select r as captured, f.*
+                from pgque.capture_relations(i_table) r
+                join pg_class c on c.oid = r
+                join (values
+                    ('insert', 'after', 'referencing new table as new_table', null),
+                    ('update', 'after',
+                     'referencing old table as old_table new table as new_table', null),
+                    ('delete', 'after', 'referencing old table as old_table', null),
+                    ('truncate', 'after', '', false),
+                    ('truncate', 'before', '', true)
+                ) f (event, firing, transition, of_parts)
+                on f.of_parts is null
+                   or case when f.of_parts then c.relispartition or c.relkind = 'p'
+                           else not c.relispartition end
+            loop
+                execute format(
+                    'create or replace trigger %I %s %s on %s %s for each statement '  -- quoted: above
+                    'execute function pgque.capture_change(%L, %L, %L, %L)',
+                    format('%s_%s_%s', v_name, v_new.firing, v_new.event), v_new.firing, v_new.event,
+                    v_new.captured, v_new.transition, i_queue, pgque.capture_table(i_table), v_key,
+                    v_condition);
+                v_tables := v_tables || v_new.captured;
+            end loop;
+            perform set_config('lock_timeout', c_timeout, true);
+            exit;
+        exception when lock_not_available then
+            if v_attempt = c_attempts then
+                raise exception using
+                    errcode = 'lock_not_available',
+                    message = format('table %s could not be captured: its writers did not end within '
+                                     '%s attempts of a second', i_table, c_attempts),
+                    hint = 'Call it again when the table has no long transaction; pg_locks has them.';
+            end if;
+            perform pg_sleep(0.2 * v_attempt);
+        end;
+    end loop;
+    return (select count(distinct t) from unnest(v_tables) t);
+end;
+$$;
+
+-- Ends what capture() began. Changes that are committed before stay in the queue. Returns how many
+-- tables had the triggers. It needs the owner of the table.
+-- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
+create or replace function pgque.uncapture(i_table regclass, i_queue text)
+returns integer
+language plpgsql
+as $$
+declare
+    v_name     constant text := pgque.capture_name(i_queue);
+    v_trigger  record;
+    v_tables   regclass[] := array[]::regclass[];
+begin
+    for v_trigger in
+        select t.tgrelid::regclass as captured, t.tgname
+        from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+        where starts_with(t.tgname, v_name)
+    loop
+        execute format('drop trigger %I on %s',  -- quoted: regclass
+                       v_trigger.tgname, v_trigger.captured);
+        v_tables := v_tables || v_trigger.captured;
+    end loop;
+    return (select count(distinct t) from unnest(v_tables) t);
+end;
+$$;
+
+-- Checks that a table can be captured, and returns the columns of its key.
+create or replace function pgque.check_captured(i_table regclass)
+returns text[]
+language plpgsql stable
+as $$
+declare
+    v_class  pg_class;
+    v_key    text[] := pgque.key_of_table(i_table);
+    v_why    text;
+begin
+    select c.* into v_class from pg_class c where c.oid = i_table;
+    v_why := case
+        when v_class.oid is null then 'is no table'
+        when v_class.relkind not in ('r', 'p') then 'is no table: only tables and partitioned tables '
+            'have changes to capture'
+        when v_class.relpersistence = 't' then 'is temporary'
+        when v_class.relispartition then format(
+            'is a partition: capture the whole table %s', pg_partition_root(i_table))
+        when v_class.relnamespace::regnamespace::text in ('pgque', 'pg_catalog', 'information_schema')
+            then 'belongs to the system'
+        when v_key is null then 'has no key: give it a primary key, or a replica identity by a unique '
+            'index'
+    end;
+    if v_why is not null then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('table %s cannot be captured: it %s', coalesce(i_table::text, 'null'), v_why),
+            hint = 'docs/capture.md lists what can be captured.';
+    end if;
+    return v_key;
+end;
+$$;
+
+-- The columns of a table's primary key, or else of its replica identity; null without either.
+create or replace function pgque.key_of_table(i_table regclass)
+returns text[]
+language sql stable
+as $$
+    select array_agg(a.attname::text order by k.nr)
+    from (select i.* from pg_index i
+          where i.indrelid = i_table and (i.indisprimary or i.indisreplident) and i.indisvalid
+          order by i.indisprimary desc limit 1) i,
+         unnest(i.indkey::smallint[]) with ordinality k (attnum, nr)
+    join pg_attribute a on a.attnum = k.attnum and a.attrelid = i_table
+    where k.nr <= i.indnkeyatts;
+$$;
+
+-- The columns of a table as events have them: integers, booleans, times and texts as they are, which
+-- JSON holds exactly, and everything else as the text that PostgreSQL prints.
+create or replace function pgque.capture_columns(i_relid oid)
+returns text
+language sql stable
+as $$
+    select string_agg(case
+        when a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype,
+                            'text'::regtype, 'varchar'::regtype, 'timestamp'::regtype,
+                            'timestamptz'::regtype) then quote_ident(a.attname)
+        -- concat, because a cast to text differs from what is printed: char, inet, domains.
+        else format('case num_nulls(%1$I) when 0 then concat(%1$I) end as %1$I', a.attname)
+        end, ', ' order by a.attnum)
+    from pg_attribute a
+    where a.attrelid = i_relid and a.attnum > 0 and not a.attisdropped and a.attgenerated <> 'v';
+$$;
+
+-- A table and its partitions at all levels.
+create or replace function pgque.capture_relations(i_table regclass)
+returns setof regclass
+language sql stable
+as $$
+    select i_table
+    union
+    select p.relid from pg_partition_tree(i_table) p;
+$$;
+
+-- The name of a table in events: with its schema, quoted where needed.
+create or replace function pgque.capture_table(i_table regclass)
+returns text
+language sql stable
+as $$
+    select format('%I.%I', n.nspname, c.relname)
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.oid = i_table;
+$$;
+
+-- How the names of a queue's triggers begin. A queue's name may be too long for the name of a trigger.
+create or replace function pgque.capture_name(i_queue text)
+returns text
+language sql immutable
+as $$
+    select 'pgque_capture_' || left(md5(i_queue), 12);
+$$;
+
+-- The arguments of a trigger from pg_trigger.tgargs, where a zero byte ends each.
+create or replace function pgque.trigger_texts(i_args bytea)
+returns text[]
+language sql stable
+as $$
+    select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
+                     order by nr)
+    from string_to_table(regexp_replace(encode(i_args, 'hex'), '(..)', e'\\1 ', 'g'), '00 ')
+             with ordinality p (part, nr)
+    where part <> '';
+$$;
+
+-- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
+-- it does not see, such as those of a partition that came later. problem is null if nothing is.
+create or replace function pgque.captured_tables(
+    i_queue text default null,
+    out queue_name text, out table_name text, out key text[], out problem text)
+returns setof record
+language sql stable
+as $$
+    with capturing as (
+        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, pgque.trigger_texts(t.tgargs) as args
+        from pg_trigger t
+        where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
+    )
+    select c.args[1], c.args[2], c.args[3]::text[], case
+        when pgque.capture_table(c.captured) <> c.args[2] then
+            format('it is named %s now: call pgque.capture again', pgque.capture_table(c.captured))
+        when c.tgenabled in ('D', 'R') then format('trigger %I on %s is disabled', c.tgname,
+                                                   c.captured)
+        when gap.r is not null then format('partition %s has no triggers: call pgque.capture again',
+                                           gap.r)
+        when pgque.key_of_table(c.captured) is distinct from c.args[3]::text[] then
+            format('its key is %s now: call pgque.capture again', pgque.key_of_table(c.captured))
+        end
+    from capturing c
+    left join lateral (
+        select r from pgque.capture_relations(c.captured) r
+        where not exists (select from capturing p
+                          where p.captured = r and p.args[1] = c.args[1]
+                            and p.tgenabled not in ('D', 'R'))
+        limit 1) gap on c.tgenabled not in ('D', 'R')
+    where (i_queue is null or c.args[1] = i_queue)
+      and not (select r.relispartition from pg_class r where r.oid = c.captured)
+    order by 1, 2;
+$$;
