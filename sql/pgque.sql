@@ -2967,8 +2967,7 @@ $$;
 
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
--- arguments are the queue, the table as events name it, its key, and the condition that two rows o
--- and n have one key.
+-- arguments are the queue, and the table as events name it.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
@@ -2980,19 +2979,20 @@ set datestyle = 'iso, ymd'
 set row_security = off
 as $$
 declare
+    c_table   constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
     c_depth   constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
                                       hashtext(tg_argv[1]));
     v_insert   text;
     v_columns  text;
     v_rows     text;
+    v_is_same  text;  -- the condition that two rows o and n have one key
 begin
     if not pg_has_role('pgque_writer', 'usage') then
         raise exception using
             errcode = 'insufficient_privilege',
             message = format('role "%s" may not send the changes of table %s to queue "%s"',
                              current_user, tg_argv[1], tg_argv[0]),
-            hint = format('Whoever changes the table needs the role pgque_writer: '
-                          'grant pgque_writer to %I;', current_user);
+            hint = format('Whoever changes it needs: grant pgque_writer to %I;', current_user);
     end if;
     if tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
@@ -3001,6 +3001,7 @@ begin
     v_insert := format('insert into %s (ev_type, ev_data, ev_extra1)',  -- quoted: current_event_table
                        pgque.current_event_table(tg_argv[0]));
     v_columns := pgque.capture_columns(tg_relid);
+    v_is_same := pgque.capture_condition(tg_relid, tg_op);
     if pgque.is_changed_within(c_depth) then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
@@ -3009,11 +3010,11 @@ begin
         execute format(
             '%s select ''delete'', row_to_json(r)::text, $1 from (select %s from %s o '  -- quoted: by
             'where not exists (select from %s n where %s)) r',  -- quoted: capture() and its like
-            v_insert, v_columns, v_rows, tg_argv[1], tg_argv[3]) using tg_argv[1];
+            v_insert, v_columns, v_rows, c_table, v_is_same) using tg_argv[1];
         execute format(
             '%s select ''update'', row_to_json(r)::text, $1 from (select %s from %s n '  -- quoted: by
             'where exists (select from %s o where %s)) r',  -- quoted: capture() and its like
-            v_insert, v_columns, tg_argv[1], v_rows, tg_argv[3]) using tg_argv[1];
+            v_insert, v_columns, c_table, v_rows, v_is_same) using tg_argv[1];
     else
         -- Which old row became which new row is unknown, and does not matter.
         if tg_op <> 'INSERT' then
@@ -3021,8 +3022,8 @@ begin
                 '%s select ''delete'', row_to_json(r)::text, $1 '  -- quoted: above
                 'from (select %s from old_table o %s) r',  -- quoted: capture_columns, below
                 v_insert, v_columns, case when tg_op = 'UPDATE' then format(
-                    'where not exists (select from new_table n where %s)',  -- quoted: by capture()
-                    tg_argv[3]) end) using tg_argv[1];
+                    'where not exists (select from new_table n where %s)',  -- quoted: its
+                    v_is_same) end) using tg_argv[1];
         end if;
         if tg_op <> 'DELETE' then
             execute format(
@@ -3036,6 +3037,26 @@ begin
             current_setting('pgque.changed_within', true), ''), c_depth, '') || c_depth, true);
     end if;
     return null;
+end;
+$$;
+
+-- The condition that the rows o and n of a table have one key, as it is now; null for an insert,
+-- which needs none. Refuses an update of a table that has lost its key.
+create or replace function pgque.capture_condition(i_relid oid, i_op text)
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_key  constant text[] := pgque.key_of_table(i_relid);
+begin
+    if v_key is null and i_op = 'UPDATE' then
+        raise exception using
+            errcode = 'PQ014',
+            message = format('table %s is captured and has no key any more, so its update cannot be sent',
+                             i_relid::regclass),
+            hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
+    end if;
+    return (select string_agg(format('o.%1$I = n.%1$I', name), ' and ') from unnest(v_key) name);
 end;
 $$;
 
@@ -3080,7 +3101,7 @@ $$;
 
 -- Has each change of a table sent to a queue, from the commit of this transaction on: by statement
 -- triggers on the table and its partitions. Called again, it adds partitions that came later and
--- follows a changed key. Returns how many tables have the triggers. The role needs pgque_writer and
+-- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and
 -- the right to create triggers on the table. Writers of the table wait while it waits for earlier
 -- ones, for a second at most; then it tries again, ten times.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
@@ -3092,15 +3113,11 @@ declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
     v_name      constant text := pgque.capture_name(i_queue);
-    v_key       text[];
-    v_condition text;
     v_new       record;
     v_tables    regclass[];
 begin
     perform pgque.current_event_table(i_queue);
-    v_key := pgque.check_captured(i_table);
-    v_condition := (select string_agg(format('o.%1$I = n.%1$I', name), ' and ')
-                    from unnest(v_key) name);
+    perform pgque.check_captured(i_table);
     for v_attempt in 1 .. c_attempts loop
         begin
             perform set_config('lock_timeout', '1s', true);
@@ -3123,10 +3140,9 @@ begin
             loop
                 execute format(
                     'create or replace trigger %I %s %s on %s %s for each statement '  -- quoted: above
-                    'execute function pgque.capture_change(%L, %L, %L, %L)',
+                    'execute function pgque.capture_change(%L, %L)',
                     format('%s_%s_%s', v_name, v_new.firing, v_new.event), v_new.firing, v_new.event,
-                    v_new.captured, v_new.transition, i_queue, pgque.capture_table(i_table), v_key,
-                    v_condition);
+                    v_new.captured, v_new.transition, i_queue, pgque.capture_table(i_table));
                 v_tables := v_tables || v_new.captured;
             end loop;
             perform set_config('lock_timeout', c_timeout, true);
@@ -3171,14 +3187,13 @@ begin
 end;
 $$;
 
--- Checks that a table can be captured, and returns the columns of its key.
+-- Checks that a table can be captured.
 create or replace function pgque.check_captured(i_table regclass)
-returns text[]
+returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_class  pg_class;
-    v_key    text[] := pgque.key_of_table(i_table);
     v_why    text;
 begin
     select c.* into v_class from pg_class c where c.oid = i_table;
@@ -3191,7 +3206,7 @@ begin
             'is a partition: capture the whole table %s', pg_partition_root(i_table))
         when v_class.relnamespace::regnamespace::text in ('pgque', 'pg_catalog', 'information_schema')
             then 'belongs to the system'
-        when v_key is null then 'has no key: give it a primary key, or a replica identity by a unique '
+        when pgque.key_of_table(i_table) is null then 'has no key: give it a primary key, or a replica identity by a unique '
             'index'
     end;
     if v_why is not null then
@@ -3200,7 +3215,6 @@ begin
             message = format('table %s cannot be captured: it %s', coalesce(i_table::text, 'null'), v_why),
             hint = 'docs/capture.md lists what can be captured.';
     end if;
-    return v_key;
 end;
 $$;
 
@@ -3288,15 +3302,14 @@ as $$
         from pg_trigger t
         where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
     )
-    select c.args[1], c.args[2], c.args[3]::text[], case
+    select c.args[1], c.args[2], pgque.key_of_table(c.captured), case
         when pgque.capture_table(c.captured) <> c.args[2] then
             format('it is named %s now: call pgque.capture again', pgque.capture_table(c.captured))
         when c.tgenabled in ('D', 'R') then format('trigger %I on %s is disabled', c.tgname,
                                                    c.captured)
         when gap.r is not null then format('partition %s has no triggers: call pgque.capture again',
                                            gap.r)
-        when pgque.key_of_table(c.captured) is distinct from c.args[3]::text[] then
-            format('its key is %s now: call pgque.capture again', pgque.key_of_table(c.captured))
+        when pgque.key_of_table(c.captured) is null then 'it has no key any more'
         end
     from capturing c
     left join lateral (
@@ -12618,8 +12631,8 @@ begin
              send_at send_batch send_idem staging_table'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_columns capture_name
-             capture_relations capture_table capture_truncate captured_tables change_fragment change_letter check_captured
+             'add_field_columns capture capture_change capture_columns capture_condition
+             capture_name capture_relations capture_table capture_truncate captured_tables change_fragment change_letter check_captured
              check_columns check_firing check_key describe_change
              insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
              logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga

@@ -43,8 +43,8 @@ begin
              send_at send_batch send_idem staging_table'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_columns capture_name
-             capture_relations capture_table capture_truncate captured_tables change_fragment change_letter check_captured
+             'add_field_columns capture capture_change capture_columns capture_condition
+             capture_name capture_relations capture_table capture_truncate captured_tables change_fragment change_letter check_captured
              check_columns check_firing check_key describe_change
              insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
              logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga

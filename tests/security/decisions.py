@@ -26,9 +26,9 @@ staging_table
 # Trigger functions, and what they call with the rights of whoever changes the row. None of them is
 # security definer, and none does what a writer could not do by himself.
 TRIGGERS = """
-capture capture_change capture_columns capture_name capture_relations capture_table
-capture_truncate captured_tables check_captured is_changed_within key_of_table trigger_texts
-uncapture add_field_columns change_fragment change_letter check_columns
+capture capture_change capture_columns capture_condition capture_name capture_relations
+capture_table capture_truncate captured_tables check_captured is_changed_within key_of_table
+trigger_texts uncapture add_field_columns change_fragment change_letter check_columns
 check_firing check_key
 describe_change insert_change is_change_sent jsontriga key_fragment logutriga refuse_change
 refuse_trigger row_as_json row_as_url split_row sqltriga table_columns trigger_arguments
