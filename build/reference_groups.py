@@ -34,6 +34,7 @@ TRIGGER_GROUP = Group(
         "engine/logutriga.sql",
         "engine/sqltriga.sql",
         "engine/capture.sql",
+        "engine/replica.sql",
     ),
 )
 

@@ -843,6 +843,19 @@ create table if not exists pgque.consumer_deployment (
     since       timestamptz not null default clock_timestamp()
 );
 
+-- ===== schema/replica.sql ========================================================================
+
+-- The tables that a consumer copies into other tables, each as its last copy found it. Written by a
+-- copy, and not by the batches that follow, so it holds no dead tuples to speak of.
+create table if not exists pgque.replica_table (
+    sub_id       integer not null references pgque.subscription_base on delete cascade,
+    table_name   text not null,
+    incarnation  text not null,
+    copied       pg_snapshot not null,
+    shape        text not null,
+    primary key (sub_id, table_name)
+);
+
 -- ===== schema/counters.sql =======================================================================
 
 -- Counts that cannot be derived from other tables. Append-only; the sums are the counts. A position
@@ -7929,6 +7942,114 @@ begin
 end;
 $$;
 
+-- ===== engine/replica.sql ========================================================================
+
+-- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
+
+-- Remembers that a consumer has copied a table as a snapshot shows it. Called in the transaction of
+-- the ack, so it counts only if the copy's attempt is the one that was acked. From then on, the
+-- consumer leaves out the changes that the snapshot contains.
+-- locks: none. writes: replica_table.
+create or replace function pgque.set_replicated(
+    i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
+returns void
+language sql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+    insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
+    select s.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape
+    from pgque.find_subscription(i_queue, i_consumer) s
+    on conflict (sub_id, table_name) do update
+    set incarnation = excluded.incarnation, copied = excluded.copied, shape = excluded.shape;
+$$;
+
+-- The tables that a consumer has copied, without those that it copied in an earlier life of the
+-- database: transaction ids of another cluster mean nothing here, so these are copied again.
+create or replace function pgque.replicated_tables(
+    i_queue text, i_consumer text,
+    out table_name text, out copied pg_snapshot, out shape text)
+returns setof record
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select r.table_name, r.copied, r.shape
+    from pgque.find_subscription(i_queue, i_consumer) s
+    join pgque.replica_table r on r.sub_id = s.sub_id
+    where r.incarnation = pgque.incarnation()::text
+    order by 1;
+$$;
+
+-- The columns of a table as its events have them, in order, with the types that domains are made of.
+-- is_stable says whether equal values of the type print equally, as a key's must.
+create or replace function pgque.source_columns(
+    i_table regclass,
+    out column_name text, out data_type text, out is_key boolean, out is_stable boolean,
+    out description text)
+returns setof record
+language sql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+    with recursive part as (
+        select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier,
+               a.attcollation, 0 as depth
+        from pg_attribute a
+        where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped and a.attgenerated <> 'v'
+        union all
+        select p.attnum, p.attname, t.typbasetype, t.typtypmod, p.attcollation, p.depth + 1
+        from part p join pg_type t on t.oid = p.type
+        where t.typtype = 'd'
+    ),
+    base as (select distinct on (p.attnum) p.* from part p order by p.attnum, p.depth desc)
+    select b.attname::text, format_type(b.type, b.modifier),
+           b.attname::text = any (coalesce(pgque.key_of_table(i_table), '{}')),
+           coalesce(c.collisdeterministic, true)
+           and (t.typtype = 'e' or b.type in (
+               'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype, 'text'::regtype,
+               'varchar'::regtype, 'bpchar'::regtype, 'uuid'::regtype, 'date'::regtype,
+               'timestamp'::regtype, 'timestamptz'::regtype)
+               or b.type = 'numeric'::regtype and b.modifier <> -1),
+           col_description(i_table, b.attnum)
+    from base b
+    join pg_type t on t.oid = b.type
+    left join pg_collation c on c.oid = b.attcollation
+    order by b.attnum;
+$$;
+
+-- A text that changes if anything happens to a table that its triggers do not report: other columns,
+-- another key, other partitions, or files that were written anew (by ALTER TABLE, but also by TRUNCATE
+-- and VACUUM FULL). Null if there is no such table.
+create or replace function pgque.table_shape(i_table regclass)
+returns text
+language sql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select md5(concat_ws(E'\n',
+        pgque.key_of_table(i_table)::text,
+        (select string_agg(format('%s %s %s %s', a.attnum, a.attname, a.atttypid, a.atttypmod), ','
+                           order by a.attnum)
+         from pg_attribute a
+         where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped),
+        (select string_agg(format('%s %s', c.oid, pg_relation_filenode(c.oid)), ',' order by c.oid)
+         from pgque.capture_relations(i_table) r join pg_class c on c.oid = r)))
+    from pg_class where oid = i_table;
+$$;
+
+-- Makes a tick with the snapshot of this transaction, whatever the queue's thresholds say, so that what
+-- the transaction reads is exactly what the tick's events come to. Returns the tick, or null if the
+-- queue has one with a newer snapshot already: then try again in a new transaction.
+-- locks: those of ticker(). writes: tick_request, and a tick.
+create or replace function pgque.snapshot_tick(i_queue text)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') = 'read committed' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('queue "%s" gets no tick with a snapshot of a statement', i_queue),
+            hint = 'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.';
+    end if;
+    perform pgque.force_next_tick(i_queue);
+    return pgque.ticker(i_queue);
+end;
+$$;
+
 -- ===== engine/addon.sql ==========================================================================
 
 -- Does the maintenance of an add-on, which is its function maint(), and returns how many things that
@@ -12624,19 +12745,20 @@ begin
         select g.roles, p.oid::regprocedure as routine
         from (values
             ('pgque_reader, pgque_writer',
-             'different_options get_queue_info version'),
+             'capture_columns capture_relations capture_table captured_tables different_options
+             get_queue_info key_of_table source_columns table_shape trigger_texts version'),
             ('pgque_writer',
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
              send_at send_batch send_idem staging_table'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_columns capture_condition
-             capture_name capture_relations capture_table capture_truncate captured_tables change_fragment change_letter check_captured
+             'add_field_columns capture capture_change capture_condition capture_name
+             capture_truncate change_fragment change_letter check_captured
              check_columns check_firing check_key describe_change
-             insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
+             insert_change is_change_sent is_changed_within jsontriga key_fragment
              logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions trigger_texts uncapture
+             table_columns trigger_arguments trigger_expressions uncapture
              update_fragment url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
@@ -12648,7 +12770,8 @@ begin
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
-             repartition seek set_aside_epoch set_events_aside set_partition_policy slot_of_key
+             repartition replicated_tables seek set_aside_epoch set_events_aside set_partition_policy
+             set_replicated slot_of_key snapshot_tick
              stuck_consumers subscribe subscribe_slot subscribe_slots subscribe_subconsumer
              throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot

@@ -2,13 +2,14 @@
 
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
@@ -37,13 +38,13 @@ from part
 order by attnum, depth desc
 """
 # A view has no place of a row. Of a partitioned table, each partition has its own places.
-_SIZE = """
+SIZE = """
 select case when c.relkind in ('r', 'm', 'p') then coalesce(max(pg_relation_size(p.oid)), 0) end
 from pg_class c
 left join lateral (
     select relid as oid from pg_partition_tree(c.oid) union select c.oid
 ) p on true
-where c.oid = %(table)s::regclass
+where c.oid = %s::regclass
 group by c.relkind
 """
 
@@ -57,6 +58,7 @@ class _Part:
     table: str
     query: str
     schema: pa.Schema
+    settings: tuple[str, ...]
 
 
 def read_whole_table(
@@ -91,17 +93,39 @@ def read_whole_table(
         if not exists:
             raise InvalidArgument(f"there is no table {table}", "Create it, or name another one.")
         types = dict(connection.execute(_COLUMNS.encode(), {"table": name}).fetchall())
-        ((size,),) = connection.execute(_SIZE.encode(), {"table": name}).fetchall()
+        ((size,),) = connection.execute(SIZE.encode(), [name]).fetchall()
         schema = _schema(url, name, types)
-        nothing = spark.createDataFrame(schema.empty_table())
-        parts = [
-            _Part(address, snapshot, table, query, nothing.toArrow().schema)
-            for query in _queries(name, size, blocks)
-        ]
+        queries = [f"select * from {name}{where}" for where in row_ranges(size, blocks)]
+        fields = spark.createDataFrame(schema.empty_table()).schema
+        frame = read_queries(spark, address, table, queries, fields, snapshot)
         with clear_executor_errors():
-            numbers = spark.range(0, len(parts), 1, len(parts))
-            frame = numbers.mapInArrow(_reader(parts), nothing.schema)
             return frame.localCheckpoint()
+
+
+def read_queries(
+    spark: SparkSession,
+    address: DatabaseAddress,
+    table: str,
+    queries: Sequence[str],
+    fields: StructType,
+    snapshot: str,
+    settings: Sequence[str] = (),
+) -> DataFrame:
+    """Returns the rows of queries, each of which a task reads when the frame is computed.
+
+    Args:
+        spark: the session.
+        address: how executors find the database.
+        table: what is read, for errors.
+        queries: the queries.
+        fields: the columns that they give.
+        snapshot: the exported snapshot in which they run; its transaction must last until then.
+        settings: statements that each task executes before its query.
+    """
+    schema = spark.createDataFrame([], fields).toArrow().schema
+    parts = [_Part(address, snapshot, table, query, schema, tuple(settings)) for query in queries]
+    numbers = spark.range(0, len(parts), 1, len(parts))
+    return numbers.mapInArrow(_reader(parts), fields)
 
 
 def _schema(url: str, name: str, types: dict[str, str]) -> pa.Schema:
@@ -124,14 +148,18 @@ def _type(field: pa.Field, name: str) -> pa.DataType:
     return field.type
 
 
-def _queries(name: str, size: int | None, blocks: int) -> Iterator[str]:
-    """Yields the queries of the parts. The last part has no end, so no row is left out."""
+def row_ranges(size: int | None, blocks: int = _BLOCKS) -> Iterator[str]:
+    """Yields the WHERE clauses of the parts of a table. The last has no end, so no row is left out.
+
+    Args:
+        size: the table's size in bytes, from `SIZE`; None for what has no blocks.
+        blocks: how many blocks a part has.
+    """
     count = 1 if size is None else max(1, -(-(size // 8192) // blocks))
     for number in range(count):
         first, end = f"ctid >= '({number * blocks},0)'", f"ctid < '({(number + 1) * blocks},0)'"
         conditions = [*([first] if number else []), *([end] if number < count - 1 else [])]
-        where = f" where {' and '.join(conditions)}" if conditions else ""
-        yield f"select * from {name}{where}"
+        yield f" where {' and '.join(conditions)}" if conditions else ""
 
 
 def _reader(parts: list[_Part]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -151,6 +179,8 @@ def _read(part: _Part) -> Iterator[pa.RecordBatch]:
         with dbapi.connect(part.address.resolve()) as connection, connection.cursor() as cursor:
             cursor.execute("set transaction isolation level repeatable read, read only")
             cursor.execute(f"set transaction snapshot '{part.snapshot}'")
+            for setting in part.settings:
+                cursor.execute(setting)
             cursor.execute(part.query)
             for batch in cursor.fetch_record_batch():
                 columns = [

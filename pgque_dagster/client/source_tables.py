@@ -1,0 +1,166 @@
+"""Tables whose changes are captured into a queue, as the source of replicas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .calls.call import Call, nothing
+from .errors import InvalidArgument
+from .session import Session
+
+# The type of an event after which a table is copied again.
+COPY = "copy"
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A column of a table, as events have it.
+
+    Attributes:
+        name: its name.
+        data_type: its type as PostgreSQL prints it; of a domain, the type that it is made of.
+        comment: its comment in PostgreSQL.
+    """
+
+    name: str
+    data_type: str
+    comment: str | None
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table of PostgreSQL, as it was when it was looked at.
+
+    Attributes:
+        name: schema and name, as events have it.
+        path: the same without quotes.
+        columns: its columns.
+        key: the columns of its key.
+        shape: changes if anything happens to the table that its triggers do not report.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    columns: tuple[SourceColumn, ...]
+    key: tuple[str, ...]
+    shape: str
+
+    @staticmethod
+    def find(session: Session, name: str) -> "SourceTable":
+        """Looks at a table.
+
+        Args:
+            session: of its database.
+            name: its name, with a schema or without.
+
+        Raises:
+            InvalidArgument: if there is no such table, it has no key, or a key by which rows of
+                another system cannot be found.
+        """
+        full, path, shape = session.run(
+            Call(
+                "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name)) "
+                "from (select pgque.capture_table(to_regclass(%s)) as name) t",
+                (name,),
+                lambda rows: rows[0],
+            )
+        )
+        if shape is None:
+            raise InvalidArgument(
+                f"database {session.database} has no table {name}",
+                "Create it, or correct its name; a name without a schema is looked up by the "
+                "search_path.",
+            )
+        columns = session.run(
+            Call(
+                "select column_name, data_type, is_key, is_stable, description "
+                "from pgque.source_columns(%s)",
+                (full,),
+                list,
+            )
+        )
+        key = tuple(column for column, _, is_key, *_ in columns if is_key)
+        if not key:
+            raise InvalidArgument(
+                f"table {full} has no key, so its rows cannot be found again",
+                "Give it a primary key, or a replica identity by a unique index.",
+            )
+        for column, kind, is_key, is_stable, _ in columns:
+            if is_key and not is_stable:
+                raise InvalidArgument(
+                    f"column {column} of {full} is part of the key and of type {kind}: equal "
+                    "values of this type, or of its collation, may be printed differently",
+                    "Use a key of integers, texts, uuid, dates, times, or numeric with a scale.",
+                )
+        described = tuple(SourceColumn(each[0], each[1], each[4]) for each in columns)
+        return SourceTable(full, tuple(path), described, key, shape)
+
+
+def captured_tables(session: Session, queue: str) -> dict[str, str | None]:
+    """Returns the tables that are captured into a queue, each with what is wrong with its triggers.
+
+    Args:
+        session: of the database.
+        queue: the queue's name.
+    """
+    return session.run(
+        Call("select table_name, problem from pgque.captured_tables(%s)", (queue,), dict)
+    )
+
+
+def capture(session: Session, queue: str, table: str) -> None:
+    """Captures a table, or mends its triggers; a table that is captured loses nothing.
+
+    Args:
+        session: of the database, with a role that may create triggers on the table.
+        queue: the queue for its changes.
+        table: schema and name.
+
+    Raises:
+        PermissionDenied: if the role may not create triggers on the table.
+        InvalidArgument: if the table cannot be captured.
+    """
+    session.run(Call("select pgque.capture(%s::regclass, %s)", (table, queue), nothing))
+
+
+def capture_new(session: Session, queue: str, tables: Sequence[str]) -> list[str]:
+    """Captures the tables that are not captured yet, and has the next batch copy each of them.
+
+    Args:
+        session: of the database, with a role that may create triggers on the tables.
+        queue: the queue for their changes.
+        tables: their names.
+
+    Returns:
+        The tables that were not captured before.
+
+    Raises:
+        InvalidArgument: if a table cannot be replicated.
+        PermissionDenied: if the role may not create triggers on a table.
+    """
+    captured = captured_tables(session, queue)
+    added = []
+    for name in tables:
+        source = SourceTable.find(session, name)
+        if source.name not in captured:
+            with session.transaction():
+                capture(session, queue, source.name)
+                request_copy(session, queue, source.name)
+            added.append(source.name)
+    return added
+
+
+def request_copy(session: Session, queue: str, table: str) -> None:
+    """Has the next batch copy a table, whether or not it was copied before.
+
+    Args:
+        session: of the database.
+        queue: the queue of its changes.
+        table: schema and name.
+    """
+    session.run(
+        Call(
+            "select pgque.insert_event(%s, %s, %s, %s, null, null, null)",
+            (queue, COPY, "{}", table),
+            nothing,
+        )
+    )

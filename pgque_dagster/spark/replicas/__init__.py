@@ -1,0 +1,1 @@
+"""Copies of PostgreSQL's tables in the lake, which follow every change: docs/replicas.md."""

@@ -1,0 +1,201 @@
+"""Compares a replica with its table at one tick.
+
+A tick is made with the snapshot of a transaction, and the table's rows are read in this snapshot,
+without a lock. The replica has the changes up to an earlier tick; those between the two are applied
+to its rows here, and then both must have the same rows.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ...client.calls.call import Call
+from ...client.session import Session
+from ...client.source_tables import COPY, SourceTable
+from .. import source as data_source
+from ..address import DatabaseAddress
+from .delta import DeltaReplica
+from .net_changes import CHANGE_COLUMNS, DELETED, TRUNCATE, net_changes
+from .source import Snapshot, is_after, rows_at
+
+_SHOWN = 10
+_HASH = "__pgque_hash"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key whose rows differ.
+
+    Attributes:
+        kind: `missing` in the replica, `extra` in it, or `different`.
+        key: the values of the key.
+    """
+
+    kind: str
+    key: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What comparing a replica with its table found.
+
+    Attributes:
+        table: schema and name.
+        tick_id: the tick at which they were compared; None if they could not be.
+        version: the version of the replica.
+        rows: how many rows the table has.
+        differences: how many keys differ.
+        examples: up to ten of them.
+        held: why they could not be compared; None if they were.
+    """
+
+    table: str
+    tick_id: int | None
+    version: int | None
+    rows: int = 0
+    differences: int = 0
+    examples: tuple[Difference, ...] = ()
+    held: str | None = None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the rows are proven to be the same."""
+        return self.held is None and not self.differences
+
+
+def verify(
+    spark: SparkSession,
+    session: Session,
+    url: str,
+    queue: str,
+    consumer: str,
+    table: str,
+    base_dir: str | Path,
+    *,
+    address: DatabaseAddress | None = None,
+    storage_options: dict[str, str] | None = None,
+) -> Verification:
+    """Compares a replica with its table at a new tick.
+
+    Args:
+        spark: the Spark session.
+        session: of the table's database.
+        url: the database, as the driver reaches it.
+        queue: the queue of the table's changes.
+        consumer: the consumer that replicates it.
+        table: the table's name.
+        base_dir: as for `DeltaReplica`.
+        address: how executors find the database; None for the same URL.
+        storage_options: as for `DeltaReplica`.
+
+    Raises:
+        InvalidArgument: if the table or the replica is not there.
+        TransactionOutdated: if no tick could be made beside others.
+    """
+    address = address or DatabaseAddress(url)
+    source = SourceTable.find(session, table)
+    if held := _held(session, queue, consumer, source):
+        return Verification(source.name, None, None, held=held)
+    acked = session.run(
+        Call(
+            "select last_tick from pgque.get_consumer_info(%s, %s)",
+            (queue, consumer),
+            lambda rows: rows[0][0],
+        )
+    )
+    replica = DeltaReplica(base_dir, source, storage_options)
+    state = replica.state()
+    from_tick = max(acked, state.tick_id)
+    with Snapshot.of_tick(url, queue) as (tick_id, snapshot):
+        data_source.register(spark)
+        events = (
+            spark.read.format("pgque")
+            .options(**address.options(), queue=queue, columns=",".join(CHANGE_COLUMNS))
+            .options(from_tick=str(from_tick), to_tick=str(tick_id))
+            .load()
+            .where(f.col("ev_extra1") == source.name)
+            .where(is_after(state.copied))
+            .cache()
+        )
+        try:
+            kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
+            if kinds & {COPY, TRUNCATE}:
+                return Verification(
+                    source.name, tick_id, state.version, held="the next batch copies the table"
+                )
+            stored = _with_changes(replica.read(spark, state.version), events, source)
+            rows = rows_at(spark, session, address, source, snapshot)
+            found = _compare(rows, stored, source)
+        finally:
+            events.unpersist()
+        if SourceTable.find(session, source.name).shape != source.shape:
+            return Verification(
+                source.name, tick_id, state.version, held="the table was altered meanwhile"
+            )
+    rows_count, differences, examples = found
+    return Verification(
+        source.name, tick_id, state.version, rows_count, differences, tuple(examples)
+    )
+
+
+def _held(session: Session, queue: str, consumer: str, source: SourceTable) -> str | None:
+    """Returns why the replica is not known to be equal, whatever its rows are."""
+    found = session.run(
+        Call(
+            "select c.problem, r.shape from pgque.captured_tables(%s) c "
+            "left join pgque.replicated_tables(%s, %s) r using (table_name) where table_name = %s",
+            (queue, queue, consumer, source.name),
+            list,
+        )
+    )
+    if not found:
+        return f"the table is not captured into queue {queue}"
+    ((problem, shape),) = found
+    if problem is not None:
+        return str(problem)
+    if shape is None:
+        return "it has not been copied in this life of the database"
+    if shape != source.shape:
+        return "the table was altered, and the next batch copies it"
+    return None
+
+
+def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) -> DataFrame:
+    """Returns the rows of a replica after changes that it does not have yet."""
+    changes = net_changes(events, source).cache()
+    keys = list(source.key)
+    columns = [f.col(f"`{column.name}`") for column in source.columns]
+    kept = replica.join(f.broadcast(changes.select(keys)), keys, "left_anti").select(*columns)
+    return kept.unionAll(changes.where(f"not `{DELETED}`").select(*columns))
+
+
+def _compare(
+    rows: DataFrame, stored: DataFrame, source: SourceTable
+) -> tuple[int, int, list[Difference]]:
+    """Returns the number of rows, the number of differences and some of them."""
+    columns = [f.col(f"`{column.name}`") for column in source.columns]
+    keys = list(source.key)
+    hashed = f.xxhash64(*columns)
+    mine = rows.select(*(f"`{key}`" for key in keys), hashed.alias("ours"))
+    its = stored.select(*(f"`{key}`" for key in keys), hashed.alias("theirs"))
+    both = mine.join(its, keys, "full_outer")
+    kind = (
+        f.when(f.col("theirs").isNull(), "missing")
+        .when(f.col("ours").isNull(), "extra")
+        .when(f.col("ours") != f.col("theirs"), "different")
+    )
+    marked = both.withColumn(_HASH, kind).cache()
+    try:
+        (totals,) = marked.agg(
+            f.count("ours").alias("rows"), f.count(_HASH).alias("differences")
+        ).collect()
+        if not totals.differences:
+            return totals.rows, 0, []
+        found = marked.where(f"`{_HASH}` is not null").limit(_SHOWN).collect()
+        examples = [Difference(row[_HASH], {key: row[key] for key in keys}) for row in found]
+        return totals.rows, totals.differences, examples
+    finally:
+        marked.unpersist()

@@ -1,0 +1,10 @@
+-- The tables that a consumer copies into other tables, each as its last copy found it. Written by a
+-- copy, and not by the batches that follow, so it holds no dead tuples to speak of.
+create table if not exists pgque.replica_table (
+    sub_id       integer not null references pgque.subscription_base on delete cascade,
+    table_name   text not null,
+    incarnation  text not null,
+    copied       pg_snapshot not null,
+    shape        text not null,
+    primary key (sub_id, table_name)
+);

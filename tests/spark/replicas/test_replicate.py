@@ -1,0 +1,238 @@
+"""Replicas equal their tables after each batch, whatever happens to table, run and writers."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from psycopg import errors as pg
+
+from pgque_dagster.client import Client
+from pgque_dagster.client.errors import InvalidArgument
+from pgque_dagster.client.source_tables import request_copy
+from pgque_dagster.spark.replicas.replica import replicate
+from tests.support.replication import QUEUE, Replication
+
+
+def test_a_table_is_copied_and_then_follows_each_change(replication: Replication) -> None:
+    replication.sql(
+        "create table t (id int primary key deferrable, name text);"
+        "insert into t select n, 'old ' || n from generate_series(1, 100) n"
+    )
+    replication.capture("public.t")
+    replication.sql("insert into t values (101, 'before the copy')")
+    replication.catch_up()
+    replication.check()
+    assert replication.copied == ["copying public.t: it has not been copied yet"]
+    replication.sql(
+        "update t set name = 'new' where id < 10; delete from t where id between 20 and 30;"
+        "update t set id = id + 1000 where id between 40 and 50; insert into t values (20, null);"
+        "update t set id = case id when 1 then 2 else 1 end where id in (1, 2)"
+    )
+    replication.catch_up()
+    replication.check()
+    assert len(replication.copied) == 1
+
+
+def test_a_batch_that_is_applied_again_changes_nothing(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    replication.capture("public.t")
+    replication.tick()
+    replication.run(ack=False)
+    replication.sql("update t set v = 2")
+    replication.run()
+    replication.sql("insert into t values (2, 2); delete from t where id = 1")
+    replication.tick()
+    for _ in range(3):
+        replication.run(ack=False)
+        replication.check()
+    replication.run()
+    replication.check()
+
+
+def test_a_stale_attempt_publishes_nothing(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key); insert into t values (1)")
+    replication.capture("public.t")
+    replication.tick()
+    with Client(replication.url) as client:
+        stale = replication.claim(client)
+        assert stale is not None
+        stale.claim.release()
+        replication.run()
+        replication.sql("insert into t values (2)")
+        replication.catch_up()
+        with pytest.raises(Exception, match="batch"):
+            list(replicate(stale, replication.tables, replication.folder))
+    replication.check()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("alter table t add column c int default 7", "columns"),
+        ("alter table t drop column name", "columns"),
+        ("alter table t rename column name to title", "columns"),
+        ("alter table t alter column v type bigint using v + 1", "columns"),
+        ("alter table t alter column v type int using v + 1", "files"),
+        ("truncate t", "files"),
+        ("alter table t drop constraint t_pkey; alter table t add primary key (id, v)", "key"),
+        ("alter table t disable trigger all; update t set v = 9", "is disabled"),
+    ],
+)
+def test_what_triggers_do_not_report_has_the_table_copied_again(
+    replication: Replication, script: str, why: str
+) -> None:
+    replication.sql(
+        "create table t (id int primary key, name text, v int);"
+        "insert into t select n, 'x', n from generate_series(1, 5) n"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql(script)
+    replication.sql("alter table t enable trigger all") if why == "columns" else None
+    replication.sql("insert into t (id, v) values (6, 6)")
+    replication.sql("select pgque.send('changes', 'other', 'wakes the consumer')")
+    replication.catch_up()
+    assert why in replication.copied[-1]
+    replication.check()
+    assert len(replication.copied) == 2
+    replication.sql("update t set v = v + 1 where id > 3")
+    replication.catch_up()
+    replication.check()
+
+
+def test_tables_advance_together_and_partitions_are_one_table(replication: Replication) -> None:
+    replication.sql(
+        'create schema s; create table s."Big One" (id int, day date, primary key (id, day))'
+        " partition by range (day);"
+        'create table s.p1 partition of s."Big One" '
+        "for values from ('2026-01-01') to ('2026-02-01');"
+        "create table t (id int primary key);"
+        "insert into s.\"Big One\" values (1, '2026-01-05')"
+    )
+    replication.capture('s."Big One"', "public.t")
+    replication.catch_up()
+    replication.sql(
+        "insert into s.p1 values (2, '2026-01-06'); insert into t values (2);"
+        'create table s.p2 partition of s."Big One" '
+        "for values from ('2026-02-01') to ('2026-03-01');"
+        "insert into s.p2 values (3, '2026-02-05')"
+    )
+    replication.catch_up()
+    replication.sql("insert into s.p2 values (4, '2026-02-06')")
+    replication.catch_up()
+    replication.check("public.t")
+    rows = replication.source('s."Big One"')
+    assert [row["id"] for row in rows] == [1, 2, 3, 4]
+    assert replication.replica("s.Big One") == rows
+
+
+def test_a_copy_can_be_asked_for(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("set session_replication_role = replica; insert into t values (1)")
+    with Client(replication.url) as client:
+        request_copy(client, QUEUE, "public.t")
+    replication.catch_up()
+    assert "asked for" in replication.copied[-1]
+    replication.check()
+
+
+def test_changes_of_a_table_that_is_not_replicated_are_not_dropped(
+    replication: Replication,
+) -> None:
+    replication.sql("create table t (id int primary key); create table u (id int primary key)")
+    replication.capture("public.t")
+    replication.sql("select pgque.capture('u', 'changes'); insert into u values (1)")
+    replication.tick()
+    with pytest.raises(InvalidArgument, match=r"public\.u"):
+        replication.run()
+    replication.sql("select pgque.uncapture('u', 'changes')")
+    replication.catch_up()
+    replication.check()
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "words"),
+    [
+        ("create table t (id int)", "t", "no key"),
+        ("create table t (id float8 primary key)", "t", "double precision"),
+        ("create table t (id numeric primary key)", "t", "numeric"),
+        ("create view t as select 1 as id", "t", "key"),
+        ("select 1", "missing", "no table missing"),
+    ],
+)
+def test_what_cannot_be_replicated_is_refused(
+    replication: Replication, script: str, name: str, words: str
+) -> None:
+    replication.sql(script)
+    with pytest.raises(InvalidArgument, match=words):
+        replication.capture(name)
+
+
+def test_another_table_in_the_folder_is_not_overwritten(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key); create table u (id int primary key)")
+    replication.capture("public.t")
+    replication.catch_up()
+    folder = replication.folder / "public"
+    (folder / "t").rename(folder / "u")
+    replication.capture("public.u")
+    replication.tick()
+    with pytest.raises(InvalidArgument, match=r"the replica of public\.t"):
+        replication.run()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_writers_go_on_while_a_table_is_copied_and_followed(
+    replication: Replication, seed: int
+) -> None:
+    replication.sql(
+        "create table t (id int primary key, v int, txt text);"
+        "insert into t select n, n, repeat('x', 50) from generate_series(1, 3000) n"
+    )
+    stop = Event()
+
+    def write(number: int) -> None:
+        chance = random.Random(seed * 100 + number)
+        with replication.connect() as db:
+            while not stop.is_set():
+                low = chance.randrange(1, 3000)
+                high = low + chance.choice((0, 5, 200))
+                statement = chance.choice(
+                    (
+                        f"update t set v = v + 1 where id between {low} and {high}",
+                        f"delete from t where id between {low} and {high}",
+                        f"insert into t select n, {low} from generate_series({low}, {high}) n"
+                        " on conflict (id) do update set v = excluded.v",
+                        f"update t set id = id + 10000 where id = {low}"
+                        f" and not exists (select from t where id = {low + 10000})",
+                    )
+                )
+                try:
+                    with db.transaction(force_rollback=chance.random() < 0.1):
+                        with db.transaction(force_rollback=chance.random() < 0.2):
+                            db.execute(statement.encode())
+                        db.execute(f"select pg_sleep({chance.random() / 20})".encode())
+                except (pg.UniqueViolation, pg.DeadlockDetected):
+                    pass
+
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(write, number) for number in range(4)]
+        try:
+            replication.capture("public.t")
+            for _ in range(4):
+                replication.tick()
+                replication.run()
+                assert replication.verify().is_equal
+            replication.sql("alter table t add column more int default 3")
+            replication.tick()
+            replication.run()
+        finally:
+            stop.set()
+        for writer in writers:
+            writer.result()
+    replication.catch_up()
+    replication.check()
+    assert len(replication.copied) >= 2
+    assert replication.verify().is_equal

@@ -1,0 +1,76 @@
+"""Verification finds each difference between a table and its replica, and no other."""
+
+import random
+
+from deltalake import DeltaTable
+
+from tests.support.replication import Replication
+
+COLUMNS = "id int primary key, name text, v numeric(10,2), at timestamptz, data bytea"
+
+
+def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replication) -> None:
+    replication.sql(
+        f"create table t ({COLUMNS}); insert into t select n, 'n' || n, n, "
+        "'2026-01-01'::timestamptz + n * interval '1 hour', '\\x00ff' "
+        "from generate_series(1, 500) n"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    assert replication.verify().is_equal
+    replication.sql("update t set name = null, data = null, at = null where id % 7 = 0")
+    assert replication.verify().is_equal, "changes that wait are applied before it compares"
+    replication.catch_up()
+    chance = random.Random(1)
+    faults = (
+        "name = 'x'", "name = null", "v = v + 0.01", "v = null", "at = null",
+        "at = '2027-01-01'", "data = '\\x00'", "data = null",
+    )  # fmt: skip
+    ids = chance.sample([n for n in range(1, 501) if n % 7], 40)
+    for key in ids:
+        fault = chance.choice(faults)
+        replication.sql(
+            f"set session_replication_role = replica; update t set {fault} where id = {key}"
+        )
+    found = replication.verify()
+    assert (found.differences, found.rows, found.held) == (40, 500, None)
+    assert {example.kind for example in found.examples} == {"different"}
+    assert {example.key["id"] for example in found.examples} <= set(ids)
+
+
+def test_rows_that_are_missing_or_too_many_are_named(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key); insert into t values (1), (2)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql(
+        "set session_replication_role = replica; delete from t where id = 1;"
+        "insert into t values (3)"
+    )
+    found = replication.verify()
+    assert {(each.kind, each.key["id"]) for each in found.examples} == {
+        ("extra", 1),
+        ("missing", 3),
+    }
+
+
+def test_what_cannot_be_compared_says_why(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key); insert into t values (1)")
+    replication.capture("public.t")
+    assert "not been copied" in (replication.verify().held or "")
+    replication.catch_up()
+    replication.sql("alter table t add c int")
+    assert "altered" in (replication.verify().held or "")
+    replication.catch_up()
+    assert replication.verify().is_equal
+    replication.sql("alter table t disable trigger all")
+    assert "disabled" in (replication.verify().held or "")
+
+
+def test_a_table_that_was_compacted_is_compared(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key)")
+    replication.capture("public.t")
+    for number in range(3):
+        replication.sql(f"insert into t values ({number})")
+        replication.catch_up()
+    DeltaTable(replication.location("public.t")).optimize.compact()
+    assert replication.verify().is_equal
