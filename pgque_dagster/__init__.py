@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         MessageQueueComponent,
         PgqueComponent,
         QueueComponent,
+        TableReplicaComponent,
         WindowComponent,
     )
     from .embedded import EmbeddedPostgres
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .project.keys import dead_letters_key, queue_key
     from .project.lineage import build_queue_assets, lag_freshness_policy
     from .project.resource import PgqueResource
+    from .replicas import build_table_replicas
     from .sensors import (
         build_pgque_observation_sensor,
         build_pgque_schedule,
@@ -69,6 +71,7 @@ __all__ = [
     "PostgresBatchIOManager",
     "QueueComponent",
     "SparkBatch",
+    "TableReplicaComponent",
     "WindowComponent",
     "__version__",
     "build_consumer_lag_checks",
@@ -84,6 +87,7 @@ __all__ = [
     "build_pgque_ticker_sensor",
     "build_queue_assets",
     "build_queue_health_checks",
+    "build_table_replicas",
     "dead_letters_key",
     "lag_freshness_policy",
     "pgque_asset",
@@ -105,6 +109,7 @@ _MODULES = {
     "PostgresBatchIOManager": "assets",
     "QueueComponent": "components",
     "SparkBatch": "spark",
+    "TableReplicaComponent": "components",
     "WindowComponent": "components",
     "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
@@ -119,6 +124,7 @@ _MODULES = {
     "build_pgque_ticker_sensor": "sensors",
     "build_queue_assets": "project.lineage",
     "build_queue_health_checks": "checks",
+    "build_table_replicas": "replicas",
     "dead_letters_key": "project.keys",
     "lag_freshness_policy": "project.lineage",
     "pgque_asset": "assets",

@@ -12745,20 +12745,20 @@ begin
         select g.roles, p.oid::regprocedure as routine
         from (values
             ('pgque_reader, pgque_writer',
-             'capture_columns capture_relations capture_table captured_tables different_options
-             get_queue_info key_of_table source_columns table_shape trigger_texts version'),
+             'different_options get_queue_info version'),
             ('pgque_writer',
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
-             send_at send_batch send_idem staging_table'),
+             send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_condition capture_name
-             capture_truncate change_fragment change_letter check_captured
+             'add_field_columns capture capture_change capture_columns capture_condition
+             capture_name capture_relations capture_table capture_truncate captured_tables
+             change_fragment change_letter check_captured
              check_columns check_firing check_key describe_change
-             insert_change is_change_sent is_changed_within jsontriga key_fragment
+             insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
              logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions uncapture
+             table_columns trigger_arguments trigger_expressions trigger_texts uncapture
              update_fragment url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
@@ -12771,7 +12771,7 @@ begin
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
              repartition replicated_tables seek set_aside_epoch set_events_aside set_partition_policy
-             set_replicated slot_of_key snapshot_tick
+             set_replicated slot_of_key
              stuck_consumers subscribe subscribe_slot subscribe_slots subscribe_subconsumer
              throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot

@@ -7,6 +7,7 @@ from .batch_consumer import BatchConsumerComponent
 from .message_queue import MessageQueueComponent
 from .pgque import PgqueComponent
 from .queue import QueueComponent
+from .table_replica import TableReplicaComponent
 from .window import WindowComponent
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "MessageQueueComponent",
     "PgqueComponent",
     "QueueComponent",
+    "TableReplicaComponent",
     "WindowComponent",
 ]

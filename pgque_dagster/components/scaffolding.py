@@ -1,5 +1,6 @@
 """The scaffolders of `dg scaffold defs`: they write YAML that works as it is, with comments."""
 
+import json
 import re
 from datetime import UTC, datetime
 from string import Template
@@ -187,6 +188,33 @@ attributes:
   # group_name: $group
 """
 
+_REPLICAS = """\
+# Tables of PostgreSQL as Delta tables, which follow every change and are compared with these.
+type: $type
+
+attributes:
+  # The name of the queue that gets the changes, and the first part of the assets' keys.
+  name: $name
+
+  # The tables, each with a primary key. The role in the url of the PgqueComponent must own them,
+  # or their owner runs for each: select pgque.capture('public.orders', '$name');
+  tables:
+$tables
+
+  # The folder or URL of the lake; the replica of public.orders is in public/orders.
+  base_dir: "{{ context.project_root }}/lake"
+
+  # How long a change waits for others before a run applies it, and the lag that fails the check.
+  max_age: 60s
+  max_lag: 5m
+
+  # When each table is compared with its replica, row by row.
+  verify_cron: "0 */6 * * *"
+
+  # Sensors and schedule are on from the start; with false, somebody switches them on in the UI.
+  running: true
+"""
+
 _TRANSFORM = '''\
 """Computes the asset $identifier."""
 
@@ -257,6 +285,27 @@ class WindowScaffolder(dg.Scaffolder[ConsumerParams]):
         """Writes it in the place and form asked for."""
         today = datetime.now(UTC).date().isoformat()
         _write_with_transform(request, _WINDOW, today=today)
+
+
+class TableReplicaParams(BaseModel):
+    """Options of the command that scaffolds replicas."""
+
+    tables: str = Field(description="The tables, with commas: public.orders,public.customers.")
+
+
+class TableReplicaScaffolder(dg.Scaffolder[TableReplicaParams]):
+    """Writes a commented TableReplicaComponent for the tables that are named."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[TableReplicaParams]:
+        """Returns the options of the command."""
+        return TableReplicaParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[TableReplicaParams]) -> None:
+        """Writes it in the place and form asked for."""
+        names = [each.strip() for each in request.params.tables.split(",")]
+        tables = "\n".join(f"    - {json.dumps(name)}" for name in names if name)
+        _write(request, _REPLICAS, tables=tables)
 
 
 def _write_with_transform(

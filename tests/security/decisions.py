@@ -12,8 +12,8 @@ get_batch_events get_batch_info get_consumer_info get_lease_info give_up_batch h
 hold_batch in_flight latency_percentiles incarnation lineage list_scheduled move_to_deployment nack
 nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
 queue_health queue_stats receive receive_coop receive_partitioned register_consumer
-register_consumer_at register_subconsumer release_batch release_slot renew_batch repartition seek
-set_aside_epoch set_events_aside set_partition_policy slot_of_key stuck_consumers subscribe
+register_consumer_at register_subconsumer release_batch release_slot renew_batch repartition
+replicated_tables seek set_replicated set_aside_epoch set_events_aside set_partition_policy slot_of_key stuck_consumers subscribe
 subscribe_slot subscribe_slots subscribe_subconsumer throughput tick_fingerprint
 tick_range_read_plan touch_subconsumer unregister_consumer unregister_subconsumer unsubscribe
 unsubscribe_slot unsubscribe_subconsumer unticked_events window_ticks
@@ -21,7 +21,7 @@ unsubscribe_slot unsubscribe_subconsumer unticked_events window_ticks
 WRITER = """
 abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
 insert_event insert_event_bulk open_staging publish_staging send send_at send_batch send_idem
-staging_table
+snapshot_tick source_columns staging_table table_shape
 """
 # Trigger functions, and what they call with the rights of whoever changes the row. None of them is
 # security definer, and none does what a writer could not do by himself.

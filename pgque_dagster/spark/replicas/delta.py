@@ -173,7 +173,7 @@ class DeltaReplica:
                 break
         raise InvalidArgument(
             f"the newest commit of {self._target.name} is not the replica's",
-            f"If somebody else wrote to it, have {self.source.name} copied again.",
+            "If somebody else wrote to it, have the table copied again by the job that copies.",
         )
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
@@ -336,7 +336,7 @@ class _Output:
         raise InvalidArgument(
             f"{self.target.name} has batch {stored} of {self.identity.queue}/"
             f"{self.identity.consumer}, which comes after {self.identity}",
-            "The consumer was moved back, so have the table copied again: `pgque replicas copy`.",
+            "The database went back in time: replicate into another base_dir.",
         )
 
     def replace(self, state: "DeltaTable") -> bool:

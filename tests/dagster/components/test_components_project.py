@@ -46,6 +46,7 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
         ["QueueComponent", "orders"],
         ["BatchConsumerComponent", "revenue", "--queue", "orders"],
         ["WindowComponent", "days", "--queue", "orders"],
+        ["TableReplicaComponent", "shop", "--tables", "public.orders, public.items"],
     ):
         project.run("scaffold", "defs", f"pgque_dagster.{kind}", *arguments)
     consumer = (project.defs / "revenue" / "defs.yaml").read_text()
@@ -58,6 +59,8 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
 
     definitions = project.load()
     assert definitions.resolve_assets_def("days").partitions_def is not None
+    assert definitions.resolve_assets_def(["shop", "public", "items"])
+    assert definitions.get_sensor_def("shop_capture").default_status.value == "RUNNING"
     jobs = [dg.define_asset_job("revenue_job", "revenue")]
     job = dg.Definitions.merge(definitions, dg.Definitions(jobs=jobs)).resolve_job_def(
         "revenue_job"

@@ -1,0 +1,364 @@
+"""`build_table_replicas`: tables of PostgreSQL as Delta tables, which follow and are verified."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from ..assets import pgque_multi_asset
+from ..assets.step import executors_address
+from ..checks import build_consumer_lag_checks
+from ..client import InvalidArgument, PgqueError
+from ..client.source_tables import capture_new, captured_tables, request_copy
+from ..project.keys import ROWS, TABLE
+from ..project.lineage import build_queue_assets
+from ..project.naming import identifier
+from ..project.registration import ensure_consumer, ensure_queue
+from ..project.resource import PgqueResource
+from ..project.step_errors import log_error_line
+from ..sensors import build_pgque_sensor
+from ..spark.cluster.session import open_session
+
+if TYPE_CHECKING:
+    from ..spark import SparkBatch
+    from ..spark.replicas.replica import Replicated
+    from ..spark.replicas.verify import Verification
+
+_CAPTURE_SECONDS = 30
+_ROW_COUNT = "dagster/row_count"
+
+
+def build_table_replicas(
+    name: str,
+    tables: Sequence[str],
+    *,
+    base_dir: str,
+    storage_options: Mapping[str, str] | None = None,
+    max_age: timedelta = timedelta(seconds=60),
+    max_lag: timedelta | None = timedelta(minutes=5),
+    verify_cron: str | None = "0 */6 * * *",
+    group_name: str = "replicas",
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    automation_condition: dg.AutomationCondition[dg.AssetKey] | None = None,
+    running: bool = True,
+) -> dg.Definitions:
+    """Builds replicas of tables in Delta: their assets, sensors, checks and lineage.
+
+    A sensor captures the tables into the queue `name`, which it creates. The first batch copies
+    each table in one snapshot, without a lock; each further batch applies the changes of all
+    tables, in one commit for each table. docs/replicas.md says what has a table copied again.
+
+    Args:
+        name: the name of the queue and of the consumer, and the first part of the assets' keys.
+        tables: the tables, such as `public.orders`; each needs a primary key.
+        base_dir: a directory that driver and executors share, or a URL such as `s3://bucket/lake`.
+            The replica of `public.orders` is in `public/orders`.
+        storage_options: credentials and the like for a URL, as Delta's library names them.
+        max_age: how long a change waits for others before a run applies it.
+        max_lag: beyond this lag, the check on the queue fails; None for no check.
+        verify_cron: when each table is compared with its replica, row by row; None for a check
+            that runs only by hand.
+        group_name: the group of the assets.
+        owners: of the replicas.
+        tags: of the replicas.
+        automation_condition: of the replicas.
+        running: whether sensors and schedule are on from the start; else somebody switches them on
+            in the UI.
+
+    Returns:
+        The definitions. They need the resources `pgque` (PgqueResource) and `pyspark`.
+
+    Raises:
+        DagsterInvalidDefinitionError: if there are no tables, or one is named twice or without its
+            schema.
+
+    Example:
+        .. code-block:: python
+
+            defs = dg.Definitions.merge(
+                build_table_replicas("shop", ["public.orders"], base_dir="lake"),
+                dg.Definitions(resources={"pgque": PgqueResource(), "pyspark": pyspark}),
+            )
+    """
+    _check_tables(name, tables)
+    replicas = _replicas(name, tables, base_dir, storage_options, group_name, owners, tags)
+    if automation_condition is not None:
+        replicas = replicas.map_asset_specs(
+            lambda spec: spec.replace_attributes(automation_condition=automation_condition)
+        )
+    sources = [
+        dg.AssetSpec(
+            _source_key(name, table),
+            description=f"The table {table} of PostgreSQL, whose changes the queue {name} gets.",
+            group_name=group_name,
+            kinds={"postgres", "table"},
+            metadata={TABLE: table},
+        )
+        for table in tables
+    ]
+    status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
+    verifying = [
+        _verify_check(name, table, base_dir, storage_options or {}, _key(name, table))
+        for table in tables
+    ]
+    lag_checks = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
+    job = dg.define_asset_job(
+        f"{identifier(name)}_verify",
+        dg.AssetSelection.checks(*verifying, *lag_checks),
+        description=f"Compares the tables of {name} with their replicas.",
+    )
+    schedules = []
+    if verify_cron is not None:
+        schedules = [
+            dg.ScheduleDefinition(
+                job=job,
+                cron_schedule=verify_cron,
+                default_status=dg.DefaultScheduleStatus.RUNNING
+                if running
+                else dg.DefaultScheduleStatus.STOPPED,
+            )
+        ]
+    return dg.Definitions(
+        assets=[
+            *sources,
+            *build_queue_assets(
+                name,
+                group_name=group_name,
+                producers=[spec.key for spec in sources],
+                consumers=[replicas],
+            ),
+            replicas,
+        ],
+        asset_checks=[*verifying, *lag_checks],
+        sensors=[
+            build_capture_sensor(name, tables, default_status=status),
+            build_pgque_sensor(
+                [replicas],
+                name=f"{identifier(name)}_sensor",
+                max_age=max_age,
+                default_status=status,
+            ),
+        ],
+        jobs=[job, _copy_job(name)],
+        schedules=schedules,
+    )
+
+
+def build_capture_sensor(
+    name: str, tables: Sequence[str], *, default_status: dg.DefaultSensorStatus
+) -> dg.SensorDefinition:
+    """Builds the sensor that captures tables into a queue, and has new ones copied.
+
+    Args:
+        name: the name of the queue and of its consumer.
+        tables: the tables.
+        default_status: of the sensor.
+    """
+
+    @dg.sensor(
+        name=f"{identifier(name)}_capture",
+        minimum_interval_seconds=_CAPTURE_SECONDS,
+        default_status=default_status,
+        description=f"Captures {', '.join(tables)} into the queue {name}, once for each table.",
+    )
+    def capture_sensor(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SkipReason:
+        try:
+            with pgque.client() as client:
+                ensure_queue(client, name, {})
+                # Before the first event, which the consumer would miss otherwise.
+                ensure_consumer(client, name, name)
+                added = capture_new(client, name, tables)
+        except PgqueError as error:
+            context.log.warning(str(error))
+            return dg.SkipReason(str(error))
+        if added:
+            return dg.SkipReason(f"captured {', '.join(added)}; the next batch copies them")
+        return dg.SkipReason(f"all tables are captured: {', '.join(tables)}")
+
+    return capture_sensor
+
+
+class CopyTables(dg.Config):
+    """What the job that copies tables again is told."""
+
+    tables: list[str] = Field(description="The tables, such as public.orders.")
+
+
+def _copy_job_name(name: str) -> str:
+    return f"{identifier(name)}_copy"
+
+
+def _copy_job(name: str) -> dg.JobDefinition:
+    @dg.op(name=f"{_copy_job_name(name)}_tables")
+    def request(context: dg.OpExecutionContext, config: CopyTables, pgque: PgqueResource) -> None:
+        with log_error_line(context.log), pgque.client() as client:
+            captured = captured_tables(client, name)
+            if unknown := sorted(set(config.tables) - set(captured)):
+                raise InvalidArgument(
+                    f"{', '.join(unknown)} is not captured into queue {name}",
+                    f"Captured are: {', '.join(captured) or 'none'}.",
+                )
+            for table in config.tables:
+                request_copy(client, name, table)
+
+    @dg.job(
+        name=_copy_job_name(name),
+        description=f"Has the next batch of {name} copy tables again, in one snapshot each. The "
+        "readers of a replica see the old rows until the copy is complete.",
+    )
+    def copy_tables() -> None:
+        request()
+
+    return copy_tables
+
+
+def _check_tables(name: str, tables: Sequence[str]) -> None:
+    if not tables or isinstance(tables, str):
+        raise dg.DagsterInvalidDefinitionError(f"replicas {name}: no list of tables is given")
+    for table in tables:
+        if "." not in table or "*" in table:
+            raise dg.DagsterInvalidDefinitionError(
+                f"replicas {name}: {table!r} is no schema and table, such as public.orders"
+            )
+        if list(tables).count(table) > 1:
+            raise dg.DagsterInvalidDefinitionError(f"replicas {name}: {table} is there twice")
+
+
+def _key(name: str, table: str) -> dg.AssetKey:
+    return dg.AssetKey([name, *_parts(table)])
+
+
+def _source_key(name: str, table: str) -> dg.AssetKey:
+    return dg.AssetKey([name, "source", *_parts(table)])
+
+
+def _parts(table: str) -> list[str]:
+    return [part.strip('"') for part in table.split(".", 1)]
+
+
+def _replicas(
+    name: str,
+    tables: Sequence[str],
+    base_dir: str,
+    storage_options: Mapping[str, str] | None,
+    group_name: str,
+    owners: Sequence[str] | None,
+    tags: Mapping[str, str] | None,
+) -> dg.AssetsDefinition:
+    specs = [
+        dg.AssetSpec(
+            _key(name, table),
+            description=f"The replica of the table {table}.",
+            group_name=group_name,
+            owners=owners,
+            tags=tags,
+            kinds={"deltalake"},
+            metadata={TABLE: table},
+        )
+        for table in tables
+    ]
+
+    @pgque_multi_asset(queue=name, consumer=name, specs=specs, name=f"{identifier(name)}_replicas")
+    def replicas(
+        context: dg.AssetExecutionContext, batch: "SparkBatch"
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        # Late, because it loads Spark.
+        from ..spark.replicas.replica import replicate
+
+        log: Callable[[str], object] = context.log.info
+        options = dict(storage_options or {})
+        done = replicate(batch, tables, base_dir, options, log)
+        for table, replicated in zip(tables, done, strict=True):
+            yield dg.MaterializeResult(
+                _key(name, table), metadata=_metadata(name, table, replicated)
+            )
+
+    return replicas
+
+
+def _metadata(name: str, table: str, replicated: "Replicated") -> dict[str, Any]:
+    columns = [
+        dg.TableColumn(column.name, column.data_type, description=column.comment)
+        for column in replicated.source.columns
+    ]
+    lineage = {
+        column.name: [dg.TableColumnDep(_source_key(name, table), column.name)]
+        for column in replicated.source.columns
+    }
+    stored: dict[str, Any] = {
+        "dagster/uri": replicated.location,
+        "dagster/column_schema": dg.TableSchema(columns),
+        "dagster/column_lineage": dg.TableColumnLineage(lineage),
+    }
+    if replicated.version is not None:
+        stored["pgque/version"] = replicated.version
+    if replicated.reason is None:
+        return {**stored, ROWS: replicated.rows}
+    return {**stored, _ROW_COUNT: replicated.rows, "pgque/copied_because": replicated.reason}
+
+
+def _verify_check(
+    name: str,
+    table: str,
+    base_dir: str,
+    storage_options: Mapping[str, str],
+    key: dg.AssetKey,
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=key,
+        name="equals_source",
+        description=f"The replica has the rows of {table}, compared at one tick.",
+    )
+    def equals_source(
+        context: dg.AssetCheckExecutionContext,
+        pgque: PgqueResource,
+        pyspark: dg.ResourceParam[Any],
+    ) -> dg.AssetCheckResult:
+        # Late, because it loads Spark.
+        from ..spark.replicas.verify import verify
+
+        spark = open_session(pyspark)
+        with log_error_line(context.log), pgque.client() as client:
+            found = verify(
+                spark,
+                client,
+                client.url,
+                name,
+                name,
+                table,
+                base_dir,
+                address=executors_address(pgque, client.url),
+                storage_options=dict(storage_options),
+            )
+        return _result(found, _copy_job_name(name))
+
+    return equals_source
+
+
+def _result(found: "Verification", job: str) -> dg.AssetCheckResult:
+    metadata: dict[str, Any] = {"rows": found.rows, "differences": found.differences}
+    if found.tick_id is not None:
+        metadata |= {"tick": found.tick_id, "version": found.version}
+    if found.held is not None:
+        return dg.AssetCheckResult(
+            passed=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"Not compared: {found.held}.",
+            metadata=metadata,
+        )
+    if not found.differences:
+        return dg.AssetCheckResult(
+            passed=True,
+            description=f"{found.rows} rows are equal at tick {found.tick_id}.",
+            metadata=metadata,
+        )
+    shown = "; ".join(f"{each.kind} {each.key}" for each in found.examples)
+    return dg.AssetCheckResult(
+        passed=False,
+        description=f"{found.differences} of {found.rows} rows differ at tick {found.tick_id}: "
+        f"{shown}. The job {job} has the table copied again.",
+        metadata=metadata,
+    )

@@ -1,0 +1,150 @@
+"""Replicas in Dagster: captured by a sensor, followed by runs, and verified by checks."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pgque_dagster import PgqueResource, build_table_replicas
+from pgque_dagster.client import Client
+from tests.dagster.support import SessionHolder
+from tests.support.queues import connect
+
+TABLES = ["public.orders", "public.items"]
+
+
+class Shop:
+    """A project that replicates two tables."""
+
+    def __init__(self, url: str, spark: SparkSession, folder: Path, **options: Any) -> None:
+        self.url, self.folder = url, folder
+        self.resources = {"pgque": PgqueResource(url=url), "pyspark": SessionHolder(spark)}
+        self.defs = build_table_replicas("shop", TABLES, base_dir=str(folder), **options)
+        self.instance = dg.DagsterInstance.ephemeral()
+        bound = dg.Definitions.merge(self.defs, dg.Definitions(resources=self.resources))
+        self.repository = bound.get_repository_def()
+
+    def capture(self) -> str:
+        context = dg.build_sensor_context(
+            instance=self.instance, resources={"pgque": self.resources["pgque"]}
+        )
+        sensor = self.repository.get_sensor_def("shop_capture")
+        result = sensor.evaluate_tick(context)
+        return str(result.skip_message)
+
+    def run(self) -> dg.ExecuteInProcessResult:
+        with Client(self.url) as client:
+            client.force_next_tick("shop")
+            client.ticker()
+        job = self.repository.get_implicit_global_asset_job_def()
+        keys = [dg.AssetKey(["shop", *table.split(".")]) for table in TABLES]
+        return job.execute_in_process(
+            instance=self.instance, asset_selection=keys, raise_on_error=False
+        )
+
+    def verify(self) -> list[dg.AssetCheckEvaluation]:
+        job = self.repository.get_job("shop_verify")
+        return job.execute_in_process(instance=self.instance).get_asset_check_evaluations()
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        found = DeltaTable(str(self.folder / table.replace(".", "/"))).to_pyarrow_table()
+        return sorted(found.to_pylist(), key=repr)
+
+
+@pytest.fixture
+def shop(database_url: str, spark: SparkSession, tmp_path: Path) -> Shop:
+    with connect(database_url) as db:
+        db.execute(
+            "create table orders (id int primary key, total numeric(9,2));"
+            "comment on column orders.total is 'in euros';"
+            "create table items (id int primary key, name text);"
+            "insert into orders values (1, 9.5); insert into items values (1, 'tea')"
+        )
+    return Shop(database_url, spark, tmp_path)
+
+
+def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
+    assert "captured public.orders, public.items" in shop.capture()
+    assert "all tables are captured" in shop.capture()
+    first = shop.run()
+    assert first.success
+    metadata = {
+        event.asset_key.path[-1]: event.materialization.metadata
+        for event in first.get_asset_materialization_events()
+        if event.asset_key is not None
+    }
+    assert metadata["orders"]["dagster/row_count"].value == 1
+    (total,) = [
+        column
+        for column in metadata["orders"]["dagster/column_schema"].value.columns
+        if column.name == "total"
+    ]
+    assert (total.type, total.description) == ("numeric(9,2)", "in euros")
+    with connect(shop.url) as db:
+        db.execute("insert into orders values (2, 1); delete from items")
+    assert shop.run().success
+    assert [row["id"] for row in shop.rows("public.orders")] == [1, 2]
+    assert shop.rows("public.items") == []
+    evaluations = shop.verify()
+    assert {each.check_name for each in evaluations} == {"equals_source", "consumer_lag_shop"}
+    assert all(each.passed for each in evaluations), evaluations
+
+
+def test_a_difference_fails_the_check_and_a_copy_that_is_asked_for_mends_it(shop: Shop) -> None:
+    shop.capture()
+    shop.run()
+    with connect(shop.url) as db:
+        db.execute("set session_replication_role = replica")
+        db.execute("update items set name = 'salt'")
+    (failed,) = [each for each in shop.verify() if not each.passed]
+    assert failed.asset_key.path[-1] == "items"
+    assert "different {'id': 1}" in str(failed.description)
+    copy = shop.repository.get_job("shop_copy").execute_in_process(
+        instance=shop.instance,
+        run_config={"ops": {"shop_copy_tables": {"config": {"tables": ["public.items"]}}}},
+    )
+    assert copy.success
+    assert shop.run().success
+    assert all(each.passed for each in shop.verify())
+    assert shop.rows("public.items") == [{"id": 1, "name": "salt"}]
+
+
+def test_a_run_that_fails_between_two_tables_is_done_again_whole(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgque_dagster.spark.replicas.delta import DeltaReplica
+
+    shop.capture()
+    shop.run()
+    with connect(shop.url) as db:
+        db.execute("update orders set total = 7; update items set name = 'x'")
+    merge = DeltaReplica.merge
+
+    def failing(self: DeltaReplica, *args: Any) -> Any:
+        if self.source.name == "public.items":
+            raise RuntimeError("killed")
+        return merge(self, *args)
+
+    monkeypatch.setattr(DeltaReplica, "merge", failing)
+    assert not shop.run().success
+    monkeypatch.setattr(DeltaReplica, "merge", merge)
+    assert shop.run().success
+    assert all(each.passed for each in shop.verify())
+    assert shop.rows("public.items") == [{"id": 1, "name": "x"}]
+
+
+@pytest.mark.parametrize(
+    "tables", [[], ["orders"], ["public.*"], ["public.orders", "public.orders"]]
+)
+def test_names_that_mean_no_table_are_refused(tables: list[str]) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError):
+        build_table_replicas("shop", tables, base_dir="lake")
+
+
+def test_a_table_that_cannot_be_replicated_is_told_by_the_sensor(shop: Shop) -> None:
+    with connect(shop.url) as db:
+        db.execute("alter table items drop constraint items_pkey")
+    assert "public.items has no key" in shop.capture()
