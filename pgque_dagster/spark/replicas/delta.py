@@ -87,7 +87,7 @@ class DeltaReplica:
         """Where the table is."""
         return self._storage.location
 
-    def overwrite(self, batch: SparkBatch, rows: DataFrame, copied: str) -> tuple[int, int]:
+    def overwrite(self, batch: SparkBatch, rows: DataFrame, copied: str) -> tuple[int | None, int]:
         """Makes rows the whole content of the replica, which is created if there is none.
 
         Args:
@@ -118,7 +118,7 @@ class DeltaReplica:
         version, files = self._publish(batch, rows, copied, commit, keep=True)
         return version, sum(file.rows for file in files)
 
-    def merge(self, batch: SparkBatch, changes: DataFrame, copied: str) -> tuple[int, int]:
+    def merge(self, batch: SparkBatch, changes: DataFrame, copied: str) -> tuple[int | None, int]:
         """Applies changes by one commit.
 
         Delta's library reads the files that may hold the keys and writes them anew, in the driver's
@@ -130,18 +130,14 @@ class DeltaReplica:
             copied: the snapshot of the last copy.
 
         Returns:
-            The version of the table, and the number of keys that were changed.
+            The version of the table, and the number of keys that were changed; the version is None
+            if there was nothing to change.
 
         Raises:
             As for `overwrite`.
         """
 
         def commit(table: "DeltaTable", files: list[DataFile], properties: Any) -> None:
-            if not files:
-                table.create_write_transaction(
-                    [], "append", table.schema(), commit_properties=properties
-                )
-                return
             values = {f"`{each.name}`": f"source.`{each.name}`" for each in self.source.columns}
             stays = f"not source.`{DELETED}`"
             match = " and ".join(f"target.`{n}` = source.`{n}`" for n in self.source.key)
@@ -203,8 +199,12 @@ class DeltaReplica:
 
     def _publish(
         self, batch: SparkBatch, frame: DataFrame, copied: str, commit: Commit, *, keep: bool
-    ) -> tuple[int, list[DataFile]]:
-        """Writes files, and publishes them by a commit. Returns the version and the files."""
+    ) -> tuple[int | None, list[DataFile]]:
+        """Writes files, and publishes them by a commit. Returns the version and the files.
+
+        With `keep`, the files are those of the table; else they are removed after the commit, and
+        there is none without files.
+        """
         identity = BatchIdentity.of(batch.claim)
         attempt = WriteAttempt(batch.claim.lease.epoch, uuid.uuid4().hex)
         output = _Output(self, self._target, batch, identity, attempt, copied, commit)
@@ -218,6 +218,8 @@ class DeltaReplica:
             output.files = write_files(
                 frame, self._storage, f"data/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
             )
+        if not keep and not output.files:
+            return None, []
         try:
             publish(batch.claim, output)
         except (LeaseLost, BatchNotOpen, InvalidArgument):
@@ -283,7 +285,7 @@ class _Output:
 
     def __post_init__(self) -> None:
         self.files: list[DataFile] = []
-        self.version = -1
+        self.version: int | None = None
         self._table_id: object = None
         identity = self.identity
         self._app_id = f"pgque/{identity.incarnation}/{identity.queue}/{identity.consumer}"

@@ -19,7 +19,7 @@ from ...client.calls.call import Call
 from ...client.errors import InvalidArgument
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable, capture, captured_tables
-from ..batch import SparkBatch, attempt_of
+from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from .delta import DeltaReplica
 from .net_changes import CHANGE_COLUMNS, TRUNCATE, net_changes
 from .source import Snapshot, is_after, rows_at
@@ -81,7 +81,11 @@ def replicate(
     sources = [SourceTable.find(session, name) for name in tables]
     problems = captured_tables(session, batch.queue)
     copied = _copies(session, batch.queue, batch.consumer)
-    events = batch.events(CHANGE_COLUMNS).cache()
+    events = batch.events(CHANGE_COLUMNS)
+    if batch.event_count <= DRIVER_SIDE_EVENTS:
+        # One task sorts so few faster than Spark starts as many as its shuffles have.
+        events = events.coalesce(1)
+    events = events.cache()
     try:
         kinds: dict[str, set[str]] = {}
         for row in events.select("ev_extra1", "ev_type").distinct().collect():

@@ -22,6 +22,8 @@ from .net_changes import CHANGE_COLUMNS, DELETED, TRUNCATE, net_changes
 from .source import Snapshot, is_after, rows_at
 
 _SHOWN = 10
+# Of the changes that wait, which are few compared with the table.
+_PARTITIONS = 1
 _HASH = "__pgque_hash"
 
 
@@ -118,6 +120,7 @@ def verify(
             .load()
             .where(f.col("ev_extra1") == source.name)
             .where(is_after(state.copied))
+            .coalesce(_PARTITIONS)
             .cache()
         )
         try:
@@ -187,15 +190,13 @@ def _compare(
         .when(f.col("ours").isNull(), "extra")
         .when(f.col("ours") != f.col("theirs"), "different")
     )
-    marked = both.withColumn(_HASH, kind).cache()
-    try:
-        (totals,) = marked.agg(
-            f.count("ours").alias("rows"), f.count(_HASH).alias("differences")
-        ).collect()
-        if not totals.differences:
-            return totals.rows, 0, []
-        found = marked.where(f"`{_HASH}` is not null").limit(_SHOWN).collect()
-        examples = [Difference(row[_HASH], {key: row[key] for key in keys}) for row in found]
-        return totals.rows, totals.differences, examples
-    finally:
-        marked.unpersist()
+    marked = both.withColumn(_HASH, kind)
+    (totals,) = marked.agg(
+        f.count("ours").alias("rows"), f.count(_HASH).alias("differences")
+    ).collect()
+    if not totals.differences:
+        return totals.rows, 0, []
+    # Reads both again, which is rare, and holds nothing in memory.
+    found = marked.where(f"`{_HASH}` is not null").limit(_SHOWN).collect()
+    examples = [Difference(row[_HASH], {key: row[key] for key in keys}) for row in found]
+    return totals.rows, totals.differences, examples
