@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.support import class_archive
+from pgque_dagster.spark.cluster import class_archive
 from tests.support.debian import DEBIAN_VERSION, DebianPostgres
 from tests.support.programs import is_installed
 
@@ -125,8 +125,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Lets every Spark of these tests start from the archive of its classes."""
     folders = {item.path.relative_to(ROOT).parts[0] for item in session.items}
-    if "SPARK_SUBMIT_OPTS" not in os.environ and not folders.isdisjoint(COSTLY):
-        os.environ["SPARK_SUBMIT_OPTS"] = class_archive.options()
+    if not folders.isdisjoint(COSTLY):
+        # For the options of these JVMs.
+        class_archive.make()
+        class_archive.use()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from . import class_archive
 from .java import check_java
 
 logger = logging.getLogger("pgque.spark")
@@ -28,14 +29,20 @@ def open_session(resource: Any) -> SparkSession:
     """
     global _opened
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if _opened is not None and is_remote():
-        _close_if_lost(_opened)
+    if is_remote():
+        if _opened is not None:
+            _close_if_lost(_opened)
+    elif _opened is None:
+        class_archive.use()
     try:
         session: SparkSession = resource.spark_session
     except PySparkRuntimeError:
-        if not is_remote():
-            check_java()
-        raise
+        if is_remote():
+            raise
+        check_java()
+        if not class_archive.discard():
+            raise
+        session = resource.spark_session
     _opened = session
     return session
 

@@ -1,0 +1,172 @@
+"""An archive of Spark's Java classes, with which a session on this host starts in half the time.
+
+The JVM writes the archive (class-data sharing, JEP 350) at the end of a training session, and maps
+it into memory when it starts. The first process that finds none has it made in the background, for
+those after it. The JVM ignores an archive that does not fit it or its jars. It crashes with a
+damaged one, which `discard` removes, so that the session starts without it.
+
+`python -m pgque_dagster.spark.cluster.class_archive` makes it at once, such as for an image.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+logger = logging.getLogger("pgque.spark")
+
+# A folder in place of the cache folder, or off.
+SETTING = "PGQUE_SPARK_ARCHIVE"
+OPTIONS = "SPARK_SUBMIT_OPTS"
+_USE = "-XX:SharedArchiveFile="
+_UNUSED_SECONDS = 30 * 24 * 3600
+_TRAINING_SECONDS = 300
+# A little of all that a run does.
+_TRAINING = """
+from pyspark.sql import SparkSession, functions as f
+s = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+     .config("spark.sql.shuffle.partitions", "1").getOrCreate())
+rows = s.createDataFrame([(1, '{"a": 1}'), (2, '{"a": 2}')], "id long, body string")
+parsed = rows.select("id", f.from_json("body", "a int").alias("b"))
+same = parsed.mapInArrow(lambda batches: batches, parsed.schema)
+same.groupBy("id").agg(f.sum("b.a")).orderBy("id").collect()
+s.createDataFrame(same.toArrow()).write.parquet("table")
+s.read.parquet("table").join(rows, "id").count()
+s.stop()
+"""
+
+
+def use() -> None:
+    """Has the JVM that this process starts next use the archive; without one, has it made.
+
+    Changes nothing if a JVM runs already, or the setting is `off`. Never raises.
+    """
+    given = os.environ.get(OPTIONS, "")
+    if _USE in given or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    try:
+        archive = _path()
+        if archive is None:
+            return
+        if archive.exists():
+            # For those that remove what nobody uses.
+            os.utime(archive)
+            quiet = f"{_USE}{archive} -Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
+            os.environ[OPTIONS] = f"{given} {quiet}".strip()
+            return
+        logger.info("making %s in the background, with which Spark starts sooner", archive)
+        subprocess.Popen(
+            ["nice", sys.executable, "-m", __name__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, RuntimeError) as error:  # No home folder is a RuntimeError.
+        logger.info("Spark starts without an archive of its classes: %s", error)
+
+
+def discard() -> bool:
+    """Removes the archive that the JVM was to use, because it does not start with it.
+
+    Returns:
+        Whether there was one.
+    """
+    options = os.environ.get(OPTIONS, "").split()
+    used = [Path(each.removeprefix(_USE)) for each in options if each.startswith(_USE)]
+    if not used:
+        return False
+    os.environ[OPTIONS] = " ".join(each for each in options if not each.startswith(_USE))
+    for archive in used:
+        logger.warning("Java does not start with %s: removing it", archive)
+        with suppress(OSError):
+            archive.unlink()
+    return True
+
+
+def make() -> Path | None:
+    """Makes the archive if there is none, and removes those that were not used for 30 days.
+
+    Returns:
+        The archive; None if there can be none, or another process makes it.
+    """
+    archive = _path()
+    if archive is None or archive.exists():
+        return archive
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with archive.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _train(archive)
+    for other in archive.parent.glob("spark-classes-*.jsa"):
+        with suppress(OSError):
+            if other.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+                other.unlink()
+    return archive if archive.exists() else None
+
+
+def _path() -> Path | None:
+    """Returns the archive's file, which is named by all that voids an archive; None for none."""
+    setting = os.environ.get(SETTING, "")
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(f"{home}/bin/java" if home else "java")
+    spark = find_spec("pyspark")
+    if setting == "off" or java is None or spark is None or spark.origin is None:
+        return None
+    jars = str(Path(os.environ.get("SPARK_HOME") or Path(spark.origin).parent) / "jars")
+    if " " in jars:
+        logger.info("Spark starts without an archive of its classes: a space is in %s", jars)
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgque"
+    virtual_machine = Path(java).resolve().parent.parent / "lib" / "server" / "libjvm.so"
+    built, unpacked = virtual_machine.stat(), Path(jars).stat()
+    parts = (
+        *(virtual_machine, built.st_size, built.st_mtime_ns, jars, unpacked.st_mtime_ns),
+        *(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")),
+        _TRAINING,
+    )
+    name = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+    return Path(setting or cache) / f"spark-classes-{name}.jsa"
+
+
+def _train(archive: Path) -> None:
+    """Runs a session whose JVM writes the archive. Leaves no file if that fails."""
+    folder = archive.with_suffix(".making")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    writing = folder / "classes.jsa"
+    environment = os.environ | {
+        OPTIONS: f"-XX:ArchiveClassesAtExit={writing} -Xlog:disable",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    try:
+        # The JVM writes the file after Python has ended; run waits until it closes its output.
+        subprocess.run(
+            [sys.executable, "-c", _TRAINING],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            timeout=_TRAINING_SECONDS,
+        )
+        if writing.exists():
+            with writing.open("rb") as written:
+                os.fsync(written.fileno())
+            writing.rename(archive)
+    except subprocess.TimeoutExpired:
+        logger.warning("no archive of Spark's classes after %s s", _TRAINING_SECONDS)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    if (found := _path()) is not None and not found.exists():
+        print(f"Making {found.name}, with which Spark starts in half the time ...", flush=True)
+        if make() is None:
+            print("It could not be made; Spark starts without it.", file=sys.stderr)

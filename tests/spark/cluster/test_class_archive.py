@@ -1,0 +1,84 @@
+"""Sessions start from an archive of Spark's classes, or without it where it cannot be used."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pgque_dagster.spark.cluster import class_archive
+
+_USE = "from pgque_dagster.spark.cluster import class_archive; class_archive.use()"
+_COUNT = """
+from pyspark.sql import SparkSession
+from pgque_dagster.spark.cluster.session import open_session
+class Resource:
+    @property
+    def spark_session(self):
+        builder = SparkSession.builder.master("local[1]")
+        return builder.config("spark.ui.enabled", "false").getOrCreate()
+print("rows", open_session(Resource()).range(7).count())
+"""
+
+
+def _run(script: str, log: Path | None = None, **environment: str) -> str:
+    given = os.environ | environment
+    given[class_archive.OPTIONS] = f"-Xlog:class+load:file={log}" if log else ""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=given, capture_output=True, text=True, check=True
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_session_shares_the_classes_of_the_archive(tmp_path: Path) -> None:
+    log = tmp_path / "classes"
+    assert "rows 7" in _run(_COUNT, log)
+    assert log.read_text().count("shared objects file (top)") > 3000
+
+
+def test_a_damaged_archive_is_removed_and_the_session_starts(tmp_path: Path) -> None:
+    usual = class_archive.make()
+    assert usual is not None
+    damaged = tmp_path / usual.name
+    damaged.write_bytes(usual.read_bytes()[:100_000])
+    assert "rows 7" in _run(_COUNT, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+    assert not damaged.exists()
+
+
+def test_an_archive_that_does_not_fit_is_ignored_without_a_word() -> None:
+    with_other = f"import os; os.environ['JDK_JAVA_OPTIONS'] = '-XX:-UseCompressedOops'\n{_COUNT}"
+    use_first = f"{_USE}\n{with_other}"
+    told = _run(use_first)
+    assert "rows 7" in told
+    assert "[warning]" not in told
+
+
+def test_off_means_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(class_archive.SETTING, "off")
+    monkeypatch.delenv(class_archive.OPTIONS, raising=False)
+    class_archive.use()
+    assert class_archive.OPTIONS not in os.environ
+
+
+def test_what_the_user_passes_to_the_jvm_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(class_archive.OPTIONS, "-Dmine=1")
+    class_archive.use()
+    class_archive.use()
+    options = os.environ[class_archive.OPTIONS].split()
+    assert options[0] == "-Dmine=1"
+    assert len([each for each in options if "SharedArchiveFile" in each]) == 1
+
+
+@pytest.mark.slow
+def test_the_first_processes_have_one_archive_made_in_the_background(tmp_path: Path) -> None:
+    for _ in range(2):
+        _run(_USE, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+    deadline = time.monotonic() + 600
+    while not list(tmp_path.glob("*.jsa")) or list(tmp_path.glob("*.making")):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    log = tmp_path / "classes"
+    assert "rows 7" in _run(_COUNT, log, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+    assert log.read_text().count("shared objects file (top)") > 3000
