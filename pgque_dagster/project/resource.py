@@ -83,7 +83,8 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     ticking: TickingPolicy = Field(
         default="external",
         description="Who ticks and maintains: pg_cron of this database, whose jobs are created; "
-        "something external such as `pgque ticker`; or the sensor of build_pgque_ticker_sensor.",
+        "something external such as `pgque ticker`; or the sensors of this package, "
+        "with that of build_pgque_ticker_sensor.",
     )
     queues: list[str] = Field(
         default_factory=list, description="Queues to create if they are missing."

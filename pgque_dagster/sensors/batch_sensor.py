@@ -120,6 +120,8 @@ def build_pgque_sensor(
             with pgque.client() as client:
 
                 def find() -> Findings:
+                    if pgque.ticking == "sensor":
+                        client.ticker()
                     return find_batches(
                         context.instance,
                         client,
@@ -131,7 +133,8 @@ def build_pgque_sensor(
                     )
 
                 seconds = share_of_wait(tick_wait, repository)
-                findings = _find_within(seconds, find, client.url, consumers)
+                ticks = pgque.ticking == "sensor"
+                findings = _find_within(seconds, find, client.url, consumers, ticks=ticks)
         except PgqueError as error:
             # Skip, because raising would record a failed evaluation every few seconds.
             context.log.warning(str(error))
@@ -145,17 +148,26 @@ def build_pgque_sensor(
 
 
 def _find_within(
-    seconds: float, find: Callable[[], Findings], url: str, consumers: Sequence[AssetConsumer]
+    seconds: float,
+    find: Callable[[], Findings],
+    url: str,
+    consumers: Sequence[AssetConsumer],
+    *,
+    ticks: bool,
 ) -> Findings:
-    """Finds batches. As long as none needs a run, waits for ticks and acks and looks again."""
+    """Finds batches. As long as none needs a run, waits for ticks and acks and looks again.
+
+    With `ticks`, nobody else ticks, so `find` does, and is called each second.
+    """
     if not seconds:
         return find()
     with listening(url, sorted({consumer.queue for consumer in consumers})) as listener:
         ends_at = time.monotonic() + seconds
         findings = find()
         while not findings.requests and (left := ends_at - time.monotonic()) > 0:
-            wait = min(left, _WAIT_FOR_RUNS) if findings.is_consuming else left
-            if is_notified(listener, wait) or findings.is_consuming:
+            looks = findings.is_consuming or ticks
+            wait = min(left, _WAIT_FOR_RUNS) if looks else left
+            if is_notified(listener, wait) or looks:
                 findings = find()
         return findings
 

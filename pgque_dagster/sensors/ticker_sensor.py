@@ -18,8 +18,8 @@ def build_pgque_ticker_sensor(
 ) -> dg.SensorDefinition:
     """Builds the sensor that ticks and maintains all queues, if `ticking` is `sensor`.
 
-    Events wait for a tick, so they wait up to one interval longer than with pg_cron or
-    `pgque ticker`, and for as long as the daemon is down. If the resource's `ticking` has another
+    The sensors of batches tick, too, while they wait. Events wait for a tick as long as the daemon
+    is down. If the resource's `ticking` has another
     value, the sensor does nothing.
 
     Args:

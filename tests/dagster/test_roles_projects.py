@@ -45,7 +45,8 @@ def python_project(tmp_path: Path, database_url: str) -> dg.Definitions:
     made: dict[str, dg.Definitions] = {}
     # An absolute folder, because Spark resolves relative ones from where the tests started it.
     text = text.replace('base_dir="output"', f"base_dir={str(tmp_path)!r}")
-    text = text.replace('queues=["orders"]', f'queues=["orders"], install="never", url={LOGIN}')
+    # A reader may not tick.
+    text = text.replace(', ticking="sensor"', f', install="never", url={LOGIN}')
     exec(text.replace(LOGIN, repr(as_login(database_url, "pgque_reader"))), made)
     return made["defs"]
 

@@ -93,6 +93,26 @@ def test_an_evaluation_gets_the_batch_of_a_tick_for_which_it_waits(
     assert [request.asset_selection for request in data.run_requests] == [[revenue.key]]
 
 
+def test_an_evaluation_ticks_by_itself_if_nobody_else_does(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([revenue], tick_wait=timedelta(seconds=PATIENCE_SECONDS))
+    resources = {"pgque": PgqueResource(url=client.url, ticking="sensor"), "pyspark": None}
+    found = dg.Definitions([revenue, stock], sensors=[sensor], resources=resources)
+
+    def send_then() -> None:
+        wait_until_somebody_listens(client.url)
+        with Client(client.url) as sender:
+            sender.send("orders", "a")
+
+    sending = threading.Thread(target=send_then)
+    sending.start()
+    data = evaluate(sensor, found, instance)
+    sending.join()
+
+    assert [request.asset_selection for request in data.run_requests] == [[revenue.key]]
+
+
 def test_an_evaluation_gets_the_next_batch_once_the_open_one_is_acked(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
