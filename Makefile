@@ -74,9 +74,9 @@ bench-soak: bench-rivals  ## Run the benchmarks with 10 minutes of a held xmin h
 bench-spark: java venv  ## Run the benchmarks of Spark (Debian's postgresql-15, libpostgresql-jdbc-java needed)
 	@$(PYTHON) benchmarks/spark.py $(ARGS)
 
-.PHONY: bench-worker
-bench-worker: java venv  ## Measure the latency of worker and sensor, with and without warm processes, 10 minutes
-	@$(PYTHON) -m benchmarks.worker $(ARGS)
+.PHONY: bench-latency
+bench-latency: java venv  ## Measure the latency of the sensor, with and without warm processes, 10 minutes
+	@$(PYTHON) -m benchmarks.runs $(ARGS)
 
 .PHONY: bench-lake
 bench-lake: java venv  ## Measure the sinks of Parquet, Delta and Iceberg, about 20 minutes

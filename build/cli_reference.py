@@ -11,7 +11,6 @@ import click
 from assemble import ROOT
 
 from pgque_dagster.cli import main as pgque
-from pgque_dagster.worker.command import main as worker
 
 _FILE = ROOT / "docs/cli.md"
 _WIDTH = 96
@@ -46,7 +45,7 @@ def _sections(group: click.Group, name: str) -> Iterator[str]:
         if isinstance(command, click.Group):
             yield from _sections(command, f"{name} {inner}")
         else:
-            yield _section(worker if inner == "worker" else command, f"{name} {inner}")
+            yield _section(command, f"{name} {inner}")
 
 
 def _section(command: click.Command, name: str) -> str:

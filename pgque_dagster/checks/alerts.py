@@ -214,7 +214,7 @@ def _lagging_consumers(
             found[Problem(info.queue, f"consumer_lag:{info.name}")] = _Finding(
                 True,
                 f"{timedelta(seconds=round(lag.total_seconds()))} behind, {max_lag} allowed: "
-                "check that its sensor or worker runs and keeps up",
+                "check that its sensor is on and keeps up",
             )
     return found
 

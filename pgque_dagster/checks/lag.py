@@ -180,7 +180,7 @@ def _advice(consumer: AssetConsumer, lease: LeaseInfo | None, *, waits_for_tick:
         )
     if lease is None:
         return (
-            f"No batch of {consumer} is open: check that the sensor or worker of "
+            f"No batch of {consumer} is open: check that the sensor of "
             f"{consumer.asset_keys[0].to_user_string()} runs."
         )
     if lease.is_live:

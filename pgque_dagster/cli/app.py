@@ -85,7 +85,6 @@ for _command in (
     running.stop,
     running.ticker,
     running.maint,
-    running.worker,
     dead_letters.dead_letters,
     diagnosis.health,
     metrics.metrics,

@@ -1,4 +1,4 @@
-"""The consumers behind assets, as sensors and workers see them."""
+"""The consumers behind assets, as sensors see them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Names the deployment of Dagster that consumes, so that a consumer belongs to one of them.
 
 Dagster's run storage has an id, but no public interface gives it. The set of dynamic partitions is
-public, and all processes of a deployment (daemon, code locations, runs, `pgque worker`) share it,
+public, and all processes of a deployment (daemon, code locations, runs) share it,
 whatever host or container they are in. So the id of an instance is the one partition of a set.
 """
 

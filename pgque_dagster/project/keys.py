@@ -22,7 +22,6 @@ INCARNATION = "pgque/lineage"
 # What a downstream asset wants of an input: batches from this one on, or those of the upstream run.
 SINCE = "pgque/since"
 BATCHES = "pgque/batches"
-WORKER = "pgque/worker"
 # Whether a run shall be executed by a warm process; by default, if it is one of a batch.
 WARM = "pgque/warm"
 WARM_PROCESS = "pgque/warm_process"

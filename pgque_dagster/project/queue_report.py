@@ -208,7 +208,7 @@ def _problem_list(
         found.insert(0, ("paused", f"resume the queue with the job {RESUME_JOB}"))
     late = max(infos, key=consumer_lag, default=None)
     if late and not found and (lag := consumer_lag(late)) > _LATE:
-        what = "no check fails yet; see that its sensor or worker is on and its runs succeed"
+        what = "no check fails yet; see that its sensor is on and its runs succeed"
         found.append((f"{late.name} is {short(lag)} behind", what))
     if stats.dead_letters:
         found.append(

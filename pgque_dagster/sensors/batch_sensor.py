@@ -189,7 +189,7 @@ def _description(
     }
     return (
         f"Starts one run for each batch of: {named}. While this sensor is off, nothing is consumed "
-        f"unless a worker or a person does it, and the events wait in the queue. {SWITCHING_ON} "
+        f"unless a person does it, and the events wait in the queue. {SWITCHING_ON} "
         f"A batch is opened at min_events={limits.min_count}, or when its oldest event has waited "
         f"max_age={limits.min_interval}; it has at most about max_events={limits.max_count}. "
         f"It gets max_attempts={retry.max_attempts} attempts, the second one "

@@ -1,4 +1,4 @@
-"""Decides which batches get a run now, for sensors and workers alike.
+"""Decides which batches get a run now, for sensors and schedules alike.
 
 One query reads the states of all consumers, another their runs, and a third one what waits for
 those without a batch, so that even hundreds of consumers need few queries. Only a consumer whose

@@ -299,7 +299,7 @@ class TestShell:
             result = CliRunner().invoke(main, [name, "--help"], env={"PGQUE_URL": "none"})
             assert result.exit_code == 0
             assert "Examples:" in result.output
-            assert "--json" in result.output or name == "worker"
+            assert "--json" in result.output
 
     def test_json_may_stand_before_or_after_the_command(self, pgque: Pgque, client: Client) -> None:
         assert json.loads(pgque("--json", "version").stdout) == json.loads(

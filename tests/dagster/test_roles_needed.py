@@ -31,12 +31,8 @@ from pgque_dagster import (
     pgque_window_asset,
 )
 from pgque_dagster.cli import main
-from pgque_dagster.client import Client, Limits
-from pgque_dagster.project.consumers import consumers_of
-from pgque_dagster.sensors.attempts import AttemptPolicy
-from pgque_dagster.sensors.run_requests import BatchPolicy
+from pgque_dagster.client import Client
 from pgque_dagster.spark.source import PgqueDataSource
-from pgque_dagster.worker.worker import Worker
 from tests.dagster.support import SessionHolder, StoringIOManager, forgetful_instance
 from tests.support.dead_letters import give_up
 from tests.support.events import publish
@@ -113,7 +109,7 @@ class Shop:
         try:
             if part.startswith("client."):
                 return self._call(url, part)
-            if part.startswith("pgque ") and part != "pgque worker":
+            if part.startswith("pgque "):
                 return self._command(url, part)
             if part.startswith("pgque_") and part.endswith(("letters", "_queue")):
                 return self._job(url, part)
@@ -163,7 +159,6 @@ class Shop:
             "build_pgque_schedule": lambda: self._schedule(url),
             "build_pgque_observation_sensor": evaluate(build_pgque_observation_sensor(["orders"])),
             "build_pgque_ticker_sensor": evaluate(build_pgque_ticker_sensor(), ticking="sensor"),
-            "pgque worker": lambda: self._work(url),
             "build_dead_letter_checks": check(build_dead_letter_checks(["orders"], max_growth=1)),
             "build_message_queue_defs": check(
                 build_message_queue_defs(["emails"]).asset_checks or ()
@@ -232,22 +227,6 @@ class Shop:
             ) as context,
         ):
             return schedule.evaluate_tick(context)
-
-    def _work(self, url: str) -> str:
-        stop: list[Callable[[], None]] = []
-        resources = self._resources(url, StoringIOManager(lambda value: stop[0]()))
-        definitions = dg.Definitions(assets=[revenue], resources=resources)
-        with dg.instance_for_test() as instance:
-            worker = Worker(
-                definitions.resolve_implicit_global_asset_job_def(),
-                consumers_of([revenue]),
-                instance,
-                self._resource(url),
-                BatchPolicy(Limits(), AttemptPolicy(1, timedelta(seconds=1))),
-            )
-            stop.append(worker.stop)
-            worker.run()
-            return ", ".join(run.status.value for run in instance.get_runs())
 
     def _check(self, url: str, checks: list[dg.AssetChecksDefinition]) -> str:
         job = dg.Definitions(

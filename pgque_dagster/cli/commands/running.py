@@ -1,8 +1,6 @@
 """Commands that run ticks, maintenance and batches."""
 
 import signal
-from importlib import import_module
-from importlib.util import find_spec
 
 import click
 
@@ -98,23 +96,3 @@ def maint(database: Database) -> None:
     with database.client() as client:
         count = client.maint()
     show_result(f"operations done: {count}", operations=count)
-
-
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    add_help_option=False,
-)
-@click.pass_context
-def worker(context: click.Context) -> None:
-    """Run batches as they arrive, in one warm process, each as a Dagster run.
-
-    The database is that of the project's PgqueResource. `pgque worker --help` has the options.
-    """
-    if find_spec("dagster") is None:
-        raise click.ClickException(
-            "the worker needs Dagster: pip install 'pgque-dagster[spark,dagster]'"
-        )
-    with announce_if_slow("loading Dagster and Spark"):
-        # Imported by name: `cli` must not need Dagster, and this module does.
-        command = import_module("pgque_dagster.worker.command").main
-    command(context.args, prog_name="pgque worker")

@@ -69,7 +69,7 @@ def test_a_consumer_behind_its_budget_fails_and_is_told_what_to_do(
     assert verdict(failed) == (False, ERROR)
     assert "0:30:00 allowed" in str(failed.description)
     told = str(failed.metadata["what_to_do"].value)
-    assert "check that the sensor or worker of revenue runs" in told
+    assert "check that the sensor of revenue runs" in told
 
 
 def test_events_that_wait_for_a_tick_on_a_paused_queue_are_behind(client: Client, sql: Sql) -> None:

@@ -138,8 +138,8 @@ def test_a_consumer_that_is_behind_is_told_before_a_check_fails(
     assert page(client)["pgque/what_is_wrong"] == "nothing"
     monkeypatch.setattr(queue_report, "_LATE", timedelta(0))
     assert re.fullmatch(
-        r"- \*\*revenue is \d+ s behind\*\*: no check fails yet; see that its sensor or "
-        r"worker is on and its runs succeed",
+        r"- \*\*revenue is \d+ s behind\*\*: no check fails yet; see that its "
+        r"sensor is on and its runs succeed",
         page(client)["pgque/what_is_wrong"],
     )
     claim(client).ack()

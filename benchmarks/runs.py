@@ -1,6 +1,6 @@
-"""Measures the time from send to ack by the worker and by the sensor: `make bench-worker`.
+"""Measures the time from send to ack by the sensor: `make bench-latency`.
 
-Both run the same project, in which Spark parses and sums up ten events at a time. The sensor is
+In its project, Spark parses and sums up ten events at a time. It is
 measured with warm processes and with Dagster's default launcher, each with a Spark in the runs and
 with sessions of a Spark Connect server. The memory is the most that Dagster and its runs, the JVMs
 and Spark's Python workers held at a time, without what processes share.
@@ -103,26 +103,19 @@ join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
 """
 
 
-def measure(worker_rounds: int, sensor_rounds: int) -> Iterator[Result]:
-    """Yields the latencies of both as they are measured."""
+def measure(rounds: int) -> Iterator[Result]:
+    """Yields the latencies as they are measured."""
     with tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder:
         project = Path(folder)
         (project / "shop.py").write_text(_PROJECT)
         (project / "workspace.yaml").write_text("load_from:\n  - python_module: shop\n")
         with EmbeddedPostgres(project / "postgres") as server, _ticking(server.url):
-            serve = partial(_latencies, url=server.url, project=project)
-            yield from serve(
-                "worker",
-                (0.5, None),
-                command=_worker(),
-                rounds=worker_rounds,
-                warm_up=5,
-                pause=0.37,
-            )
             sensor = partial(
-                serve,
+                _latencies,
+                url=server.url,
+                project=project,
                 command=_daemon(),
-                rounds=sensor_rounds,
+                rounds=rounds,
                 warm_up=2,
                 pause=_EVALUATION_SECONDS,
             )
@@ -158,10 +151,6 @@ def _bare_spark(rounds: int = 5) -> Result:
         None,
         f"{rounds} processes",
     )
-
-
-def _worker() -> list[str]:
-    return [sys.executable, "-m", "pgque_dagster.cli", "worker", "-m", "shop"]
 
 
 def _daemon() -> list[str]:
@@ -294,11 +283,10 @@ def _one_batch(url: str) -> float:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--worker-rounds", type=int, default=40)
-    parser.add_argument("--sensor-rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
     results = []
-    for result in measure(options.worker_rounds, options.sensor_rounds):
+    for result in measure(options.rounds):
         print(f"{result.what}: {result.figure:.2f}", file=sys.stderr)
         results.append(result)
     print(to_markdown(results))
