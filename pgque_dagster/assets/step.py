@@ -5,7 +5,7 @@ The guarantee that each event counts once depends on this order. Dagster resumes
 function or the IO manager raises, the ack is never reached.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,12 +35,10 @@ from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
 from .metadata import Report
-from .outputs import RESULTS, AssetRecord, Outputs, Result, StepResult, outputs_are_checked
+from .outputs import AssetRecord, Outputs, StepResult, outputs_are_checked
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
-
-Store = Callable[[Result, Mapping[str, Any]], Iterator[AssetRecord]]
 
 
 @dataclass(frozen=True)
@@ -93,14 +91,13 @@ class Step:
             raise
 
     def compute(
-        self, batch: Batch, name: str, store: Store | None = None
+        self, batch: Batch, name: str
     ) -> Generator[StepResult | AssetRecord, None, tuple[AckGate, Report]]:
-        """Computes a batch and has its outputs stored.
+        """Computes a batch and has Dagster store its outputs.
 
         Args:
             batch: the claim, or a window.
             name: of the batch, in errors.
-            store: stores an output and yields records of it; by default, Dagster stores it.
         """
         # Late, so that a code location loads without Arrow.
         from .timed_batch import TimedBatch
@@ -132,11 +129,7 @@ class Step:
             ):
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
                     outputs.admit(event)
-                    metadata = report.with_output()
-                    if store is not None and isinstance(event, RESULTS):
-                        yield from store(event, metadata)
-                    else:
-                        yield outputs.described(event, metadata, report.data_version)
+                    yield outputs.described(event, report.with_output(), report.data_version)
                     outputs.mark_stored(event)
                 # While the reports of tasks exist, which `close` drops.
                 batch.run_checks()

@@ -176,9 +176,6 @@ attributes:
     type: parquet
     base_dir: "{{ context.project_root }}/output"
 
-  # How many partitions a run of a backfill has: a number, or single_run.
-  # backfill_policy: single_run
-
   # A window is over when the queue has a tick after it, so a run just after its end may fail.
   retry_policy:
     max_retries: 3
