@@ -21,6 +21,7 @@ from ..client import (
     QueueNotFound,
     calls,
 )
+from ..client.read_batch import ReadBatch
 from ..project.consumers import refuse_rivals, warn_of_late_checks
 from ..project.keys import BATCH_ID, dead_letters_key, holder_of
 from ..project.queue_report import CodeLocation, Metadata, report_queues
@@ -61,15 +62,11 @@ class Step:
     pyspark: Any
     call: "Callable[[SparkBatch], Any]"
 
-    def run(self, batch: Batch | None) -> Generator[StepResult | AssetRecord, None, bool]:
-        """Computes a batch, then acks or releases it. Without one, skips the assets.
-
-        Returns:
-            Whether the batch was acked.
-        """
+    def run(self, batch: Batch | None) -> Iterator[StepResult | AssetRecord]:
+        """Computes a batch, then acks or releases it. Without one, skips the assets."""
         if batch is None:
             yield from self._skip()
-            return False
+            return
         name = f"batch {batch.batch_id} of {self.consumption}"
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
@@ -79,19 +76,18 @@ class Step:
                     # Dagster itself fails the step because of these checks.
                     self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
                     batch.release()
-                    return False
+                    return
                 keeper.check()
-                result, figures = report.ack()
+                result, figures = report.ack(batch)
                 keys = self.context.assets_def.keys_by_output_name.values()
                 yield from self._report_ack(name, keys, result, figures)
-                return True
         except BaseException:
             with suppress(PgqueError):
                 batch.release()
             raise
 
     def compute(
-        self, batch: Batch, name: str
+        self, batch: ReadBatch, name: str
     ) -> Generator[StepResult | AssetRecord, None, tuple[AckGate, Report]]:
         """Computes a batch and has Dagster store its outputs.
 
