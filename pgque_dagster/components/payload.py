@@ -8,20 +8,9 @@ import dagster as dg
 from pydantic import Field, WithJsonSchema, field_validator
 
 from ..client.errors import InvalidArgument
-from ..spark.payload.ddl import check_ddl
 from ..spark.payload.malformed import DEFAULT_MAX_MALFORMED, OnMalformed, check_share
 from ..spark.reading.arrow import EVENT_COLUMNS
 from .options import TEMPLATE, Checked, Options, duration, option, share
-
-
-def _schema(description: str, example: str) -> dg.Resolver:
-    return Checked(
-        lambda context, value: value,
-        check=check_ddl,
-        model_field_type=str,
-        description=description,
-        examples=[example],
-    )
 
 
 def _check_columns(columns: list[str] | str) -> None:
@@ -48,7 +37,7 @@ class Payload(Options):
     """Options of `SparkBatch.payload`."""
 
     schema_: Annotated[
-        str, _schema("Fields to read from the JSON, as DDL.", "id bigint not null, total double")
+        str, option("Fields to read from the JSON, as DDL.", "id bigint not null, total double")
     ] = Field(alias="schema")
     keep: Annotated[
         list[str], _event_columns("Event columns to keep, before the fields.", ["ev_time"])
