@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import uuid4
 
 import dagster as dg
 
@@ -12,6 +11,7 @@ from ..client.holder import Holder
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.consumers import names_of
 from ..project.keys import BATCH_ID, INCARNATION, holder_of
+from ..project.naming import owner_of_step
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from .consumption import Consumption
 
@@ -36,7 +36,7 @@ def claim_batch(
             "sensor requests a new run; to start one by hand, materialize the asset."
         )
         return None
-    claims = _Claims(client, consumption, step_owner(context))
+    claims = _Claims(client, consumption, owner_of_step(context.run.run_id))
     holder = holder_of(consumption.queue, consumption.consumer, context.run.tags)
     try:
         batch = claims.claim(holder, int(tag)) if tag else claims.next(holder)
@@ -57,15 +57,6 @@ def _what_waits(client: Client, consumption: Consumption) -> str:
         if consumption.consumer in names_of(info.name) and info.unticked_events
     ]
     return f", {waiting_for_tick(waiting[0])}: {CHECK_TICKS}" if waiting else ""
-
-
-def step_owner(context: dg.AssetExecutionContext) -> str:
-    """Returns the name under which this execution of a step claims batches.
-
-    Each execution has its own: Dagster may start a step of a run again, by a RetryPolicy or because
-    it lost sight of the step's pod, while the first process works on.
-    """
-    return f"step {uuid4().hex[:8]} of dagster run {context.run.run_id}"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ..client.holder import Holder
 from ..client.models import Lease
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, QUEUE, WORKER, holder_of
+from ..project.naming import run_of_owner
 from ..project.resource import PgqueResource
 from ..sensors.cursor import SensorCursor
 from ..sensors.run_requests import BatchPolicy, Findings, find_batches
@@ -113,7 +114,7 @@ class Worker:
             return
         with suppress(PgqueError), Client(self._pgque.database_url()) as client:
             info = client.lease_info(running.holder.queue, running.holder.name)
-            if info and info.owner and info.until and info.owner.endswith(running.run_id):
+            if info and info.owner and info.until and run_of_owner(info.owner) == running.run_id:
                 client.run(
                     calls.batches.release(
                         Lease(info.batch_id, info.owner, info.epoch, info.until, 0, 0)
