@@ -38,12 +38,10 @@ if TYPE_CHECKING:
     )
     from .embedded import EmbeddedPostgres
     from .jobs import (
-        build_delta_maintenance_job,
-        build_iceberg_maintenance_job,
         build_pgque_jobs,
     )
     from .project.keys import dead_letters_key, queue_key
-    from .project.lineage import build_queue_assets, lag_freshness_policy
+    from .project.lineage import build_queue_assets
     from .project.resource import PgqueResource
     from .sensors import (
         build_pgque_observation_sensor,
@@ -73,8 +71,6 @@ __all__ = [
     "__version__",
     "build_consumer_lag_checks",
     "build_dead_letter_checks",
-    "build_delta_maintenance_job",
-    "build_iceberg_maintenance_job",
     "build_message_queue_defs",
     "build_pgque_alerts",
     "build_pgque_jobs",
@@ -85,7 +81,6 @@ __all__ = [
     "build_queue_assets",
     "build_queue_health_checks",
     "dead_letters_key",
-    "lag_freshness_policy",
     "pgque_asset",
     "pgque_multi_asset",
     "pgque_window_asset",
@@ -108,8 +103,6 @@ _MODULES = {
     "WindowComponent": "components",
     "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
-    "build_delta_maintenance_job": "jobs",
-    "build_iceberg_maintenance_job": "jobs",
     "build_message_queue_defs": "checks",
     "build_pgque_alerts": "checks",
     "build_pgque_jobs": "jobs",
@@ -120,7 +113,6 @@ _MODULES = {
     "build_queue_assets": "project.lineage",
     "build_queue_health_checks": "checks",
     "dead_letters_key": "project.keys",
-    "lag_freshness_policy": "project.lineage",
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
     "pgque_window_asset": "assets",

@@ -164,7 +164,7 @@ class Shop:
             "build_pgque_observation_sensor": evaluate(build_pgque_observation_sensor(["orders"])),
             "build_pgque_ticker_sensor": evaluate(build_pgque_ticker_sensor(), ticking="sensor"),
             "pgque worker": lambda: self._work(url),
-            "build_dead_letter_checks": check(build_dead_letter_checks(["orders"], max_growth=1)),
+            "build_dead_letter_checks": check(build_dead_letter_checks(["orders"])),
             "build_message_queue_defs": check(
                 build_message_queue_defs(["emails"]).asset_checks or ()
             ),
@@ -259,8 +259,7 @@ class Shop:
         return f"evaluated {len(job.execute_in_process().get_asset_check_evaluations())}"
 
     def _job(self, url: str, name: str) -> str:
-        path = str(self._folder / f"{len(list(self._folder.iterdir()))}.jsonl")
-        config = {"queue": "orders", **({"path": path} if "export" in name else {})}
+        config: dict[str, Any] = {"queue": "orders"}
         if "add" in name:
             config |= {"consumer": "revenue", "events": [1]}
         job = dg.Definitions(
