@@ -187,9 +187,6 @@ def consume(
     """
     refuse_rivals(context, str(consumption))
     warn_of_late_checks(context)
-    pgque.check_start(
-        consumption.queue, consumption.consumer, consumption.start_at, consumption.partitions
-    )
     with pgque.client() as client:
         try:
             _find_consumer(context, client, consumption)

@@ -148,9 +148,7 @@ class Shop:
             return lambda: self._check(url, list(checks))
 
         return {
-            "PgqueResource": declare(consumers={"orders": ["revenue"]}),
             "PgqueResource.health": lambda: self._resource(url).health(),
-            "consumers": declare(consumers={"orders": ["a new one"]}),
             "queues": declare(queues=["a new one"]),
             "queue_options": declare(queue_options={"orders": {"max_retries": 17}}),
             "topics": declare(topics=["orders"]),
