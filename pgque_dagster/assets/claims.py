@@ -75,12 +75,9 @@ class _Claims:
 
     def claim(self, holder: Holder, batch_id: int | None = None) -> Batch | None:
         """Claims the open or next batch; with `batch_id`, no other."""
+        ttl = self.consumption.lease_ttl
         return holder.claim(
-            self.client,
-            owner=self.owner,
-            ttl=self.consumption.lease_ttl,
-            limits=_AT_ONCE,
-            batch_id=batch_id,
+            self.client, owner=self.owner, ttl=ttl, limits=_AT_ONCE, batch_id=batch_id
         )
 
     def next(self, holder: Holder) -> Batch | None:
