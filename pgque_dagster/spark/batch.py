@@ -7,7 +7,7 @@ commit together with its retries and dead letters.
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -27,11 +27,9 @@ from .payload.malformed_columns import MALFORMED, check_kept
 from .payload.row_parser import MissingColumns
 from .payload.schema import Schema, parse_schema
 from .payload.slices import PayloadSlices
-from .reading import arrow, jdbc
+from .reading import arrow
 from .reading.options import DEFAULT_SLICES, plan_option
 from .written import Written
-
-Reader = Literal["adbc", "jdbc"]
 
 # Smaller batches are read faster on the driver: docs/decisions/0003-arrow-over-adbc.md.
 DRIVER_SIDE_EVENTS = 20_000
@@ -112,30 +110,23 @@ class SparkBatch:
     def _malformed(self) -> MalformedEvents:
         return MalformedEvents(self.spark, self._batch, self.event_count)
 
-    def events(self, columns: Sequence[str] | None = None, *, reader: Reader = "adbc") -> DataFrame:
+    def events(self, columns: Sequence[str] | None = None) -> DataFrame:
         """Returns the batch's events, in no particular order.
 
         Args:
             columns: event columns to read; None for all. Other columns are not fetched.
-            reader: how a large batch is read: `adbc`, which needs this package on the executors,
-                or `jdbc`, which needs the jar of the PostgreSQL driver.
 
         Returns:
             A DataFrame with the chosen columns of ev_id bigint, ev_time timestamp, ev_txid bigint,
             ev_retry int, and the strings ev_type, ev_data, ev_extra1 to ev_extra4.
 
         Raises:
-            InvalidArgument: if events have no such column, or there is no such reader.
-            JdbcDriverMissing: if the session lacks the jar.
+            InvalidArgument: if events have no such column.
         """
-        if reader not in get_args(Reader):
-            raise InvalidArgument(f"there is no reader {reader!r}", "Readers are: adbc, jdbc.")
         wanted = arrow.check_columns(columns)
         if self._is_small:
             schema = arrow.spark_schema(wanted)
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
-        if reader == "jdbc":
-            return jdbc.read_slices(self.spark, self._attempt.url, self._plan.slices, wanted)
         return self._from_source(columns=",".join(wanted))
 
     def payload(
