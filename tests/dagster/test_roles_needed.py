@@ -99,10 +99,9 @@ window = pgque_window_asset(
 class Shop:
     """A database with a queue, and the parts of the table as functions that a login runs."""
 
-    def __init__(self, admin: Client, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, admin: Client, spark: SparkSession) -> None:
         self._admin = admin
         self._spark = spark
-        self._folder = folder
         with connect(admin.url) as db:
             give_up(db, "bad", consumer="revenue", queue="orders")
         publish(admin, ["a", "b"])
@@ -307,9 +306,9 @@ class Shop:
 
 @pytest.mark.parametrize(("part", "cell"), documented())
 def test_a_part_needs_the_roles_of_the_table_and_names_the_one_that_it_lacks(
-    client: Client, spark: SparkSession, tmp_path: Path, part: str, cell: str
+    client: Client, spark: SparkSession, part: str, cell: str
 ) -> None:
-    shop = Shop(client, spark, tmp_path)
+    shop = Shop(client, spark)
     if "window" in part:
         with connect(client.url) as db:
             # The ticks are of the first hour and of the time after it.
