@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from benchmarks import spark_jdbc as jdbc
 from benchmarks import spark_memory, spark_write
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
 from benchmarks.servers import connect, value
@@ -28,7 +29,7 @@ from pgque_dagster.client.calls import plans
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import SparkBatch, register
 from pgque_dagster.spark.batch import DRIVER_SIDE_EVENTS
-from pgque_dagster.spark.reading import arrow, jdbc
+from pgque_dagster.spark.reading import arrow
 from pgque_dagster.spark.reading.options import plan_option
 from tests.support.debian import DebianPostgres
 

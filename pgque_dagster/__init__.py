@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         build_pgque_jobs,
     )
     from .project.keys import dead_letters_key, queue_key
-    from .project.lineage import build_queue_assets, lag_freshness_policy
+    from .project.lineage import build_queue_assets
     from .project.resource import PgqueResource
     from .replicas import build_table_replicas
     from .sensors import (
@@ -89,7 +89,6 @@ __all__ = [
     "build_queue_health_checks",
     "build_table_replicas",
     "dead_letters_key",
-    "lag_freshness_policy",
     "pgque_asset",
     "pgque_multi_asset",
     "pgque_window_asset",
@@ -126,7 +125,6 @@ _MODULES = {
     "build_queue_health_checks": "checks",
     "build_table_replicas": "replicas",
     "dead_letters_key": "project.keys",
-    "lag_freshness_policy": "project.lineage",
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
     "pgque_window_asset": "assets",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 INSTALL_SQL = Path(__file__).parent.parent / "sql" / "pgque.sql"
 TEMPLATE = "pgque_template"
 SLOW_TEST_SECONDS = 3600
-JDBC_JAR = Path("/usr/share/java/postgresql.jar")  # Debian's libpostgresql-jdbc-java
 
 # Sparks of tests are short: optimizing their code costs more than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -247,7 +246,6 @@ def spark() -> Iterator["SparkSession"]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
-        .config("spark.jars", str(JDBC_JAR) if JDBC_JAR.is_file() else "")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")

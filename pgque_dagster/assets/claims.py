@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import uuid4
 
 import dagster as dg
 
@@ -12,6 +11,7 @@ from ..client.holder import Holder
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.consumers import names_of
 from ..project.keys import BATCH_ID, INCARNATION, holder_of
+from ..project.naming import owner_of_step
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from .consumption import Consumption
 
@@ -36,7 +36,7 @@ def claim_batch(
             "sensor requests a new run; to start one by hand, materialize the asset."
         )
         return None
-    claims = _Claims(client, consumption, step_owner(context))
+    claims = _Claims(client, consumption, owner_of_step(context.run.run_id))
     holder = holder_of(consumption.queue, consumption.consumer, context.run.tags)
     try:
         batch = claims.claim(holder, int(tag)) if tag else claims.next(holder)
@@ -59,15 +59,6 @@ def _what_waits(client: Client, consumption: Consumption) -> str:
     return f", {waiting_for_tick(waiting[0])}: {CHECK_TICKS}" if waiting else ""
 
 
-def step_owner(context: dg.AssetExecutionContext) -> str:
-    """Returns the name under which this execution of a step claims batches.
-
-    Each execution has its own: Dagster may start a step of a run again, by a RetryPolicy or because
-    it lost sight of the step's pod, while the first process works on.
-    """
-    return f"step {uuid4().hex[:8]} of dagster run {context.run.run_id}"
-
-
 @dataclass(frozen=True)
 class _Claims:
     """Claims batches for a run.
@@ -84,12 +75,9 @@ class _Claims:
 
     def claim(self, holder: Holder, batch_id: int | None = None) -> Batch | None:
         """Claims the open or next batch; with `batch_id`, no other."""
+        ttl = self.consumption.lease_ttl
         return holder.claim(
-            self.client,
-            owner=self.owner,
-            ttl=self.consumption.lease_ttl,
-            limits=_AT_ONCE,
-            batch_id=batch_id,
+            self.client, owner=self.owner, ttl=ttl, limits=_AT_ONCE, batch_id=batch_id
         )
 
     def next(self, holder: Holder) -> Batch | None:

@@ -7,6 +7,7 @@ import dagster as dg
 from pyspark.sql import DataFrame
 
 from ..client import AckResult, Batch, Client
+from ..client.read_batch import ReadBatch
 from ..client.window import Window
 from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SLOT
 
@@ -25,11 +26,11 @@ class Report:
 
     Args:
         client: the database.
-        batch: the claim.
+        batch: the claim, or a window.
         spark_batch: the same batch as DataFrames.
     """
 
-    def __init__(self, client: Client, batch: Batch, spark_batch: "TimedBatch") -> None:
+    def __init__(self, client: Client, batch: ReadBatch, spark_batch: "TimedBatch") -> None:
         self._batch = batch
         self._spark_batch = spark_batch
         self._plan = spark_batch.plan
@@ -74,10 +75,10 @@ class Report:
             "pgque/window_end": dg.MetadataValue.timestamp(info.end),
         }
 
-    def ack(self) -> tuple[AckResult, dict[str, Any]]:
+    def ack(self, batch: Batch) -> tuple[AckResult, dict[str, Any]]:
         """Acks the batch. Returns the result, and the metadata that is known only afterwards."""
         stored = time.monotonic()
-        result = self._batch.ack()
+        result = batch.ack()
         return result, {
             BATCH_ID: self._batch.batch_id,
             "pgque/store_seconds": stored - self._made,
@@ -87,7 +88,7 @@ class Report:
         }
 
 
-def set_aside(claim: Batch) -> dict[str, Any]:
+def set_aside(claim: ReadBatch) -> dict[str, Any]:
     """Returns how many events were set aside so far, as metadata.
 
     IO managers add it after they have stored, because malformed events may be found while storing.

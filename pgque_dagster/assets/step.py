@@ -5,7 +5,7 @@ The guarantee that each event counts once depends on this order. Dagster resumes
 function or the IO manager raises, the ack is never reached.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from ..client import (
     QueueNotFound,
     calls,
 )
+from ..client.read_batch import ReadBatch
 from ..project.consumers import refuse_rivals, warn_of_late_checks
 from ..project.keys import BATCH_ID, dead_letters_key, holder_of
 from ..project.queue_report import CodeLocation, Metadata, report_queues
@@ -35,12 +36,10 @@ from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
 from .metadata import Report
-from .outputs import RESULTS, AssetRecord, Outputs, Result, StepResult, outputs_are_checked
+from .outputs import AssetRecord, Outputs, StepResult, outputs_are_checked
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
-
-Store = Callable[[Result, Mapping[str, Any]], Iterator[AssetRecord]]
 
 
 @dataclass(frozen=True)
@@ -63,15 +62,11 @@ class Step:
     pyspark: Any
     call: "Callable[[SparkBatch], Any]"
 
-    def run(self, batch: Batch | None) -> Generator[StepResult | AssetRecord, None, bool]:
-        """Computes a batch, then acks or releases it. Without one, skips the assets.
-
-        Returns:
-            Whether the batch was acked.
-        """
+    def run(self, batch: Batch | None) -> Iterator[StepResult | AssetRecord]:
+        """Computes a batch, then acks or releases it. Without one, skips the assets."""
         if batch is None:
             yield from self._skip()
-            return False
+            return
         name = f"batch {batch.batch_id} of {self.consumption}"
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
@@ -81,26 +76,24 @@ class Step:
                     # Dagster itself fails the step because of these checks.
                     self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
                     batch.release()
-                    return False
+                    return
                 keeper.check()
-                result, figures = report.ack()
+                result, figures = report.ack(batch)
                 keys = self.context.assets_def.keys_by_output_name.values()
                 yield from self._report_ack(name, keys, result, figures)
-                return True
         except BaseException:
             with suppress(PgqueError):
                 batch.release()
             raise
 
     def compute(
-        self, batch: Batch, name: str, store: Store | None = None
+        self, batch: ReadBatch, name: str
     ) -> Generator[StepResult | AssetRecord, None, tuple[AckGate, Report]]:
-        """Computes a batch and has its outputs stored.
+        """Computes a batch and has Dagster store its outputs.
 
         Args:
             batch: the claim, or a window.
             name: of the batch, in errors.
-            store: stores an output and yields records of it; by default, Dagster stores it.
         """
         # Late, so that a code location loads without Arrow.
         from .timed_batch import TimedBatch
@@ -132,11 +125,7 @@ class Step:
             ):
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
                     outputs.admit(event)
-                    metadata = report.with_output()
-                    if store is not None and isinstance(event, RESULTS):
-                        yield from store(event, metadata)
-                    else:
-                        yield outputs.described(event, metadata, report.data_version)
+                    yield outputs.described(event, report.with_output(), report.data_version)
                     outputs.mark_stored(event)
                 # While the reports of tasks exist, which `close` drops.
                 batch.run_checks()
@@ -198,9 +187,6 @@ def consume(
     """
     refuse_rivals(context, str(consumption))
     warn_of_late_checks(context)
-    pgque.check_start(
-        consumption.queue, consumption.consumer, consumption.start_at, consumption.partitions
-    )
     with pgque.client() as client:
         try:
             _find_consumer(context, client, consumption)

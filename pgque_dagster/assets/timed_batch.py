@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from ..client.models import ReadPlan
-from ..spark.batch import Reader, SparkBatch
+from ..spark.batch import SparkBatch
 
 
 class TimedBatch(SparkBatch):
@@ -19,10 +19,10 @@ class TimedBatch(SparkBatch):
         """The plan by which the batch is read; it also has the batch's sizes and times."""
         return self._plan
 
-    def events(self, columns: Sequence[str] | None = None, *, reader: Reader = "adbc") -> DataFrame:
+    def events(self, columns: Sequence[str] | None = None) -> DataFrame:
         """Returns the batch's events, as `SparkBatch.events` does."""
         started = time.monotonic()
         try:
-            return super().events(columns, reader=reader)
+            return super().events(columns)
         finally:
             self.read_seconds += time.monotonic() - started

@@ -1,32 +1,20 @@
-"""How a step computes windows of time: find their ticks, compute, store, record.
+"""How a step computes a window of time: finds its ticks and computes it. Dagster stores it."""
 
-Dagster stores and records the window of a run with one partition. A step can yield its output only
-once, so for a run with several partitions this module stores each window by the IO manager, and
-Dagster records all partitions at the end.
-"""
-
-import inspect
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import Any
 
 import dagster as dg
 
 from ..client import InvalidArgument
 from ..client.window import Window
-from .metadata import column_schema
-from .outputs import NO_VALUE, AssetRecord, Result, StepResult
+from .outputs import AssetRecord, StepResult
 from .step import Step
-
-# Dagster 1.12 has no such parameter.
-_TELLS_PARTITIONS = "asset_partitions_def" in inspect.signature(dg.build_output_context).parameters
 
 
 @dataclass(frozen=True)
 class WindowStep(Step):
-    """A running step that computes windows. Its `consumption` says what to read, and how.
+    """A running step that computes a window. Its `consumption` says what to read, and how.
 
     Args:
         leave_out_failed: whether the function may leave events out.
@@ -41,96 +29,39 @@ class WindowStep(Step):
             InvalidArgument: if the times name no window, it is not over, or not all of its ticks
                 are retained.
         """
-        start, end = whole_minute(from_time), whole_minute(to_time)
-        yield from self._compute(self._window(start, end), None)
+        yield from self._compute(self._window(whole_minute(from_time), whole_minute(to_time)))
 
-    def run_partitions(
+    def run_partition(
         self, partitions: dg.TimeWindowPartitionsDefinition
     ) -> Iterator[StepResult | AssetRecord]:
-        """Computes the windows of the run's partitions, after all of them were found.
+        """Computes the window of the run's partition.
 
         Raises:
-            InvalidArgument: if a window is not over, or its ticks are not all retained.
+            InvalidArgument: if the run has several partitions, the window is not over, or its ticks
+                are not all retained.
         """
-        windows = {
-            key: self._find(key, *window_of(partitions, key)) for key in self.context.partition_keys
-        }
-        if len(windows) == 1:
-            ((_, window),) = windows.items()
-            yield from self._compute(window, None)
-            return
-        for key, window in windows.items():
-            yield from self._compute(window, key)
-        (asset_key,) = self.context.selected_asset_keys
-        epochs = max(window.lease.epoch for window in windows.values())
-        version = dg.DataVersion(
-            f"{self.client.incarnation()}:{min(windows)}:{max(windows)}:{epochs}"
-        )
-        yield dg.MaterializeResult(asset_key=asset_key, data_version=version)
+        first, *others = keys = self.context.partition_keys
+        if others:
+            raise InvalidArgument(
+                f"this run has {len(keys)} partitions, from {first} to {keys[-1]}, and a step "
+                "stores one window",
+                "Start a run for each partition. A backfill does so by default, and with "
+                "BackfillPolicy.multi_run() also if other assets of the job have another policy.",
+            )
+        try:
+            window = self._window(*window_of(partitions, first))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"partition {first}: {error.args[0]}", error.hint) from error
+        yield from self._compute(window)
 
     def _window(self, start: datetime, end: datetime) -> Window:
         left_out = self.leave_out_failed
         return Window(self.client, self.consumption.queue, start, end, leave_out_failed=left_out)
 
-    def _find(self, key: str, start: datetime, end: datetime) -> Window:
-        try:
-            return self._window(start, end)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"partition {key}: {error.args[0]}", error.hint) from error
-
-    def _compute(self, window: Window, partition: str | None) -> Iterator[StepResult | AssetRecord]:
-        """Computes a window. Stores it if `partition` is given; otherwise, Dagster does."""
+    def _compute(self, window: Window) -> Iterator[StepResult | AssetRecord]:
         name = f"the window from {window.info().start} of queue {window.queue}"
-        store = None if partition is None else partial(self._store, partition)
-        gate, _ = yield from self.compute(window, name, store)
+        gate, _ = yield from self.compute(window, name)
         gate.failed_checks()
-
-    def _store(
-        self, partition: str, result: Result, metadata: Mapping[str, Any]
-    ) -> Iterator[AssetRecord]:
-        """Stores a partition as Dagster would, and adds the metadata of its materialization."""
-        ((name, key),) = self.context.assets_def.keys_by_output_name.items()
-        own = {**metadata, **column_schema(result.value), **(result.metadata or {})}
-        if result.value is not NO_VALUE:
-            own |= yield from self._call_manager(name, key, result.value, own, partition)
-        self.context.add_asset_metadata(own, key, partition)
-
-    def _call_manager(
-        self, name: str, key: dg.AssetKey, value: Any, metadata: Mapping[str, Any], partition: str
-    ) -> Generator[AssetRecord, None, dict[str, Any]]:
-        """Returns the metadata that the IO manager adds."""
-        definition = self.context.op_def.output_def_named(name)
-        manager = getattr(self.context.resources, definition.io_manager_key)
-        told = {"asset_partitions_def": self.context.assets_def.partitions_def}
-        output = dg.build_output_context(
-            step_key=self.context.op_def.name,
-            name=name,
-            run_id=self.context.run.run_id,
-            asset_key=key,
-            definition_metadata=self.context.assets_def.get_asset_spec(key).metadata,
-            # Dagster passes each entry as a MetadataValue.
-            output_metadata={**dg.AssetMaterialization(key, metadata=metadata).metadata},
-            dagster_type=definition.dagster_type,
-            partition_key=partition,
-            **(told if _TELLS_PARTITIONS else {}),
-        )
-        if not output.has_asset_partitions and not getattr(manager, "batch_safe", False):
-            raise InvalidArgument(
-                f"this version of Dagster cannot tell the IO manager {definition.io_manager_key} "
-                f"({type(manager).__name__}) which of the run's partitions it stores",
-                "Use a newer Dagster, have a backfill start one run for each partition, or use the "
-                "IO manager for Parquet, Delta or Iceberg.",
-            )
-        handled = manager.handle_output(output, value)
-        added: dict[str, Any] = {}
-        # A generator must be iterated, because it stores nothing before.
-        for item in handled if inspect.isgenerator(handled) else ():
-            if isinstance(item, dg.AssetMaterialization):
-                yield item
-            elif isinstance(item, dict):
-                added |= item
-        yield from output.get_logged_events()
-        return {**added, **output.get_logged_metadata()}
 
 
 def whole_minute(text: str) -> datetime:

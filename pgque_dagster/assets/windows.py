@@ -61,7 +61,6 @@ def pgque_window_asset(
     code_version: str | None = None,
     automation_condition: dg.AutomationCondition[dg.AssetKey] | None = None,
     freshness_policy: dg.FreshnessPolicy | None = None,
-    backfill_policy: dg.BackfillPolicy | None = None,
     retry_policy: dg.RetryPolicy | None = None,
     io_manager_key: str | None = None,
     op_tags: Mapping[str, Any] | None = None,
@@ -102,8 +101,6 @@ def pgque_window_asset(
         code_version: of the function.
         automation_condition: of the asset.
         freshness_policy: of the asset.
-        backfill_policy: how many partitions a run of a backfill has. A run of several calls the
-            function for each, and records them when all are stored.
         retry_policy: for the step, for example because a window has no tick after it yet.
         io_manager_key: the key of the IO manager. It must keep partitions apart.
         op_tags: of the step.
@@ -136,6 +133,12 @@ def pgque_window_asset(
                 f"{compute_fn.__name__}: partitions_def must be a TimeWindowPartitionsDefinition, "
                 "such as dg.HourlyPartitionsDefinition"
             )
+        policy = options.get("backfill_policy")
+        if policy is not None and policy.max_partitions_per_run != 1:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{compute_fn.__name__}: a run stores one window: leave out backfill_policy, or "
+                "pass BackfillPolicy.multi_run()"
+            )
         consumption = Consumption(
             queue,
             consumer="window",
@@ -143,7 +146,7 @@ def pgque_window_asset(
             slices=slices,
             timeout=timeout,
             returns_nothing=is_annotated_none(compute_fn),
-            # The IO manager gets partitions, which it must keep apart for any asset.
+            # The IO manager gets a partition, which it must keep apart for any asset.
             batch_safe=partitions_def is not None,
             returns_frames=returns_frames(compute_fn),
         )
@@ -169,7 +172,7 @@ def pgque_window_asset(
                     context, client, address, consumption, pyspark, call, leave_out_failed
                 )
                 if partitions_def is not None:
-                    yield from step.run_partitions(partitions_def)
+                    yield from step.run_partition(partitions_def)
                 elif config is not None:
                     yield from step.run_window(config.from_time, config.to_time)
 
@@ -177,7 +180,6 @@ def pgque_window_asset(
             name=name or compute_fn.__name__,
             key_prefix=key_prefix,
             partitions_def=partitions_def,
-            backfill_policy=backfill_policy,
             deps=[queue_key(queue), *deps],
             description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None else kinds,

@@ -1,4 +1,4 @@
-"""Checks on dead letters: their number, in all and by reason, and how fast it grows."""
+"""The check on dead letters: their number, in all and by reason."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,6 @@ ShowPayloads = bool | Callable[[DeadLetter], str | None]
 
 _HIDDEN = "(hidden)"
 _SHOWN = 5
-_COUNTER = "pgque.message.dead_lettered_total"
-# How many evaluations are read at a time, in the search for the last one with a result.
-_PAGE = 100
 
 
 @dataclass(frozen=True)
@@ -54,23 +51,19 @@ def build_dead_letter_checks(
     *,
     max_dead_letters: int = 0,
     max_by_reason: Mapping[str, int] | None = None,
-    max_growth: int | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     show_payloads: ShowPayloads = True,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
-    """Builds the checks on the assets of queues' dead letters.
+    """Builds the check `dead_letters` on the assets of queues' dead letters.
 
-    `dead_letters` checks how many there are. With `max_growth`, `dead_letters_growth` checks how
-    many events were given up since its last evaluation, even if they were replayed or purged since.
-    Its first evaluation passes only if no event was ever given up.
+    It checks how many there are. `build_pgque_alerts` notifies of each growth.
 
     Args:
         queues: the queues' names.
         max_dead_letters: how many dead letters a queue may have.
         max_by_reason: separate limits for some reasons, by LIKE pattern (`not JSON%`). Dead letters
             that match a pattern do not count towards `max_dead_letters`.
-        max_growth: how many events may be given up between two evaluations.
         severity: of a failure, ERROR or WARN.
         show_payloads: whether to show their payloads, which then stay in Dagster's event log; or a
             function that returns what to show of a dead letter. Reasons are always shown.
@@ -83,23 +76,17 @@ def build_dead_letter_checks(
         DagsterInvalidDefinitionError: if a number is negative.
     """
     by_reason = dict(max_by_reason or {})
-    if min(max_dead_letters, max_growth or 0, *by_reason.values()) < 0:
+    if min([max_dead_letters, *by_reason.values()]) < 0:
         raise dg.DagsterInvalidDefinitionError(
             "a limit of a check on dead letters is negative: limits must be 0 or more"
         )
     limits = _Limits(max_dead_letters, by_reason)
-    checks = [
-        _count_check(queue, limits, severity, show_payloads, automation_condition)
-        for queue in queues
+    return [
+        _check(queue, limits, severity, show_payloads, automation_condition) for queue in queues
     ]
-    if max_growth is not None:
-        checks += [
-            _growth_check(queue, max_growth, severity, automation_condition) for queue in queues
-        ]
-    return checks
 
 
-def _count_check(
+def _check(
     queue: str,
     limits: _Limits,
     severity: dg.AssetCheckSeverity,
@@ -134,76 +121,6 @@ def _count_check(
         )
 
     return dead_letters
-
-
-def _growth_check(
-    queue: str,
-    max_growth: int,
-    severity: dg.AssetCheckSeverity,
-    automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None,
-) -> dg.AssetChecksDefinition:
-    name = "dead_letters_growth"
-    key = dg.AssetCheckKey(dead_letters_key(queue), name)
-
-    @dg.asset_check(
-        asset=key.asset_key,
-        name=name,
-        description=f"At most {max_growth} events of queue {queue} given up since the last "
-        "evaluation.",
-        automation_condition=automation_condition,
-    )
-    def dead_letters_growth(
-        context: dg.AssetCheckExecutionContext, pgque: PgqueResource
-    ) -> dg.AssetCheckResult:
-        with pgque.client() as client:
-            # Raises QueueNotFound if the queue does not exist; metrics() would be silent.
-            client.dead_letter_counts(queue)
-            ever = sum(
-                int(metric.value)
-                for metric in client.metrics()
-                if metric.name == _COUNTER and metric.labels["queue"] == queue
-            )
-        before = _previous(context.instance, key)
-        if before is None:
-            # Nobody has seen these yet. The next evaluation compares with this number.
-            growth, passed = ever, ever == 0
-            found = f"first evaluation: {ever} events were given up before it"
-        else:
-            # The counter is lower only if the queue was dropped and created again.
-            growth = ever - before if ever >= before else ever
-            passed = growth <= max_growth
-            found = f"{growth} events were given up since the last evaluation, {max_growth} allowed"
-        return dg.AssetCheckResult(
-            passed=passed,
-            severity=severity if growth > max_growth else dg.AssetCheckSeverity.WARN,
-            description=found,
-            metadata={
-                "growth": growth,
-                "allowed": max_growth,
-                _COUNTER: ever,
-                **({} if passed else {"what_to_do": dg.MetadataValue.md(what_to_do_about(queue))}),
-            },
-        )
-
-    return dead_letters_growth
-
-
-def _previous(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> int | None:
-    """Returns the counter at the last evaluation that has a result, however long ago it was.
-
-    Dagster also lists evaluations without a result: the current one, and those that could not reach
-    the database.
-    """
-    cursor = None
-    while True:
-        page = instance.event_log_storage.get_asset_check_execution_history(key, _PAGE, cursor)
-        for record in page:
-            evaluation = record.event.asset_check_evaluation if record.event else None
-            if evaluation is not None and _COUNTER in evaluation.metadata:
-                return int(str(evaluation.metadata[_COUNTER].value))
-        if len(page) < _PAGE:
-            return None
-        cursor = page[-1].id
 
 
 def _is_like(text: str, pattern: str) -> bool:

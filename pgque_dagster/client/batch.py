@@ -23,6 +23,7 @@ from .faces import Finished, settled
 from .lease import LeaseKeeper
 from .models import BatchInfo, History, Lease, Message, ReadPlan
 from .operation import AsyncFace, Face, operation
+from .read_batch import ReadBatch
 from .session import AsyncSession, Session
 
 
@@ -34,78 +35,33 @@ class AckResult:
     dead_lettered: int
 
 
-class _Claimed:
-    """What both faces of a batch have in common; neither reads nor writes."""
+class Settling:
+    """Events under one id, with those that failed and the checks before results are published.
+
+    Attributes:
+        session: of the database.
+        queue: the queue's name.
+        consumer: the consumer's name.
+        slot: the slot and the number of slots, such as 3/8, of a partitioned consumer; else None.
+        lease: the batch's id, its epoch, and the ticks it spans.
+    """
 
     def __init__(
-        self,
-        session: Any,
-        queue: str,
-        consumer: str,
-        lease: Lease,
-        ttl: timedelta,
-        *,
-        slot: str | None = None,
+        self, session: Any, queue: str, consumer: str, lease: Lease, *, slot: str | None = None
     ) -> None:
         self.session = session
         self.queue = queue
         self.consumer = consumer
         self.slot = slot
         self.lease = lease
-        self._ttl = ttl
-        self._keeper: LeaseKeeper | None = None
         self._nacked: list[Failures] = []
         self._dead_lettered: list[Failures] = []
-        self._steps: list[Callable[[Any], object]] = []
         self._checks: list[Callable[[], object]] = []
 
     @property
     def batch_id(self) -> int:
         """The batch's id. Every attempt at the same events has the same id."""
         return self.lease.batch_id
-
-    @property
-    def keeper(self) -> LeaseKeeper | None:
-        """What keeps the lease alive, in a block of `keep_alive`."""
-        return self._keeper
-
-    @asynccontextmanager
-    async def _kept(self, url: str | Awaitable[str]) -> AsyncIterator[LeaseKeeper]:
-        known_url = await settled(url)
-        if self.session.holds_callers_transaction:
-            raise InvalidArgument(
-                f"the lease on batch {self.batch_id} cannot be renewed, because the claim may "
-                "be part of an open transaction, which no other connection sees",
-                "Commit after the claim, before keep_alive(), or give the client a connection in "
-                "autocommit mode.",
-            )
-        with LeaseKeeper(known_url, self.lease, self._ttl) as keeper:
-            self._keeper = keeper
-            try:
-                yield keeper
-            finally:
-                self._keeper = None
-
-    @operation
-    def info(self) -> Call[BatchInfo]:
-        """Returns the ticks, times and event ids that the batch spans."""
-        return calls.batches.batch_info(self.batch_id)
-
-    @operation
-    def events(self) -> Call[list[Message]]:
-        """Returns all events in order of id."""
-        return calls.batches.batch_events(self.batch_id)
-
-    def plan_call(self, max_slices: int) -> Call[ReadPlan]:
-        """Returns the call that splits the batch into slices. For readers, not for users."""
-        return calls.plans.read_plan(self.batch_id, max_slices)
-
-    def history_call(self, max_events: int) -> Call[History] | None:
-        """Returns the call for how the consumer fared before the batch; None without a consumer.
-
-        For readers, not for users.
-        """
-        return calls.batches.finished_before(self.batch_id, max_events)
 
     def nack(
         self,
@@ -157,16 +113,6 @@ class _Claimed:
         nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
         return AckResult(len(nacked - given_up), len(given_up))
 
-    def before_ack(self, step: Callable[[Any], object]) -> None:
-        """Runs a function in the ack's transaction, so that both commit or neither does.
-
-        Args:
-            step: receives the connection and must not commit; may be a coroutine function for an
-                `AsyncBatch`. If it raises, the batch is not
-                acked. A repeated ack calls it again.
-        """
-        self._steps.append(step)
-
     def before_publishing(self, check: Callable[[], object]) -> None:
         """Runs a function before results are published, at the latest before the ack.
 
@@ -183,6 +129,78 @@ class _Claimed:
         while self._checks:
             self._checks[0]()
             self._checks.pop(0)
+
+
+class _Claimed(Settling):
+    """What both faces of a batch have in common; neither reads nor writes."""
+
+    def __init__(
+        self,
+        session: Any,
+        queue: str,
+        consumer: str,
+        lease: Lease,
+        ttl: timedelta,
+        *,
+        slot: str | None = None,
+    ) -> None:
+        super().__init__(session, queue, consumer, lease, slot=slot)
+        self._ttl = ttl
+        self._keeper: LeaseKeeper | None = None
+        self._steps: list[Callable[[Any], object]] = []
+
+    @property
+    def keeper(self) -> LeaseKeeper | None:
+        """What keeps the lease alive, in a block of `keep_alive`."""
+        return self._keeper
+
+    @asynccontextmanager
+    async def _kept(self, url: str | Awaitable[str]) -> AsyncIterator[LeaseKeeper]:
+        known_url = await settled(url)
+        if self.session.holds_callers_transaction:
+            raise InvalidArgument(
+                f"the lease on batch {self.batch_id} cannot be renewed, because the claim may "
+                "be part of an open transaction, which no other connection sees",
+                "Commit after the claim, before keep_alive(), or give the client a connection in "
+                "autocommit mode.",
+            )
+        with LeaseKeeper(known_url, self.lease, self._ttl) as keeper:
+            self._keeper = keeper
+            try:
+                yield keeper
+            finally:
+                self._keeper = None
+
+    @operation
+    def info(self) -> Call[BatchInfo]:
+        """Returns the ticks, times and event ids that the batch spans."""
+        return calls.batches.batch_info(self.batch_id)
+
+    @operation
+    def events(self) -> Call[list[Message]]:
+        """Returns all events in order of id."""
+        return calls.batches.batch_events(self.batch_id)
+
+    def plan_call(self, max_slices: int) -> Call[ReadPlan]:
+        """Returns the call that splits the batch into slices. For readers, not for users."""
+        return calls.plans.read_plan(self.batch_id, max_slices)
+
+    def history_call(self, max_events: int) -> Call[History] | None:
+        """Returns the call for how the consumer fared before the batch; None without a consumer.
+
+        For readers, not for users.
+        """
+        return calls.batches.finished_before(self.batch_id, max_events)
+
+    def before_ack(self, step: Callable[[Any], object]) -> None:
+        """Runs a function in the ack's transaction, so that both commit or neither does.
+
+        Args:
+            step: receives the connection and must not commit; may be a coroutine function for an
+                `AsyncBatch`. If it raises, the batch is not
+                acked. A repeated ack calls it again.
+        """
+        self._steps.append(step)
 
     @operation
     def ack(self) -> Call[AckResult] | Steps[AckResult]:
@@ -269,6 +287,6 @@ class AsyncBatch(_Claimed, AsyncFace):
         return self._kept(self.session.find_url())
 
 
-def read_plan(batch: Batch, max_slices: int) -> ReadPlan:
+def read_plan(batch: ReadBatch, max_slices: int) -> ReadPlan:
     """Splits a batch into slices that can be read in parallel. For readers, not for users."""
     return batch.session.run(batch.plan_call(max_slices))

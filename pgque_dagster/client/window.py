@@ -1,31 +1,28 @@
-"""The events of a time window, in the shape of a claimed batch.
+"""The events of a time window, which readers and sinks take in place of a batch.
 
-Readers and sinks take it in place of a batch. No consumer is registered for it, and nothing is
+No consumer is registered for it, and nothing is
 leased or acked: each attempt reads the same ticks, and has a higher number than those before it.
 Sinks use this number as the epoch, so the newest attempt replaces what earlier ones stored, and is
 not replaced by them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
 
-import psycopg
-
-from .batch import AckResult, Batch
+from .batch import Settling
 from .calls import plans
 from .calls.call import Call
 from .calls.failures import Failures, Reason
 from .calls.ticks import TickWindow, window_ticks
 from .errors import InvalidArgument
-from .models import BatchInfo, Lease, Message, ReadPlan
+from .models import BatchInfo, Lease, ReadPlan
 from .session import Session
 
 # In place of a consumer, in names of batches and in errors.
 _CONSUMER = "window"
 
 
-class Window(Batch):
+class Window(Settling):
     """The events of a queue between two ticks around a time window.
 
     Its `batch_id` is the start of the window in UTC, as YYYYMMDDHHMM.
@@ -41,6 +38,10 @@ class Window(Batch):
     Raises:
         InvalidArgument: if the window is not over, or its ticks are not all retained.
     """
+
+    session: Session
+    # Nothing is leased, so nothing is kept alive.
+    keeper = None
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Window(Batch):
             prev_tick_id=ticks.prev_tick_id,
             tick_id=ticks.tick_id,
         )
-        super().__init__(session, queue, _CONSUMER, lease, timedelta(0))
+        super().__init__(session, queue, _CONSUMER, lease)
         self._ticks: TickWindow = ticks
         self._start, self._end = start, end
         self._leave_out_failed = leave_out_failed
@@ -89,14 +90,6 @@ class Window(Batch):
     def history_call(self, max_events: int) -> None:
         """Returns None: a window has no consumer, and its events may have been read before."""
 
-    def events(self) -> list[Message]:
-        """Refuses: a window can be large, and is read by Spark.
-
-        Raises:
-            InvalidArgument: always.
-        """
-        self._refuse("is not read as a list", "Use SparkBatch.events().")
-
     def nack(
         self,
         msg_ids: Iterable[int],
@@ -113,42 +106,19 @@ class Window(Batch):
         self._leave_out(Failures.of(msg_ids, reason, None))
         super().dead_letter(msg_ids, reason=reason)
 
-    def before_ack(self, step: Callable[[psycopg.Connection[tuple[Any, ...]]], object]) -> None:
-        """Refuses: a window is not acked.
-
-        Raises:
-            InvalidArgument: always.
-        """
-        self._refuse("is not acked, so nothing runs before its ack", "Store its rows directly.")
-
-    def ack(self) -> AckResult:
-        """Refuses: a window is not acked.
-
-        Raises:
-            InvalidArgument: always.
-        """
-        self._refuse("is not acked", "Leave the call out.")
-
     def renew(self) -> None:
         """Does nothing: a window has no lease, and sinks compare the numbers of attempts."""
-
-    def release(self) -> None:
-        """Does nothing: a window has no lease."""
 
     def _leave_out(self, failures: Failures) -> None:
         if self._leave_out_failed or not failures.msg_ids:
             return
         count, why = len(failures.msg_ids), failures.reasons[0]
-        self._refuse(
-            f"would lack {count} event{'s' if count > 1 else ''} that the function sets aside, "
+        raise InvalidArgument(
+            f"the window from {self._start} to {self._end} of queue {self.queue} would lack "
+            f"{count} event{'s' if count > 1 else ''} that the function sets aside, "
             f"the first being {failures.msg_ids[0]}{f': {why}' if why else ''}",
             "A window has no dead letters and no retries. Correct the schema or the function, read "
             "with on_malformed='keep', or allow it: leave_out_failed=True.",
-        )
-
-    def _refuse(self, what: str, hint: str) -> NoReturn:
-        raise InvalidArgument(
-            f"the window from {self._start} to {self._end} of queue {self.queue} {what}", hint
         )
 
 

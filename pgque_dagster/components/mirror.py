@@ -43,9 +43,7 @@ def mirror(
             from the type.
     """
     fields: dict[str, Any] = {}
-    for name, hint, default, description in _parameters(source, like):
-        if name in leave_out:
-            continue
+    for name, hint, default, description in _parameters(source, like, leave_out):
         resolve = resolvers.get(name) or _resolver(hint)
         fields[name] = (Annotated[_in_yaml(hint), resolve(description)], default)
     options: type[Options] = create_model(f"{source.__name__}_options", __base__=Options, **fields)
@@ -53,19 +51,22 @@ def mirror(
 
 
 def _parameters(
-    source: Callable[..., Any] | type[BaseModel], like: Sequence[Callable[..., Any]]
+    source: Callable[..., Any] | type[BaseModel],
+    like: Sequence[Callable[..., Any]],
+    leave_out: Sequence[str],
 ) -> list[tuple[str, Any, Any, str]]:
-    """Returns name, type, default and description of each parameter."""
+    """Returns name, type, default and description of each parameter that is not left out."""
     if isinstance(source, type) and issubclass(source, BaseModel):
         return [
             (name, field.annotation, field, field.description or "")
             for name, field in source.model_fields.items()
+            if name not in leave_out
         ]
     described = _descriptions(source)
     others = {each.__name__: _descriptions(each) for each in like}
     found = []
     for name, parameter in inspect.signature(source).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
+        if parameter.kind is parameter.VAR_KEYWORD or name in leave_out:
             continue
         text = described[name]
         if same := _SAME_AS.fullmatch(text.rstrip(".")):

@@ -1,27 +1,17 @@
 """The options of a consumer that say how payloads are read."""
 
 import re
-from datetime import timedelta
 from typing import Annotated, Any
 
 import dagster as dg
 from pydantic import Field, WithJsonSchema, field_validator
 
 from ..client.errors import InvalidArgument
-from ..spark.payload.ddl import check_ddl
-from ..spark.payload.malformed import DEFAULT_MAX_MALFORMED, OnMalformed, check_share
+from ..spark.batch import SparkBatch
+from ..spark.payload.malformed import check_share
 from ..spark.reading.arrow import EVENT_COLUMNS
-from .options import TEMPLATE, Checked, Options, duration, option, share
-
-
-def _schema(description: str, example: str) -> dg.Resolver:
-    return Checked(
-        lambda context, value: value,
-        check=check_ddl,
-        model_field_type=str,
-        description=description,
-        examples=[example],
-    )
+from .mirror import mirror
+from .options import TEMPLATE, Checked, option, share
 
 
 def _check_columns(columns: list[str] | str) -> None:
@@ -44,26 +34,21 @@ def _event_columns(description: str, example: list[str]) -> dg.Resolver:
     )
 
 
-class Payload(Options):
+class Payload(
+    mirror(
+        SparkBatch.payload,
+        leave_out=["self", "schema"],
+        keep=lambda text: _event_columns(text, ["ev_time"]),
+        max_malformed=share,
+    )
+):
     """Options of `SparkBatch.payload`."""
 
+    # The base class of Pydantic has a method `schema`.
     schema_: Annotated[
-        str, _schema("Fields to read from the JSON, as DDL.", "id bigint not null, total double")
+        str,
+        option("Fields to read from the JSON, as DDL.", "id bigint not null, total double"),
     ] = Field(alias="schema")
-    keep: Annotated[
-        list[str], _event_columns("Event columns to keep, before the fields.", ["ev_time"])
-    ] = Field(default=[])
-    on_malformed: Annotated[
-        OnMalformed,
-        option("What happens to events that do not fit: dead_letter, retry, fail or keep."),
-    ] = "dead_letter"
-    retry_after: Annotated[
-        timedelta, duration("With retry, the wait before they are delivered again.")
-    ] = timedelta(minutes=1)
-    max_malformed: Annotated[
-        float,
-        share("The maximum share of a batch's events that may not fit; above it the run fails."),
-    ] = DEFAULT_MAX_MALFORMED
 
     @field_validator("max_malformed", mode="before")
     @classmethod

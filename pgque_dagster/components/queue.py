@@ -27,7 +27,6 @@ class DeadLetterChecks(
         build_dead_letter_checks,
         leave_out=["queues"],
         max_dead_letters=lambda text: number(text, at_least=0),
-        max_growth=lambda text: number(text, at_least=0, or_null=True),
         max_by_reason=option,
     )
 ):

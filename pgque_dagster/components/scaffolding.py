@@ -1,7 +1,6 @@
 """The scaffolders of `dg scaffold defs`: they write YAML that works as it is, with comments."""
 
 import json
-import re
 from datetime import UTC, datetime
 from string import Template
 from typing import Any
@@ -9,15 +8,13 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from .sinks import sink_types
-
 _PGQUE = """\
 # The database of the queues, and the Spark session of their consumers. A project has one.
+# docs/components.md and `dg list components` have all attributes.
 type: $type
 
 attributes:
-  # A libpq URI or connection string from the environment, so that it is never shown. If left out,
-  # the embedded PostgreSQL of the project folder is started.
+  # The database, from the environment; without it, the project's embedded PostgreSQL is started.
   # url: "{{ env.PGQUE_URL }}"
 
   # Whether to install the schema: never, if_missing, or upgrade an older one too.
@@ -26,61 +23,32 @@ attributes:
   # Who ticks: external (run `pgque ticker`), pg_cron, or sensor (a sensor of this project).
   ticking: external
 
-  # Queues to create, besides those that have a QueueComponent.
-  # queues: [other]
-
-  # Topics of postgremq and serial queues of qgres: consumers read the queues postgremq.<topic> and
-  # qgres.<name>, which get each message and entry.
-  # topics: [orders]
-  # serial_queues: [journal]
-
   # Settings of the Spark session; null if you define the resource `pyspark` yourself.
   spark_config:
     spark.master: local[2]
 
-  # Or a session on a Spark Connect server, which outlives runs. Its Python finds the database in
-  # the variable, so that no query contains a password.
-  # spark_config:
-  #   spark.remote: sc://localhost:15002
-  # executors_url_env: PGQUE_SECRET_URL
-
 # requirements:
 #   env: [PGQUE_URL]
-
-# For batches within seconds, dagster.yaml of the instance has processes that stay between runs:
-# run_launcher:
-#   module: pgque_dagster.launcher
-#   class: WarmRunLauncher
-#   config: {processes: 2, max_runs: 100, max_memory_mb: 4096}
 """
 
 _QUEUE = """\
 # A queue in the lineage, and its checks. The PgqueComponent creates the queue if it is missing.
+# Its sensor and schedule are stopped until somebody switches them on in the UI, under Automation.
 type: $type
 
 attributes:
   queue: $name
 
-  # The group of the assets of the queue and its dead letters.
-  group_name: pgque
-
   # How often depth, rate and lag are recorded, for the plots of the asset; null for never.
-  # Its sensor is stopped until somebody switches it on in the UI, under Automation, or until
-  # default_status is RUNNING.
   observation:
     interval: 5m
     # default_status: RUNNING
 
-  # Assets that send the events, shown upstream of the queue, such as a table with a trigger.
-  # producers: [orders_table]
-
   # Fails if the queue has more dead letters than this; null for no check.
   dead_letter_checks:
     max_dead_letters: 0
-    severity: ERROR
 
-  # When the job ${identifier}_checks runs the checks. Its schedule is stopped, too, until somebody
-  # switches it on, or until default_status is RUNNING.
+  # When the job ${identifier}_checks runs the checks.
   check_schedule:
     cron_schedule: "*/5 * * * *"
     # default_status: RUNNING
@@ -95,18 +63,9 @@ attributes:
   # The queue. If it is missing, create it: select postgremq.create_queue('$name', 'its topic');
   queue: $name
 
-  # The group of its asset.
-  group_name: pgque
-
-  # Assets that publish the messages, shown upstream of the queue.
-  # producers: [orders]
-
-  # The check fails if more messages are in the dead-letter queue.
+  # The check fails if more messages are in the dead-letter queue, or wait or are claimed.
   max_dead_letters: 0
-
-  # It also fails if more messages wait or are claimed; null for any number.
   max_unfinished: null
-  severity: ERROR
 """
 
 _CONSUMER = """\
@@ -123,32 +82,21 @@ attributes:
   # The function in transform.py beside this file; or an import path, my_project.module.function.
   transform: .transform.transform
 
-  # How to read JSON payloads: the fields as Spark DDL, and what happens to events that do not fit
-  # (dead_letter, retry, fail, keep). If left out, the transform gets the events as they are.
+  # How to read JSON payloads. If left out, the transform gets the events as they are.
   # payload:
   #   schema: product string not null, total double not null
-  #   on_malformed: dead_letter
-  #   max_malformed: 0.1  # more than a tenth malformed fails the run
 
-  # Where the DataFrame is stored; docs/components.md has the options:
-$sinks
+  # Where the DataFrame is stored: parquet, postgres, delta or iceberg.
   sink:
     type: parquet
     base_dir: "{{ context.project_root }}/output"
 
-  # When a batch gets its run: if min_events wait, or if the oldest has waited max_age. The sensor
-  # is stopped until somebody switches it on in the UI, under Automation, or until default_status
-  # is RUNNING. Whoever loads a project with RUNNING and the URL of a database consumes its events.
+  # When a batch gets its run: if min_events wait, or if the oldest has waited max_age. Whoever
+  # loads a project with RUNNING and the URL of a database consumes its events.
   sensor:
     min_events: 1
     max_age: 60s
-    max_attempts: 3
     # default_status: RUNNING
-
-  # How long the lease of a run that died lasts.
-  lease_ttl: 1m
-
-  # group_name: $group
 """
 
 _WINDOW = """\
@@ -168,24 +116,15 @@ attributes:
   # The function in transform.py beside this file; or an import path, my_project.module.function.
   transform: .transform.transform
 
-  # How to read JSON payloads, as for a BatchConsumerComponent.
-  # payload:
-  #   schema: product string not null, total double not null
-
   # Where the DataFrame is stored: parquet, delta (by append) or iceberg.
   sink:
     type: parquet
     base_dir: "{{ context.project_root }}/output"
 
-  # How many partitions a run of a backfill has: a number, or single_run.
-  # backfill_policy: single_run
-
   # A window is over when the queue has a tick after it, so a run just after its end may fail.
   retry_policy:
     max_retries: 3
     delay: 1m
-
-  # group_name: $group
 """
 
 _REPLICAS = """\
@@ -227,28 +166,52 @@ def transform(events: DataFrame) -> DataFrame:
 '''
 
 
-class PgqueScaffolder(dg.Scaffolder):
+class _Scaffolder(dg.Scaffolder[Any]):
+    """Writes a commented `defs.yaml`.
+
+    Attributes:
+        template: the file. It may contain $type, $name, $identifier, $queue, $tables and $today.
+    """
+
+    template: str
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        """Writes it in the place and form asked for."""
+        if request.scaffold_format == "python":
+            dg.scaffold_component(request)
+        else:
+            self._write(request, "defs.yaml", self.template)
+
+    def _write(self, request: dg.ScaffoldRequest[Any], file: str, template: str) -> None:
+        name = request.target_path.name
+        tables = [each.strip() for each in getattr(request.params, "tables", "").split(",")]
+        text = Template(template).substitute(
+            type=request.type_name,
+            name=name,
+            identifier=name.replace("-", "_").replace(".", "_"),
+            queue=getattr(request.params, "queue", None) or name,
+            tables="\n".join(f"    - {json.dumps(table)}" for table in tables if table),
+            today=datetime.now(UTC).date().isoformat(),
+        )
+        (request.target_path / file).write_text(text)
+
+
+class PgqueScaffolder(_Scaffolder):
     """Writes a commented PgqueComponent."""
 
-    def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes it in the place and form asked for."""
-        _write(request, _PGQUE)
+    template = _PGQUE
 
 
-class QueueScaffolder(dg.Scaffolder):
+class QueueScaffolder(_Scaffolder):
     """Writes a commented QueueComponent for the queue with the name of the folder."""
 
-    def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes it in the place and form asked for."""
-        _write(request, _QUEUE)
+    template = _QUEUE
 
 
-class MessageQueueScaffolder(dg.Scaffolder):
+class MessageQueueScaffolder(_Scaffolder):
     """Writes a commented MessageQueueComponent for the queue with the name of the folder."""
 
-    def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes it in the place and form asked for."""
-        _write(request, _MESSAGE_QUEUE)
+    template = _MESSAGE_QUEUE
 
 
 class ConsumerParams(BaseModel):
@@ -259,32 +222,27 @@ class ConsumerParams(BaseModel):
     )
 
 
-class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
+class BatchConsumerScaffolder(_Scaffolder):
     """Writes a commented BatchConsumerComponent and its transform."""
 
+    template = _CONSUMER
+
     @classmethod
     def get_scaffold_params(cls) -> type[ConsumerParams]:
         """Returns the options of the command."""
         return ConsumerParams
 
-    def scaffold(self, request: dg.ScaffoldRequest[ConsumerParams]) -> None:
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Writes it in the place and form asked for."""
-        sinks = "\n".join(f"  #   {name}: {text}" for name, text in sink_types().items())
-        _write_with_transform(request, _CONSUMER, sinks=sinks)
+        super().scaffold(request)
+        if request.scaffold_format == "yaml":
+            self._write(request, "transform.py", _TRANSFORM)
 
 
-class WindowScaffolder(dg.Scaffolder[ConsumerParams]):
+class WindowScaffolder(BatchConsumerScaffolder):
     """Writes a commented WindowComponent and its transform."""
 
-    @classmethod
-    def get_scaffold_params(cls) -> type[ConsumerParams]:
-        """Returns the options of the command."""
-        return ConsumerParams
-
-    def scaffold(self, request: dg.ScaffoldRequest[ConsumerParams]) -> None:
-        """Writes it in the place and form asked for."""
-        today = datetime.now(UTC).date().isoformat()
-        _write_with_transform(request, _WINDOW, today=today)
+    template = _WINDOW
 
 
 class TableReplicaParams(BaseModel):
@@ -293,40 +251,12 @@ class TableReplicaParams(BaseModel):
     tables: str = Field(description="The tables, with commas: public.orders,public.customers.")
 
 
-class TableReplicaScaffolder(dg.Scaffolder[TableReplicaParams]):
+class TableReplicaScaffolder(_Scaffolder):
     """Writes a commented TableReplicaComponent for the tables that are named."""
+
+    template = _REPLICAS
 
     @classmethod
     def get_scaffold_params(cls) -> type[TableReplicaParams]:
         """Returns the options of the command."""
         return TableReplicaParams
-
-    def scaffold(self, request: dg.ScaffoldRequest[TableReplicaParams]) -> None:
-        """Writes it in the place and form asked for."""
-        names = [each.strip() for each in request.params.tables.split(",")]
-        tables = "\n".join(f"    - {json.dumps(name)}" for name in names if name)
-        _write(request, _REPLICAS, tables=tables)
-
-
-def _write_with_transform(
-    request: dg.ScaffoldRequest[ConsumerParams], template: str, **values: str
-) -> None:
-    queue = request.params.queue or request.target_path.name
-    group = re.sub(r"[^A-Za-z0-9_]", "_", queue)
-    _write(request, template, queue=queue, group=group, **values)
-    if request.scaffold_format == "yaml":
-        text = Template(_TRANSFORM).substitute(_names(request))
-        (request.target_path / "transform.py").write_text(text)
-
-
-def _write(request: dg.ScaffoldRequest[Any], template: str, **values: str) -> None:
-    if request.scaffold_format == "python":
-        dg.scaffold_component(request)
-        return
-    text = Template(template).substitute(type=request.type_name, **_names(request), **values)
-    (request.target_path / "defs.yaml").write_text(text)
-
-
-def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
-    name = request.target_path.name
-    return {"name": name, "identifier": name.replace("-", "_").replace(".", "_")}

@@ -2,7 +2,7 @@
 
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal
 
 import dagster as dg
 from pydantic import BaseModel
@@ -90,12 +90,6 @@ Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSink
 
 # A sink without a type is of the first kind.
 _KINDS = (ParquetSinkOptions, PostgresSinkOptions, DeltaSinkOptions, IcebergSinkOptions)
-
-
-def sink_types() -> dict[str, str]:
-    """Returns what each `type` of sink is."""
-    types = [get_type_hints(kind, include_extras=True)["type"] for kind in _KINDS]
-    return {get_args(each.__origin__)[0]: each.__metadata__[0].description for each in types}
 
 
 def _resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Sink | None:

@@ -25,14 +25,6 @@ class RetryOptions(Options):
         return dg.RetryPolicy(max_retries=self.max_retries, delay=self.delay.total_seconds())
 
 
-def _backfill_policy(context: Any, value: Any) -> dg.BackfillPolicy | None:
-    if value is None:
-        return None
-    if value == "single_run":
-        return dg.BackfillPolicy.single_run()
-    return dg.BackfillPolicy.multi_run(int(value))
-
-
 def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefinition | None:
     if not isinstance(value, dg.TimeWindowPartitionsDefinition | None):
         raise ValueError(
@@ -54,15 +46,6 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
             description="The windows, as a template; if left out, the config of each run names "
             "its window.",
             examples=["{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"],
-        ),
-    ] = None
-    backfill_policy: Annotated[
-        dg.BackfillPolicy | None,
-        dg.Resolver(
-            _backfill_policy,
-            model_field_type=int | str | None,
-            description="How many partitions a run of a backfill has: a number, or single_run.",
-            examples=["single_run", 24],
         ),
     ] = None
     retry_policy: Annotated[

@@ -1,7 +1,6 @@
-"""The jobs and their ops: add, replay, purge and export dead letters; pause and resume a queue."""
+"""The jobs and their ops: add, replay and purge dead letters; pause and resume a queue."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -9,13 +8,11 @@ from pydantic import Field
 
 from ..client import InvalidArgument, QueueNotFound
 from ..client.client import Client
-from ..client.dead_letters import export_dead_letters
 from ..project.consumers import consumers_of_location
 from ..project.keys import dead_letters_key, queue_key
 from ..project.queue_report import CodeLocation, Metadata, report_queues
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
-from .dead_letter_files import FileFormat, dead_letter_file
 
 # How many dead letters are replayed in one transaction.
 _CHUNK = 1000
@@ -26,15 +23,14 @@ def build_pgque_jobs() -> list[dg.JobDefinition]:
 
     Returns:
         `pgque_add_dead_letters`, `pgque_replay_dead_letters`, `pgque_purge_dead_letters`,
-        `pgque_export_dead_letters`, `pgque_pause_queue` and `pgque_resume_queue`. Add them to the
-        Definitions once. They need the resource `pgque`. Each run records its result as an
-        observation of the asset of the queue or its dead letters.
+        `pgque_pause_queue` and `pgque_resume_queue`. Add them to the Definitions once. They need
+        the resource `pgque`. Each run records its result as an observation of the asset of the
+        queue or its dead letters.
     """
     ops = (
         add_dead_letters,
         replay_dead_letters,
         purge_dead_letters,
-        export_dead_letters_to_file,
         pause_queue,
         resume_queue,
     )
@@ -101,19 +97,6 @@ class PurgeConfig(QueueConfig):
     )
 
 
-class ExportConfig(QueueConfig):
-    """Where to write the dead letters, and how."""
-
-    path: str = Field(
-        description="The file to write, on the machine that executes the run. Its folder must "
-        "exist."
-    )
-    file_format: FileFormat = Field(
-        default=FileFormat.JSON_LINES, description="JSON_LINES or PARQUET."
-    )
-    overwrite: bool = Field(default=False, description="Whether to replace a file that exists.")
-
-
 @dg.op
 def add_dead_letters(
     context: dg.OpExecutionContext, config: AddConfig, pgque: PgqueResource
@@ -159,31 +142,6 @@ def purge_dead_letters(
         left = _count(client, config.queue)
         page = _page(context, client, dead_letters_key(config.queue), config.queue)
     _report(context, dead_letters_key(config.queue), {"purged": purged, "left": left}, page)
-
-
-@dg.op(name="export_dead_letters")
-def export_dead_letters_to_file(
-    context: dg.OpExecutionContext, config: ExportConfig, pgque: PgqueResource
-) -> None:
-    """Writes all dead letters of a queue to a file, oldest first. The queue keeps them."""
-    path = Path(config.path).absolute()
-    exported = 0
-    with (
-        log_error_line(context.log),
-        pgque.client() as client,
-        dead_letter_file(path, config.file_format, config.overwrite) as file,
-    ):
-        for letters in export_dead_letters(client, config.queue):
-            file.write(letters)
-            exported += len(letters)
-            context.log.info(f"Wrote {exported} dead letters of queue {config.queue}.")
-        page = _page(context, client, dead_letters_key(config.queue), config.queue)
-    _report(
-        context,
-        dead_letters_key(config.queue),
-        {"exported": exported, "path": dg.MetadataValue.path(path)},
-        page,
-    )
 
 
 @dg.op

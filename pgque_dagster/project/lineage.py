@@ -1,8 +1,7 @@
-"""Observable assets for queues and their dead letters, and the freshness policy of consumers."""
+"""Observable assets for queues and their dead letters."""
 
 import warnings
 from collections.abc import Sequence
-from datetime import timedelta
 
 import dagster as dg
 
@@ -14,9 +13,6 @@ from .queue_report import PURGE_JOB, REPLAY_JOB, RESUME_JOB, CodeLocation, repor
 from .registration import how_to_create
 from .resource import PgqueResource
 from .step_errors import log_error_line
-
-# Dagster evaluates freshness at most once a minute.
-_SHORTEST_WINDOW = timedelta(minutes=1)
 
 
 def build_queue_assets(
@@ -138,33 +134,3 @@ def _dead_letters_description(queue: str) -> str:
         f"`pgque dead-letters replay {queue}`. To delete them instead, use the job "
         f"`{PURGE_JOB}` or `pgque dead-letters purge {queue}`."
     )
-
-
-def lag_freshness_policy(
-    max_lag: timedelta, *, warn_lag: timedelta | None = None
-) -> dg.FreshnessPolicy:
-    """Builds the freshness policy of a consuming asset from its maximum lag.
-
-    Dagster measures the age of the last materialization, and without events there are none. So use
-    this for queues that always get events, and `build_consumer_lag_checks` for others.
-
-    Args:
-        max_lag: at this age the asset is stale; a minute or more.
-        warn_lag: from this age on there is a warning; a minute or more, and less than `max_lag`.
-
-    Returns:
-        The policy, for the option `freshness_policy` of `@pgque_asset`.
-
-    Raises:
-        DagsterInvalidDefinitionError: if a lag is too short, or the warning would come too late.
-    """
-    if min(max_lag, warn_lag or max_lag) < _SHORTEST_WINDOW:
-        raise dg.DagsterInvalidDefinitionError(
-            f"a freshness policy of max_lag={max_lag}, warn_lag={warn_lag}: each must be a minute "
-            "or more; for less, use build_consumer_lag_checks"
-        )
-    if warn_lag is not None and warn_lag >= max_lag:
-        raise dg.DagsterInvalidDefinitionError(
-            f"warn_lag={warn_lag} must be less than max_lag={max_lag}, or it never warns"
-        )
-    return dg.FreshnessPolicy.time_window(fail_window=max_lag, warn_window=warn_lag)

@@ -1,4 +1,4 @@
-"""Creates the queues, consumers and jobs that a `PgqueResource` declares, if they are missing.
+"""Creates the queues and jobs that a `PgqueResource` declares, and assets' consumers, if missing.
 
 What exists is only read, so a role without the right to create can start. If something is missing
 that the role may not create, the error has the statement that somebody else runs.
@@ -141,7 +141,7 @@ def register(
     """Registers a consumer. Returns where it starts, such as "the last tick".
 
     Without `start_at` it starts at the last tick; on a new queue at the first tick, so that
-    declared consumers also get events that were sent right after the queue was created. With
+    the consumers of assets also get events that were sent right after the queue was created. With
     `partitions` it gets that number of slots.
 
     Raises:

@@ -15,10 +15,8 @@ from pydantic import ConfigDict, Field
 from .. import installer
 from ..client import Client, HealthCheck
 from ..client.pool import ClientPool
-from ..client.positions import write_position
 from .deployment import deployment_name
 from .registration import (
-    ensure_consumer,
     ensure_queue,
     ensure_scheduled,
     ensure_serial_queue,
@@ -50,7 +48,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 url=dg.EnvVar("PGQUE_URL"),
                 queues=["orders"],
                 queue_options={"orders": {"ticker_max_lag": "1 second"}},
-                consumers={"orders": ["revenue"]},
             )
     """
 
@@ -104,16 +101,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="Serial Publisher queues of the add-on qgres to create and to log if they are "
         "missing: each entry is also an event of the queue `qgres.<name>`.",
     )
-    consumers: dict[str, list[str]] = Field(
-        default_factory=dict,
-        description="Consumers to register if they are missing, by queue: at the last tick, or at "
-        "the first one of a queue younger than an hour.",
-    )
-    start_at: dict[str, dict[str, str]] = Field(
-        default_factory=dict,
-        description="Where some of these consumers start instead, by queue and consumer: earliest, "
-        "latest, the number of a tick, or a time with a zone.",
-    )
     deployment: str | None = Field(
         default=None,
         description="Name of this deployment of Dagster. A consumer belongs to the deployment that "
@@ -141,7 +128,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             (
                 *(url, self.install, self.addons, self.ticking, self.queues, self.queue_options),
                 *(self.topics, self.serial_queues),
-                *(self.consumers, self.start_at),
             )
         )
         with _preparing:
@@ -168,33 +154,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         if self.deployment is not None:
             return self.deployment
         return None if self.url is None else deployment_name(instance)
-
-    def check_start(
-        self, queue: str, consumer: str, start_at: str | None, partitions: int | None = None
-    ) -> None:
-        """Refuses `start_at` and `partitions` of an asset that this resource would ignore.
-
-        Raises:
-            DagsterInvalidDefinitionError: if the resource registers the consumer elsewhere, or
-                without slots.
-        """
-        if consumer not in self.consumers.get(queue, ()):
-            return
-        if partitions is not None:
-            raise dg.DagsterInvalidDefinitionError(
-                f"consumer {queue}/{consumer}: its asset has partitions, but the resource pgque "
-                "registers it without slots: leave it out of `consumers` of the resource"
-            )
-        declared = self.start_at.get(queue, {}).get(consumer)
-        if start_at is None:
-            return
-        if declared is None or write_position(declared) != start_at:
-            raise dg.DagsterInvalidDefinitionError(
-                f"consumer {queue}/{consumer}: its asset has start_at {start_at}, but the resource "
-                f"pgque registers it at {declared or 'the last tick'}: leave it out of `consumers` "
-                f'of the resource, or set start_at={{"{queue}": {{"{consumer}": "{start_at}"}}}} '
-                "there"
-            )
 
     def health(self) -> list[HealthCheck]:
         """Returns the health checks of the database and of each queue, with what to do.
@@ -223,10 +182,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 ensure_serial_queue(client, serial_queue)
             for queue in dict.fromkeys([*self.queues, *self.queue_options]):
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
-            for queue, consumers in self.consumers.items():
-                for consumer in consumers:
-                    start_at = self.start_at.get(queue, {}).get(consumer)
-                    ensure_consumer(client, queue, consumer, start_at)
             if self.ticking == "pg_cron":
                 ensure_scheduled(client)
 

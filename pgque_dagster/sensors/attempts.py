@@ -16,6 +16,7 @@ import dagster as dg
 
 from ..client.calls.states import ConsumerState
 from ..project.keys import ATTEMPT, EPOCH, REQUESTED_AT
+from ..project.naming import run_of_owner
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
@@ -219,7 +220,7 @@ def _has_claimed(run: dg.DagsterRun, state: ConsumerState) -> bool:
 
 
 def _is_holder(run: dg.DagsterRun, state: ConsumerState) -> bool:
-    return state.owner is not None and state.owner.endswith(run.run_id)
+    return run_of_owner(state.owner) == run.run_id
 
 
 def _ended(status: dg.DagsterRunStatus) -> str:

@@ -1,4 +1,4 @@
-"""Opens the batches of consumers: one for a normal consumer, several for one that has parts."""
+"""Opens the batches of consumers: one, or one for each subconsumer or slot."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,16 +7,17 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, ConsumerInfo, Limits
-from ..client.calls.states import ConsumerState
+from ..client.calls.states import ConsumerState, consumer_states
 from ..client.holder import Holder
+from ..client.partitions import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from ..project.registration import how_to_create, how_to_register_again, register
-from .slot_opening import open_batch, open_slots
 
 # By default a tick follows an event within seconds.
 _TICKS_ARE_LATE = timedelta(seconds=30)
+_OPENING_TTL = timedelta(seconds=30)
 
 
 def open_batches(
@@ -48,20 +49,22 @@ def open_batches(
         return f'{name}: queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
     if main.role is None:
         return f"{name}: {_register(instance, client, main, consumer)}"
+    named = [(main.queue, main.consumer)]
     if consumer.partitions is not None or main.role == "partitioned":
-        opened = open_slots(client, states, limits, consumer.partitions)
+        opened = _open_slots(client, states, limits, consumer.partitions)
         if isinstance(opened, str):
             return f"{name}: {opened}"
-        slots = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
-        return opened or f"{name}: no batch yet{_what_they_wait_for(slots, waiting(), limits)}"
-    if main.batch_id is not None:
+        named = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
+    elif main.batch_id is not None:
         # Finish the open batch before converting the consumer to a cooperative one.
         return [main]
-    if main.role == "coop_main" or (main.role == "normal" and parallel > 1):
+    elif main.role == "coop_main" or (main.role == "normal" and parallel > 1):
         opened = _open_shared(client, main, states[1:], limits, parallel)
+    elif main.is_due or main.role != "normal":
+        # For a consumer of another role, opening raises the error that names its role.
+        opened = [*filter(None, [_open(client, main, limits)])]
     else:
-        opened = _open_normal(client, main, limits)
-    named = [(main.queue, main.consumer)]
+        opened = []
     return opened or f"{name}: no batch yet{_what_they_wait_for(named, waiting(), limits)}"
 
 
@@ -89,14 +92,6 @@ def _what_they_wait_for(
     return f"{reason}: {CHECK_TICKS}"
 
 
-def _open_normal(client: Client, main: ConsumerState, limits: Limits) -> list[ConsumerState]:
-    # For a consumer of another role, next_batch raises the error that names its role.
-    if not main.is_due and main.role == "normal":
-        return []
-    batch_id = client.next_batch(main.queue, main.consumer, limits)
-    return [] if batch_id is None else [replace(main, batch_id=batch_id, owner=None)]
-
-
 def _open_shared(
     client: Client,
     main: ConsumerState,
@@ -111,11 +106,72 @@ def _open_shared(
         holder = Holder(main.queue, main.consumer, subconsumer)
         if main.role == "normal":
             client.run(holder.register_subconsumer())
-        state = open_batch(client, replace(main, role="subconsumer", part=subconsumer), limits)
+        state = _open(client, replace(main, role="subconsumer", part=subconsumer), limits)
         if state is None:
             break
         opened.append(state)
     return opened
+
+
+def _open_slots(
+    client: Client, states: Sequence[ConsumerState], limits: Limits, partitions: int | None
+) -> list[ConsumerState] | str:
+    """Opens the batches of slots that are due.
+
+    If the asset wants another number of slots, no batch is opened until those that are open are
+    acked: their results may be stored already, and their events must not come again in other
+    batches. Then the events that nobody has finished are divided among the new slots. Slots that
+    somebody has unsubscribed are named while the others have nothing to open.
+
+    Raises:
+        InvalidArgument: if the consumer is registered without slots.
+    """
+    main, *slots = states
+    if main.role != "partitioned":
+        assert partitions is not None
+        # Raises the error that says how to go on.
+        client.run(subscribe_slots(main.queue, main.consumer, partitions))
+    now = _count(slots)
+    if partitions is None:
+        return f"the consumer has {now} slots: set partitions={now} on its asset"
+    opened = [slot for slot in slots if slot.batch_id is not None]
+    if now != partitions:
+        if opened:
+            return opened
+        client.run(repartition(main.queue, main.consumer, partitions))
+        _, *slots = client.run(consumer_states([(main.queue, main.consumer)], limits))
+    for slot in slots:
+        if slot.is_due and not slot.is_live:
+            opened += filter(None, [_open(client, slot, limits)])
+    if not opened and len(slots) < partitions:
+        queue, consumer = (name.replace("'", "''") for name in (main.queue, main.consumer))
+        return (
+            f"only {len(slots)} of the consumer's {partitions} slots "
+            f"{'is' if len(slots) == 1 else 'are'} subscribed, so events of other keys get no run. "
+            f"Subscribe them, from the last tick on, with: select pgque.subscribe_slots("
+            f"'{queue}', '{consumer}', {partitions});"
+        )
+    # The oldest batch first, so that each slot has its turn if few runs are requested at a time.
+    return sorted(opened, key=lambda slot: slot.batch_id or 0)
+
+
+def _count(slots: Sequence[ConsumerState]) -> int:
+    return int(str(slots[0].slot).partition("/")[2])
+
+
+def _open(client: Client, state: ConsumerState, limits: Limits) -> ConsumerState | None:
+    """Opens the next batch of a consumer, subconsumer or slot; returns its state, or None."""
+    if state.part is None:
+        batch_id = client.next_batch(state.queue, state.consumer, limits)
+        return None if batch_id is None else replace(state, batch_id=batch_id, owner=None)
+    # Only a claim opens a batch of a subconsumer or slot.
+    batch = Holder.of(state).claim(
+        client, owner="pgque sensor, to open it", ttl=_OPENING_TTL, limits=limits
+    )
+    if batch is None:
+        return None
+    batch.release()
+    return replace(state, batch_id=batch.batch_id, epoch=batch.lease.epoch, owner=None)
 
 
 def _register(

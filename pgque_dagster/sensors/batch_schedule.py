@@ -74,8 +74,6 @@ def build_pgque_schedule(
     def pgque_schedule(
         context: dg.ScheduleEvaluationContext, pgque: PgqueResource
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        for consumer in consumers:
-            pgque.check_start(consumer.queue, consumer.name, consumer.start_at, consumer.partitions)
         with pgque.client() as client:
             findings = find_batches(
                 context.instance,

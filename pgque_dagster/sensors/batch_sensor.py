@@ -114,8 +114,6 @@ def build_pgque_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SensorResult | dg.SkipReason:
         cursor, repository = SensorCursor.read(context.cursor), repository_of(context)
-        for consumer in consumers:
-            pgque.check_start(consumer.queue, consumer.name, consumer.start_at, consumer.partitions)
         try:
             with pgque.client() as client:
 

@@ -1,10 +1,7 @@
 """`build_pgque_observation_sensor`: records what the pages of queues and dead letters show."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Self
+from datetime import timedelta
 
 import dagster as dg
 
@@ -15,41 +12,6 @@ from ..project.keys import queue_key
 from ..project.queue_report import CodeLocation, report_queues
 from ..project.resource import PgqueResource
 from .describing import SWITCHING_ON
-
-_VERSION = 1
-
-# If the database cannot be reached, the sensor retries after this time, not after `interval`.
-_LONGEST_PAUSE = timedelta(seconds=30)
-
-
-@dataclass(frozen=True)
-class ObservationCursor:
-    """When the sensor last observed the queues; None if it never did."""
-
-    observed_at: datetime | None = None
-
-    @classmethod
-    def read(cls, text: str | None) -> Self:
-        """Reads what `write` returned; any other text gives an empty cursor."""
-        try:
-            fields = json.loads(text or "null")
-            if fields["version"] != _VERSION:
-                return cls()
-            observed_at = datetime.fromisoformat(fields["observed_at"])
-        except (ValueError, TypeError, KeyError):
-            return cls()
-        return cls(observed_at.replace(tzinfo=observed_at.tzinfo or UTC))
-
-    def write(self) -> str:
-        """Returns the cursor as text, with the version of its format."""
-        observed_at = self.observed_at and self.observed_at.isoformat()
-        return json.dumps({"version": _VERSION, "observed_at": observed_at})
-
-    def next_at(self, interval: timedelta, now: datetime) -> datetime:
-        """Returns when the next observation is due. Ignores a last observation in the future."""
-        if self.observed_at is None or self.observed_at > now:
-            return now
-        return self.observed_at + interval
 
 
 def build_pgque_observation_sensor(
@@ -88,7 +50,7 @@ def build_pgque_observation_sensor(
 
     @dg.sensor(
         name=name,
-        minimum_interval_seconds=max(1, int(min(interval, _LONGEST_PAUSE).total_seconds())),
+        minimum_interval_seconds=max(1, int(interval.total_seconds())),
         default_status=default_status,
         description=(
             f"Records depth, rate, lag and dead letters of {_names(queues)} every {interval}, and "
@@ -100,13 +62,6 @@ def build_pgque_observation_sensor(
     def pgque_observation_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SensorResult | dg.SkipReason:
-        now = datetime.now(UTC)
-        due = ObservationCursor.read(context.cursor).next_at(interval, now)
-        if now < due:
-            return dg.SkipReason(
-                f"waits until {due:%H:%M:%S} UTC for the next observation of {', '.join(queues)} "
-                f"(interval={interval})"
-            )
         try:
             with pgque.client() as client:
                 reports = report_queues(client, queues, _location(context))
@@ -116,8 +71,7 @@ def build_pgque_observation_sensor(
             if queue_key(queue) not in reports:
                 context.log.warning(f"queue {queue} is not observed: it does not exist")
         return dg.SensorResult(
-            asset_events=[dg.AssetObservation(key, metadata=reports[key]) for key in reports],
-            cursor=ObservationCursor(observed_at=now).write(),
+            asset_events=[dg.AssetObservation(key, metadata=reports[key]) for key in reports]
         )
 
     return pgque_observation_sensor

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .cluster.shipping import ship
     from .payload.changes import parse_changes
     from .payload.parsing import parse_payloads
-    from .reading.jdbc import JdbcDriverMissing
     from .sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, once_per_batch
     from .source import register
 
@@ -25,7 +24,6 @@ __all__ = [
     "DeltaSink",
     "IcebergSink",
     "JavaMissing",
-    "JdbcDriverMissing",
     "PackageMissing",
     "ParquetSink",
     "PostgresSink",
@@ -43,7 +41,6 @@ _MODULES = {
     "DeltaSink": "sinks.delta",
     "IcebergSink": "sinks.iceberg",
     "JavaMissing": "cluster.java",
-    "JdbcDriverMissing": "reading.jdbc",
     "PackageMissing": "cluster.executor_errors",
     "ParquetSink": "sinks.parquet",
     "PostgresSink": "sinks.postgres",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import UTC
 
-from ..client import Batch
+from ..client.read_batch import ReadBatch
 from .address import DatabaseAddress
 from .written import Written
 
@@ -19,7 +19,7 @@ class BatchAttempt:
         written: the sinks that have this attempt's results.
     """
 
-    claim: Batch
+    claim: ReadBatch
     url: str = field(repr=False)
     address: DatabaseAddress
     written: Written

@@ -7,31 +7,29 @@ commit together with its retries and dead letters.
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
-from ..client import Batch
-from ..client.batch import read_plan
+from ..client.batch import Batch, read_plan
 from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
+from ..client.read_batch import ReadBatch
 from . import failed_events, source
 from .address import DatabaseAddress
 from .attempt import BatchAttempt
 from .payload import changes, parsing
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
-from .payload.malformed_columns import MALFORMED, check_clash
+from .payload.malformed_columns import MALFORMED, check_kept
 from .payload.row_parser import MissingColumns
 from .payload.schema import Schema, parse_schema
 from .payload.slices import PayloadSlices
-from .reading import arrow, jdbc
+from .reading import arrow
 from .reading.options import DEFAULT_SLICES, plan_option
 from .written import Written
-
-Reader = Literal["adbc", "jdbc"]
 
 # Smaller batches are read faster on the driver: docs/decisions/0003-arrow-over-adbc.md.
 DRIVER_SIDE_EVENTS = 20_000
@@ -58,7 +56,7 @@ class SparkBatch:
     def __init__(
         self,
         spark: SparkSession,
-        batch: Batch,
+        batch: ReadBatch,
         url: str,
         *,
         slices: int = DEFAULT_SLICES,
@@ -89,8 +87,8 @@ class SparkBatch:
         return self._batch.batch_id
 
     @property
-    def claim(self) -> Batch:
-        """The claim."""
+    def claim(self) -> ReadBatch:
+        """The claim, a `Batch`; or the window."""
         return self._batch
 
     @property
@@ -112,30 +110,23 @@ class SparkBatch:
     def _malformed(self) -> MalformedEvents:
         return MalformedEvents(self.spark, self._batch, self.event_count)
 
-    def events(self, columns: Sequence[str] | None = None, *, reader: Reader = "adbc") -> DataFrame:
+    def events(self, columns: Sequence[str] | None = None) -> DataFrame:
         """Returns the batch's events, in no particular order.
 
         Args:
             columns: event columns to read; None for all. Other columns are not fetched.
-            reader: how a large batch is read: `adbc`, which needs this package on the executors,
-                or `jdbc`, which needs the jar of the PostgreSQL driver.
 
         Returns:
             A DataFrame with the chosen columns of ev_id bigint, ev_time timestamp, ev_txid bigint,
             ev_retry int, and the strings ev_type, ev_data, ev_extra1 to ev_extra4.
 
         Raises:
-            InvalidArgument: if events have no such column, or there is no such reader.
-            JdbcDriverMissing: if the session lacks the jar.
+            InvalidArgument: if events have no such column.
         """
-        if reader not in get_args(Reader):
-            raise InvalidArgument(f"there is no reader {reader!r}", "Readers are: adbc, jdbc.")
         wanted = arrow.check_columns(columns)
         if self._is_small:
             schema = arrow.spark_schema(wanted)
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
-        if reader == "jdbc":
-            return jdbc.read_slices(self.spark, self._attempt.url, self._plan.slices, wanted)
         return self._from_source(columns=",".join(wanted))
 
     def payload(
@@ -180,7 +171,7 @@ class SparkBatch:
         """
         check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
-        kept = _check_kept(keep, fields.names)
+        kept = check_kept(keep, fields.names)
         if self._is_small:
             columns = parsing.needed_columns(kept)
             read = parsing.parse_table(self._read_here(columns), fields, keep=kept)
@@ -219,9 +210,9 @@ class SparkBatch:
         retry_after: timedelta = timedelta(minutes=1),
         max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
-        """Returns the changes of a table that jsontriga and logutriga published, one per row.
+        """Returns the changes of a captured table, or of one with jsontriga, one per row.
 
-        Values of both triggers are read as PostgreSQL prints them, exactly or not at all:
+        Values are read as PostgreSQL prints them, exactly or not at all:
         docs/triggers.md. Events are in no particular order; keep ev_id to find the last change of
         a row.
 
@@ -249,7 +240,7 @@ class SparkBatch:
         check_options(on_malformed, max_malformed)
         fields = parse_schema(self.spark, schema)
         rows = changes.RowSchema(fields, key, missing_columns)
-        kept = _check_kept(keep, ())
+        kept = check_kept(keep, ())
         columns = list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept)))
         if self._is_small:
             events = self._read_here(columns)
@@ -258,38 +249,6 @@ class SparkBatch:
             parsed = rows.parse(self.events(columns), keep=_with_id(kept))
         settled = self._settled(parsed, on_malformed, retry_after, max_malformed)
         return settled.select(*kept, *changes.COLUMNS)
-
-    def fragments(
-        self,
-        *,
-        keep: Sequence[str] = (),
-        on_malformed: OnMalformed = "dead_letter",
-        retry_after: timedelta = timedelta(minutes=1),
-        max_malformed: float = DEFAULT_MAX_MALFORMED,
-    ) -> DataFrame:
-        """Returns the fragments of SQL that sqltriga published, without parsing them.
-
-        Args:
-            keep: event columns to put before the others.
-            on_malformed: what happens to events of other kinds, as for `payload`.
-            retry_after: as for `payload`.
-            max_malformed: as for `payload`.
-
-        Returns:
-            A DataFrame of the `keep` columns, operation (insert, update, delete or truncate), table
-            (with its schema), and fragment: what follows `insert into t`, `update t set` or
-            `delete from t where`.
-
-        Raises:
-            MalformedPayload: as for `payload`.
-            InvalidArgument: if a column or `max_malformed` cannot be used.
-        """
-        check_options(on_malformed, max_malformed)
-        kept = _check_kept(keep, ())
-        events = self.events(list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept))))
-        parsed = changes.fragments(events, keep=_with_id(kept))
-        settled = self._settled(parsed, on_malformed, retry_after, max_malformed)
-        return settled.select(*kept, *changes.FRAGMENT_COLUMNS)
 
     def nack(
         self,
@@ -336,11 +295,18 @@ class SparkBatch:
 
         Args:
             step: receives the connection. If it raises, the batch is not acked.
+
+        Raises:
+            InvalidArgument: if the events are those of a window, which is not acked.
         """
+        if not isinstance(self._batch, Batch):
+            raise InvalidArgument(
+                "a window is not acked, so nothing runs before its ack", "Store its rows directly."
+            )
         self._batch.before_ack(step)
 
     def close(self) -> None:
-        """Frees what `payload`, `changes` and `fragments` persisted, and reports of tasks."""
+        """Frees what `payload` and `changes` persisted, and reports of tasks."""
         while self._persisted:
             self._persisted.pop().unpersist()
         while self._parsed:
@@ -382,18 +348,6 @@ class SparkBatch:
 def attempt_of(batch: SparkBatch) -> BatchAttempt:
     """Returns what sinks need to know about a batch."""
     return batch._attempt  # noqa: SLF001 -- sinks are its friends, users are not
-
-
-def _check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:
-    kept = arrow.check_columns(keep) if keep else ()
-    check_clash(
-        fields,
-        "a payload field",
-        kept,
-        "an event column to keep",
-        "Leave it out of keep, or rename it after payload().",
-    )
-    return kept
 
 
 def _with_id(kept: Sequence[str]) -> tuple[str, ...]:

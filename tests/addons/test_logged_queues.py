@@ -56,8 +56,10 @@ def test_an_asset_and_a_stream_get_each_entry_once(
     db: Connection, url: str, spark: SparkSession, tmp_path: Path, addon: str
 ) -> None:
     queue = f"{addon}.orders"
-    resource = PgqueResource(url=url, consumers={queue: ["totals", "stream"]}, **DECLARED[addon])
-    resource.database_url()
+    resource = PgqueResource(url=url, **DECLARED[addon])
+    with resource.client() as client:
+        for consumer in ("totals", "stream"):
+            client.register_consumer(queue, consumer)
 
     @pgque_asset(queue=queue)
     def totals(batch: SparkBatch) -> Any:
@@ -166,14 +168,15 @@ def test_logging_is_switched_off_and_on_again(db: Connection, url: str, addon: s
     logged = f"select {addon}.logged_as('orders')"
     installer.install(url, [addon])
     assert value(db, logged) is None
-    resource = PgqueResource(url=url, consumers={queue: ["c"]}, **DECLARED[addon])
-    resource.database_url()
+    with PgqueResource(url=url, **DECLARED[addon]).client() as client:
+        client.register_consumer(queue, "c")
     publish(db, addon, 1)
     for _ in range(2):
         value(db, f"select {UNLOG[addon]}('orders')::text")
     assert value(db, logged) is None
     publish(db, addon, 2)
-    PgqueResource(url=url, **DECLARED[addon]).database_url()
+    # Other settings, because a process relies on its last check for a minute.
+    PgqueResource(url=url, install="upgrade", **DECLARED[addon]).database_url()
     assert value(db, logged) == queue
     publish(db, addon, 3)
     assert [json.loads(event) for event in drain(db, queue)] == [{"n": 1}, {"n": 3}]
@@ -182,7 +185,7 @@ def test_logging_is_switched_off_and_on_again(db: Connection, url: str, addon: s
 def test_a_serial_queue_may_be_declared_in_another_case(db: Connection, url: str) -> None:
     PgqueResource(url=url, serial_queues=["Orders"]).database_url()
     reader = as_login(url, "pgque_reader")
-    other = PgqueResource(url=reader, serial_queues=["ORDERS"], consumers={"qgres.Orders": ["c"]})
+    other = PgqueResource(url=reader, serial_queues=["ORDERS"])
     assert other.database_url() == reader
     assert value(db, "select array_agg(queue_name) from pgque.queue") == ["qgres.Orders"]
 

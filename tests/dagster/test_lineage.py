@@ -1,7 +1,5 @@
 """Lineage: producers, queues, dead letters, consumers; and the freshness policy from a lag."""
 
-from datetime import timedelta
-
 import dagster as dg
 import pytest
 
@@ -9,13 +7,12 @@ from pgque_dagster import (
     SparkBatch,
     build_queue_assets,
     dead_letters_key,
-    lag_freshness_policy,
     pgque_asset,
     queue_key,
 )
 
 
-@pgque_asset(queue="orders", freshness_policy=lag_freshness_policy(timedelta(minutes=5)))
+@pgque_asset(queue="orders")
 def revenue(batch: SparkBatch) -> int:
     return batch.event_count
 
@@ -90,29 +87,3 @@ def test_a_queue_says_what_it_is_who_consumes_it_and_what_to_do_when_it_is_red()
         assert f"`{job}`" in str(queue.description)
     for command in ("list", "replay", "purge"):
         assert f"`pgque dead-letters {command} orders`" in str(dead_letters.description)
-
-
-def test_the_lag_budget_is_the_freshness_of_the_consuming_asset() -> None:
-    (spec,) = revenue.specs
-
-    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=timedelta(minutes=5))
-    assert lag_freshness_policy(
-        timedelta(minutes=5), warn_lag=timedelta(minutes=2)
-    ) == dg.FreshnessPolicy.time_window(
-        fail_window=timedelta(minutes=5), warn_window=timedelta(minutes=2)
-    )
-
-
-@pytest.mark.parametrize(
-    ("max_lag", "warn_lag", "words"),
-    [
-        (timedelta(seconds=59), None, "a minute or more"),
-        (timedelta(minutes=5), timedelta(seconds=59), "a minute or more"),
-        (timedelta(minutes=5), timedelta(minutes=5), "or it never warns"),
-    ],
-)
-def test_a_budget_that_dagster_cannot_watch_is_refused(
-    max_lag: timedelta, warn_lag: timedelta | None, words: str
-) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
-        lag_freshness_policy(max_lag, warn_lag=warn_lag)

@@ -14,7 +14,6 @@ from pgque_dagster.client import (
     ConnectionFailed,
     NewerInstalled,
     OlderInstalled,
-    QueueNotFound,
     SchedulerMissing,
     SchemaMissing,
 )
@@ -59,7 +58,7 @@ def wait_for_connections(url: str, count: int) -> None:
         time.sleep(0.05)
 
 
-def test_declared_queues_and_consumers_exist_with_their_options_and_again_change_nothing(
+def test_declared_queues_exist_with_their_options_and_again_change_nothing(
     empty_url: str,
 ) -> None:
     for size in (1, 2):
@@ -67,12 +66,10 @@ def test_declared_queues_and_consumers_exist_with_their_options_and_again_change
             url=empty_url,
             queues=["plain"],
             queue_options={"orders": {"ticker_max_lag": "7 seconds", "max_retries": 9}},
-            consumers={"orders": ["revenue", "stock"]},
             pool_size=size,
         )
         with resource.client() as client:
             assert {queue.name for queue in client.queues()} == {"plain", "orders"}
-            assert [c.name for c in client.consumers("orders")] == ["revenue", "stock"]
     with psycopg.connect(empty_url) as db:
         found = db.execute(
             "select queue_ticker_max_lag::text, queue_max_retries from pgque.queue "
@@ -86,10 +83,6 @@ def test_what_is_not_installed_or_not_declared_is_an_error_that_names_it(
 ) -> None:
     never = PgqueResource(url=empty_url, install="never", queues=["orders"])
     with pytest.raises(SchemaMissing, match="pgque install"), never.client():
-        pass
-    resource = PgqueResource(url=empty_url, consumers={"odrers": ["revenue"]})
-
-    with pytest.raises(QueueNotFound, match="odrers"), resource.client():
         pass
 
 

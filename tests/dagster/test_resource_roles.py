@@ -13,14 +13,13 @@ OPTIONS: dict[str, Any] = {"ticker_max_lag": "7 seconds", "max_retries": 9}
 
 
 def declared(url: str, **settings: Any) -> PgqueResource:
-    """A resource that may install nothing and declares the queue orders with its consumer."""
+    """A resource that may install nothing and declares the queue orders."""
     return PgqueResource(
         url=url,
         install="never",
         **{
             "queues": ["orders"],
             "queue_options": {"orders": OPTIONS},
-            "consumers": {"orders": ["revenue"]},
             **settings,
         },
     )
@@ -73,7 +72,6 @@ def test_a_queue_that_is_missing_is_named_to_a_reader_with_what_an_administrator
         as_login(database_url, "pgque_reader"),
         queues=["or'ders"],
         queue_options={"or'ders": {"max_retries": 9}},
-        consumers={},
     )
 
     with pytest.raises(PermissionDenied) as denied:
@@ -92,7 +90,7 @@ def test_a_queue_that_is_missing_is_named_to_a_reader_with_what_an_administrator
 def test_options_that_differ_are_named_to_who_may_not_set_them(database_url: str) -> None:
     with Client(database_url) as client:
         client.create_queue("orders", max_retries=3)
-    resource = declared(as_login(database_url, "pgque_reader"), consumers={})
+    resource = declared(as_login(database_url, "pgque_reader"))
 
     with pytest.raises(PermissionDenied) as denied:
         resource.database_url()

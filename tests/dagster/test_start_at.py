@@ -8,12 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster import (
-    PgqueResource,
     SparkBatch,
     build_pgque_sensor,
     pgque_asset,
 )
-from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.events import claim, publish
 from tests.support.sensing import evaluate
@@ -77,48 +76,3 @@ def test_a_position_that_is_gone_is_the_reason_for_no_run(
 def test_what_is_no_position_is_refused_when_the_asset_is_defined(start_at: object) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="start_at"):
         started(start_at)
-
-
-def test_a_resource_registers_its_consumers_there(old_queue: Client) -> None:
-    resource = PgqueResource(
-        url=old_queue.url,
-        consumers={"orders": ["revenue", "audit"]},
-        start_at={"orders": {"revenue": "earliest"}},
-    )
-    with resource.client() as client:
-        found = {each.name: each.pending_events for each in client.consumers("orders")}
-
-    assert found == {"revenue": 1, "audit": 0}
-
-
-@pytest.mark.parametrize("start_at", [{}, {"orders": {"revenue": "latest"}}])
-def test_an_asset_that_a_resource_would_overrule_is_refused(
-    old_queue: Client, start_at: dict[str, dict[str, str]]
-) -> None:
-    resource = PgqueResource(
-        url=old_queue.url, consumers={"orders": ["revenue"]}, start_at=start_at
-    )
-    sensor = build_pgque_sensor([started("earliest")])
-
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="orders/revenue"):
-        sensor(dg.build_sensor_context(resources={"pgque": resource}))
-    assert old_queue.consumers("orders") == []
-
-
-def test_a_resource_and_an_asset_may_say_the_same() -> None:
-    resource = PgqueResource(
-        consumers={"orders": ["revenue"]}, start_at={"orders": {"revenue": "earliest"}}
-    )
-    resource.check_start("orders", "revenue", "earliest")
-    resource.check_start("orders", "revenue", None)
-    resource.check_start("orders", "another", "latest")
-
-
-def test_a_position_that_is_none_is_refused(old_queue: Client) -> None:
-    resource = PgqueResource(
-        url=old_queue.url,
-        consumers={"orders": ["revenue"]},
-        start_at={"orders": {"revenue": "soon"}},
-    )
-    with pytest.raises(InvalidArgument, match="soon"):
-        resource.database_url()

@@ -35,8 +35,7 @@ TOTALS = "order_totals"
 CONSUMERS = (LINES, TOTALS)
 CHECK_JOB = "orders_checks"
 KEYED, PARTED = "keyed", "parted"
-# A backfill has a run for each partition of the first asset, and one run for all of the second.
-HOURS, HOURLY, AT_ONCE = "hours", "hourly_lines", "hourly_lines_at_once"
+HOURS, HOURLY = "hours", "hourly_lines"
 
 # Longer than a machine that does other work keeps a renewal waiting.
 LEASE = timedelta(seconds=10)
@@ -126,14 +125,13 @@ def parted(batch: SparkBatch) -> DataFrame:
     return frame
 
 
-def window(name: str, policy: dg.BackfillPolicy | None) -> dg.AssetsDefinition:
+def window() -> dg.AssetsDefinition:
     """Each event of the hour as a row of Parquet."""
     hours = dg.HourlyPartitionsDefinition("2026-01-01-00:00", "2026-01-02-00:00")
     return pgque_window_asset(
         queue=HOURS,
         partitions_def=hours,
-        name=name,
-        backfill_policy=policy,
+        name=HOURLY,
         io_manager_key="windows",
     )(lambda batch: batch.payload("event string not null"))
 
@@ -148,7 +146,6 @@ def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
         partitions=slots(),
         io_manager_key="parted",
     )(parted)
-    windows = [window(HOURLY, None), window(AT_ONCE, dg.BackfillPolicy.single_run())]
     checks = build_dead_letter_checks([QUEUE])
     spark = spark_config()
     pgque = PgqueResource(
@@ -160,7 +157,7 @@ def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
             *build_queue_assets(QUEUE, producers=["shop"], consumers=assets),
             *assets,
             with_slots,
-            *windows,
+            window(),
         ],
         asset_checks=checks,
         jobs=[dg.define_asset_job(CHECK_JOB, dg.AssetSelection.checks(*checks))],

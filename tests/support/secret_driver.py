@@ -79,8 +79,6 @@ def use(spark: SparkSession, ways: list[str], way: str, url: str, folder: Path) 
             reader = spark.read.format("pgque").options(**options)
             _show(orders, "extended")
             _show(reader.load(batch_id=str(batch.batch_id)), "extended", "formatted", "cost")
-            if way == "url" and spark.conf.get("spark.jars", ""):
-                _show(batch.events(reader="jdbc"), "extended", "formatted")
             totals = orders.groupBy("account").sum("amount").toDF("account", "amount")
             PostgresSink("balance", key=["account"], mode="add").write(batch, totals)
             PostgresSink("balance", key=["account"], mode="add", url=address).write(batch, totals)

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from ...client import Batch
+from ...client.read_batch import ReadBatch
 from .job_tag import JobTag
 
 
 @contextmanager
-def cancelled_without_lease(spark: SparkSession, claim: Batch) -> Iterator[None]:
+def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[None]:
     """Cancels the jobs of the block once the lease of a claim that is kept alive is lost.
 
     Args:

@@ -1,9 +1,7 @@
-"""Parses the changes of a table that is captured, or has one of the triggers, into columns.
+"""Parses the changes of a table that is captured, or has the trigger jsontriga, into columns.
 
 docs/capture.md and docs/triggers.md have the formats; the latter says what is read as which type.
-An event's type says what made it, and `row_parser` reads it, on the driver or on executors. The
-fragments of SQL that sqltriga makes stay text: an update shows only what changed, and only
-PostgreSQL reads its literals correctly.
+`row_parser` reads an event, on the driver or on executors.
 """
 
 import json
@@ -13,7 +11,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
@@ -30,16 +28,13 @@ from .malformed_columns import (
     check_columns,
     check_policy,
     malformed_error,
-    reason,
     with_prefix,
 )
 from .parsing import quoted
 from .row_parser import ChangeParser, MissingColumns
-from .rows import LETTERS, TRUNCATE
 from .schema import Schema, parse_schema
 
 COLUMNS = ("operation", "table", "key", "row")
-FRAGMENT_COLUMNS = ("operation", "table", "fragment")
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
 
 
@@ -88,7 +83,7 @@ class RowSchema:
         ChangeParser(fields, key, missing_columns)
 
     def parse(self, events: DataFrame, *, keep: Sequence[str], fails: bool = False) -> DataFrame:
-        """Parses events of jsontriga and logutriga on the executors.
+        """Parses events on the executors.
 
         Args:
             events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
@@ -166,32 +161,6 @@ def parse_changes(
         return parsed.select(*columns)
     why = f.substr(REASON, f.lit(len(REASON_PREFIX) + 1))
     return parsed.select(*columns, why.alias(WHY))
-
-
-def fragments(events: DataFrame, *, keep: Sequence[str]) -> DataFrame:
-    """Returns what sqltriga published, with the operation's name and the table.
-
-    Args:
-        events: a DataFrame of `EVENT_COLUMNS` and the columns to keep.
-        keep: event columns to keep.
-
-    Returns:
-        A DataFrame of the kept columns, `FRAGMENT_COLUMNS`, `MALFORMED`, `REASON` and `TEXT`.
-    """
-    operation = _named(f.col("ev_type"), LETTERS)
-    return events.select(
-        *keep,
-        operation.alias("operation"),
-        f.col("ev_extra1").alias("table"),
-        f.when(operation != TRUNCATE, f.col("ev_data")).alias("fragment"),
-        operation.isNull().alias(MALFORMED),
-        reason(f.lit("ev_type is not of sqltriga")),
-        f.col("ev_data").alias(TEXT),
-    )
-
-
-def _named(value: Column, names: dict[str, str]) -> Column:
-    return f.coalesce(*(f.when(value == given, f.lit(name)) for given, name in names.items()))
 
 
 def _parse_batches(

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ...client import Batch
 from ...client.errors import InvalidArgument, MalformedPayload
+from ...client.read_batch import ReadBatch
 from .. import failed_events
 from .malformed_columns import REASON, REASON_PREFIX, TEXT
 
@@ -75,7 +75,7 @@ class MalformedEvents:
         events: how many events the batch has.
     """
 
-    def __init__(self, spark: SparkSession, batch: Batch, events: int) -> None:
+    def __init__(self, spark: SparkSession, batch: ReadBatch, events: int) -> None:
         self._spark = spark
         self._batch = batch
         self._events = events
@@ -149,7 +149,7 @@ class MalformedEvents:
         call = self._batch.history_call(_HISTORY)
         if call is None:
             return ""
-        history = self._batch.run(call)
+        history = self._batch.session.run(call)
         if history.finished <= history.failed:
             return ", and the consumer finished no well-formed event before"
         if _are_too_many(history.failed + count, history.finished + count, max_malformed):

@@ -9,10 +9,10 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame
 
 from ...client.errors import InvalidArgument, MalformedPayload
+from ..reading import arrow
 
 OnMalformedEvent = Literal["fail", "keep"]
 
@@ -27,11 +27,6 @@ REASON_PREFIX = "malformed payload: "
 
 _SAMPLES = 3
 _SAMPLE_LENGTH = 200
-
-
-def reason(why: Column) -> Column:
-    """Returns the column `REASON` for a reason in Spark."""
-    return f.concat(f.lit(REASON_PREFIX), why).alias(REASON)
 
 
 def with_prefix(reasons: pa.Array) -> pa.Array:
@@ -100,3 +95,20 @@ def check_clash(
     taken = {name.lower() for name in others}
     if clash := [name for name in names if name.lower() in taken]:
         raise InvalidArgument(f"{clash[0]} is both {what} and {other}", hint)
+
+
+def check_kept(keep: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:
+    """Returns the event columns to keep.
+
+    Raises:
+        InvalidArgument: if events have no such column, or a payload field has its name.
+    """
+    kept = arrow.check_columns(keep) if keep else ()
+    check_clash(
+        fields,
+        "a payload field",
+        kept,
+        "an event column to keep",
+        "Leave it out of keep, or rename it after payload().",
+    )
+    return kept

@@ -22,7 +22,6 @@ from .rows import (
     Head,
     NotARow,
     RowDecoder,
-    column_across,
     parse_head,
 )
 from .types import printed_reader
@@ -92,12 +91,12 @@ class ChangeParser:
                 problems[n].append("ev_type is no change of a table")
             elif head.operation != TRUNCATE:
                 try:
-                    decoded.append(self._decoder.decode(text, is_json=head.is_json))
+                    decoded.append(self._decoder.decode(text))
                 except NotARow as why:
                     problems[n].append(str(why))
                     continue
                 places.append(n)
-                problems[n] += self._key_problem(head, text)
+                problems[n] += self._key_problem(head)
         columns = {
             name: self._column(
                 name, [row[nr] for row in decoded], [(heads[n], problems[n]) for n in places]
@@ -121,17 +120,13 @@ class ChangeParser:
             pa.array([", ".join(some) or None for some in problems], pa.string()),
         )
 
-    def _key_problem(self, head: Head, text: str) -> list[str]:
+    def _key_problem(self, head: Head) -> list[str]:
         # A table without a primary key publishes only inserts, and their events name no key.
-        if not head.key:
-            return []
-        across = None if head.is_json else column_across(head.key, text)
-        if across is None and sorted(head.key) == sorted(self._key):
+        if not head.key or sorted(head.key) == sorted(self._key):
             return []
         has_comma = any("," in name for name in head.key)
         key = json.dumps(head.key, ensure_ascii=False) if has_comma else ",".join(head.key)
-        also = "" if across is None else f", and a column is named {across}"
-        return [f"the event's key is {key}{also}"]
+        return [f"the event's key is {key}"]
 
     def _column(
         self, name: str, values: list[Any], events: list[tuple[Head | None, list[str]]]

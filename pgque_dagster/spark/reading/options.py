@@ -14,11 +14,11 @@ from .option_values import INTEGER, positive, refuse_unknown
 
 DEFAULT_SLICES = 4
 ADDRESS_OPTIONS = ("url", "url_env", "url_file")
-# The last two are for SparkBatch.
+# The last one is for SparkBatch.
 _OPTIONS = (
     *ADDRESS_OPTIONS,
     *("batch_id", "owner", "queue", "from_tick", "to_tick", "consumer", "slices", "columns"),
-    *("reader", "plan"),
+    "plan",
 )
 
 
@@ -72,11 +72,6 @@ class ReadOptions:
             InvalidArgument: if an option is missing or malformed, or does not exist.
         """
         refuse_unknown(options, _OPTIONS, "reading from format('pgque')")
-        if options.get("reader", "adbc") != "adbc":
-            raise InvalidArgument(
-                f"format('pgque') has no reader {options['reader']!r}",
-                "Omit the option; SparkBatch.events(reader='jdbc') reads by JDBC.",
-            )
         address = DatabaseAddress.parse(options)
         ticks = _ticks(options)
         missing = [] if address else ["url"]

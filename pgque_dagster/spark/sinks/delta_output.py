@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...client import Batch, InvalidArgument, PgqueError
+from ...client import InvalidArgument, PgqueError
+from ...client.read_batch import ReadBatch
 from .data_files import DataFile
 from .delta_merge import merge
 from .delta_schema import added_fields, delta_statistics, required_columns
@@ -117,7 +118,7 @@ class DeltaOutput:
     def __init__(
         self,
         target: DeltaTarget,
-        claim: Batch,
+        claim: ReadBatch,
         batch: BatchIdentity,
         attempt: WriteAttempt,
         fields: Sequence[dict[str, Any]],

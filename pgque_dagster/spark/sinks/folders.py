@@ -54,7 +54,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
+from ...client import BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
+from ...client.read_batch import ReadBatch
 from .data_files import SPARK_SCHEMA, write_files
 from .incarnation import MARKER
 from .publication import WriteAttempt, check_claim, publish
@@ -108,7 +109,7 @@ class Folders:
             )
         _create(self._location / MARKER, f"{incarnation}/lineage.json", note)
 
-    def publish(self, claim: Batch, frame: DataFrame) -> str:
+    def publish(self, claim: ReadBatch, frame: DataFrame) -> str:
         """Stores a batch in place of what earlier attempts stored; returns the rows' directory.
 
         Raises:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...client import Batch, InvalidArgument, PgqueError
+from ...client import InvalidArgument, PgqueError
+from ...client.read_batch import ReadBatch
 from .data_files import DataFile
 from .iceberg_schema import check_fit
 from .modes import BATCH_ID, SchemaEvolution
@@ -98,7 +99,7 @@ class IcebergOutput:
         self,
         target: IcebergTarget,
         catalog: "Catalog",
-        claim: Batch,
+        claim: ReadBatch,
         batch: BatchIdentity,
         attempt: WriteAttempt,
         columns: pa.Schema,

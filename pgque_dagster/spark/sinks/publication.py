@@ -29,7 +29,8 @@ at the batch publishes its own output.
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from ...client import Batch, InvalidArgument
+from ...client import InvalidArgument
+from ...client.read_batch import ReadBatch
 
 State = TypeVar("State")
 
@@ -69,7 +70,7 @@ class Output(Protocol[State]):
         ...
 
 
-def publish(claim: Batch, output: Output[State]) -> None:
+def publish(claim: ReadBatch, output: Output[State]) -> None:
     """Publishes the output of an attempt, in place of what earlier attempts at the batch published.
 
     Raises:
@@ -91,7 +92,7 @@ def publish(claim: Batch, output: Output[State]) -> None:
             return
 
 
-def check_claim(claim: Batch, earlier: WriteAttempt | None) -> None:
+def check_claim(claim: ReadBatch, earlier: WriteAttempt | None) -> None:
     """Refuses a claim that is stale, or that does not come after what is published.
 
     Sinks also call this before Spark works, so that a write that would be refused fails at once.

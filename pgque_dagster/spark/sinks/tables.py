@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from ...client import Batch, InvalidArgument, calls
+from ...client import InvalidArgument, calls
+from ...client.read_batch import ReadBatch
 from ...client.window import Window
 from .data_files import with_constants
 from .modes import BATCH_ID, SchemaEvolution
@@ -38,7 +39,7 @@ class BatchIdentity:
     batch_id: int
 
     @classmethod
-    def of(cls, claim: Batch) -> "BatchIdentity":
+    def of(cls, claim: ReadBatch) -> "BatchIdentity":
         """Returns the identity of a claimed batch."""
         incarnation = str(claim.session.run(calls.maintenance.incarnation()))
         return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
@@ -57,7 +58,7 @@ def written_for(table: str, batch: BatchIdentity) -> Iterator[None]:
         raise StorageFailed(told, error.hint) from None
 
 
-def refuse_window(claim: Batch, target: str) -> None:
+def refuse_window(claim: ReadBatch, target: str) -> None:
     """Refuses to store a window where an earlier output of it cannot be told apart.
 
     Raises:
@@ -135,7 +136,9 @@ def check_names(
     return added
 
 
-def check_incarnation_of(table: str, found: str | None, claim: Batch, own: str, adopt: str) -> None:
+def check_incarnation_of(
+    table: str, found: str | None, claim: ReadBatch, own: str, adopt: str
+) -> None:
     """Refuses a table with batches of another database.
 
     Args:

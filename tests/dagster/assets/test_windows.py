@@ -19,7 +19,6 @@ from pgque_dagster import (
     pgque_window_asset,
     queue_key,
 )
-from pgque_dagster.assets import window_step
 from pgque_dagster.spark import batch as batches
 from tests.dagster.orders import Orders, Result, error_of, texts
 from tests.dagster.support import SessionHolder, StoringIOManager
@@ -100,22 +99,21 @@ def test_a_partition_has_the_events_of_its_window_and_replaces_its_rows(
     assert stored(manager) == [(202601010000, "b"), (202601010100, "c")]
 
 
-def test_a_run_of_several_partitions_stores_and_records_each(
-    orders: Orders, manager: Any, instance: dg.DagsterInstance
+def test_a_run_of_several_partitions_is_refused_and_stores_nothing(
+    orders: Orders, instance: dg.DagsterInstance
 ) -> None:
     send_at_hours(orders.client, [["a", "b"], ["c"], []])
+    manager = StoringIOManager()
 
-    assert run(orders, of=None, manager=manager, instance=instance).success
+    error = error_of(run(orders, of=None, manager=manager, instance=instance))
 
-    assert stored(manager) == [(202601010000, "a"), (202601010000, "b"), (202601010100, "c")]
-    assert instance.get_materialized_partitions(hourly.key) == {FIRST, SECOND, THIRD}
-    for name in ("pgque/events", "pgque/rows"):
-        assert [facts(instance, key, name) for key in (FIRST, SECOND, THIRD)] == [2, 1, 0]
+    assert f"has 3 partitions, from {FIRST} to {THIRD}" in error
+    assert "BackfillPolicy.multi_run()" in error
+    assert manager.stored == []
+    assert instance.get_materialized_partitions(hourly.key) == set()
 
 
-def test_a_run_of_several_partitions_fails_at_one_for_which_nothing_is_stored(
-    orders: Orders,
-) -> None:
+def test_a_window_for_which_nothing_is_stored_is_red(orders: Orders) -> None:
     send_at_hours(orders.client, [["a"], [], ["c"]])
     manager = StoringIOManager()
 
@@ -123,7 +121,8 @@ def test_a_run_of_several_partitions_fails_at_one_for_which_nothing_is_stored(
         if batch.event_count:
             yield batch.event_count
 
-    result = run(orders, windows(of_events), of=None, manager=manager)
+    assert run(orders, windows(of_events), of=FIRST, manager=manager).success
+    result = run(orders, windows(of_events), of=SECOND, manager=manager)
 
     assert "nothing was stored for hourly" in error_of(result)
     assert manager.stored == [1]
@@ -144,7 +143,7 @@ def test_a_stale_run_does_not_replace_what_a_later_run_stored(orders: Orders, ma
     assert stored(manager) == [(202601010000, "a")]
 
 
-def test_a_downstream_asset_of_a_run_of_several_partitions_gets_them_all(
+def test_a_downstream_run_of_several_partitions_gets_them_all(
     orders: Orders, tmp_path: Path
 ) -> None:
     send_at_hours(orders.client, [["a"], ["b"], ["c"]])
@@ -155,8 +154,9 @@ def test_a_downstream_asset_of_a_run_of_several_partitions_gets_them_all(
         found[:] = sorted(row.ev_data for row in hourly.collect())
 
     manager = ParquetBatchIOManager(base_dir=str(tmp_path), pyspark=SessionHolder(orders.spark))
-    upstream = windows(events, backfill_policy=SEVERAL)
-    assert run(orders, upstream, report, of=None, manager=manager).success
+    for partition in (FIRST, SECOND, THIRD):
+        assert run(orders, of=partition, manager=manager).success
+    assert run(orders, hourly, report, of=None, selection=[report], manager=manager).success
     assert found == ["a", "b", "c"]
 
 
@@ -167,8 +167,8 @@ def test_any_io_manager_that_keeps_partitions_apart_may_store_windows(
     send_at_hours(orders.client, [["a", "b"], ["c"], ["d"]])
     manager = dg.FilesystemIOManager(base_dir=str(tmp_path))
 
-    assert run(orders, listed, of=None, manager=manager).success
-    assert run(orders, listed, of=SECOND, manager=manager).success
+    for partition in (FIRST, SECOND, THIRD, SECOND):
+        assert run(orders, listed, of=partition, manager=manager).success
 
     found = {path.name: pickle.loads(path.read_bytes()) for path in (tmp_path / "hourly").iterdir()}
     assert found == {FIRST: ["a", "b"], SECOND: ["c"], THIRD: ["d"]}
@@ -187,36 +187,10 @@ def test_an_io_manager_that_yields_stores_each_window_and_adds_its_metadata(
     send_at_hours(orders.client, [["a"], ["b"], ["c"]])
     manager = Yielding()
 
-    assert run(orders, listed, of=None, manager=manager, instance=instance).success
+    for partition in (FIRST, SECOND, THIRD):
+        assert run(orders, listed, of=partition, manager=manager, instance=instance).success
     assert manager.stored == [["a"], ["b"], ["c"]]
     assert [facts(instance, key, "mine") for key in (FIRST, SECOND, THIRD)] == ["a", "b", "c"]
-
-
-def test_an_io_manager_that_is_not_told_the_partition_is_refused_in_a_run_of_several(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Older:
-        """The oldest supported Dagster."""
-
-        def __getattr__(self, name: str) -> Any:
-            return self.without_partitions if name == "build_output_context" else getattr(dg, name)
-
-        def without_partitions(self, **options: Any) -> dg.OutputContext:
-            del options["partition_key"]
-            return dg.build_output_context(**options)
-
-    class Overwriting(StoringIOManager):
-        batch_safe = False
-
-    monkeypatch.setattr(window_step, "_TELLS_PARTITIONS", False)
-    monkeypatch.setattr(window_step, "dg", Older())
-    send_at_hours(orders.client, [["a"], ["b"], ["c"]])
-    manager = Overwriting()
-
-    result = run(orders, of=None, manager=manager)
-
-    assert "cannot tell the IO manager io_manager (Overwriting)" in error_of(result)
-    assert manager.stored == []
 
 
 @pytest.mark.parametrize(
@@ -239,18 +213,6 @@ def test_a_window_that_cannot_be_read_is_red_and_says_why(
 
     assert all(each in error for each in (f"partition {partition}", *words))
     assert manager.stored == []
-
-
-def test_a_run_of_several_partitions_stores_nothing_if_one_is_gone(
-    orders: Orders, sql: Callable[[str], None]
-) -> None:
-    send_at_hours(orders.client, [["a"], ["b"], ["c"]])
-    sql("update pgque.queue set queue_first_tick = 3")
-    manager = StoringIOManager()
-
-    assert f"partition {FIRST}" in error_of(run(orders, of=None, manager=manager))
-    assert manager.stored == []
-    assert run(orders, of=THIRD, manager=manager).success
 
 
 def test_a_malformed_event_is_red_unless_it_may_be_left_out(
@@ -303,9 +265,8 @@ def test_a_function_that_stores_its_results_itself_needs_no_io_manager_and_moves
     send_at_hours(orders.client, [["a", "b"], ["c"], []])
     unsafe = dg.InMemoryIOManager()
     assert run(orders, windows(storing), of=SECOND, manager=unsafe).success
-    assert run(orders, windows(storing), of=None, manager=unsafe).success
 
-    assert seen == [1, 2, 1, 0]
+    assert seen == [1]
     (consumer,) = orders.client.consumers("orders")
     assert (consumer.name, consumer.batch_id) == ("revenue", None)
     assert orders.left() == ["a", "b", "c"]
@@ -379,6 +340,7 @@ def test_an_io_manager_that_would_replace_one_window_by_the_next_is_refused(orde
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "TimeWindowPartitions"),
         ({"check_specs": [dg.AssetCheckSpec("c", asset="hourly")]}, "dg.asset_check"),
         ({"output_required": False}, "output_required"),
+        ({"backfill_policy": SEVERAL}, "BackfillPolicy.multi_run"),
         ({"slices": 0}, "slices"),
     ],
 )

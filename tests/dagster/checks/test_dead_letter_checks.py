@@ -1,38 +1,18 @@
 """The checks on dead letters, against a real queue."""
 
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
 
 from pgque_dagster import build_dead_letter_checks, dead_letters_key
-from pgque_dagster.client import Client, ConnectionFailed, DeadLetter, QueueNotFound
-from tests.support.checks import ERROR, WARN, give_up, rows, run
-from tests.support.events import make_queue
-
-AWAY = "postgresql://nobody@127.0.0.1:1/none"
-Run = Callable[..., dg.AssetCheckEvaluation]
+from pgque_dagster.client import Client, DeadLetter, QueueNotFound
+from tests.support.checks import WARN, give_up, rows, run
 
 
 def found(client: Client, **options: Any) -> dg.AssetCheckEvaluation:
     (result,) = run(build_dead_letter_checks(["orders"], **options), client.url).values()
     return result
-
-
-def growth_check() -> list[dg.AssetChecksDefinition]:
-    return build_dead_letter_checks(["orders"], max_growth=1)[-1:]
-
-
-@pytest.fixture
-def growth(client: Client, instance: dg.DagsterInstance) -> Run:
-    """Evaluates the check of growth of more than 1, each time compared with the last."""
-
-    def evaluate(url: str = client.url) -> dg.AssetCheckEvaluation:
-        return run(growth_check(), url, instance)["dead_letters_growth"]
-
-    return evaluate
 
 
 def test_dead_letters_up_to_the_threshold_pass_and_one_more_fails(client: Client) -> None:
@@ -103,59 +83,7 @@ def test_a_payload_that_is_not_to_be_shown_is_nowhere(
     assert "secret" not in str(result)
 
 
-def test_growth_is_what_was_given_up_since_the_last_evaluation_whatever_became_of_it(
-    client: Client, growth: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def evaluate() -> tuple[bool, object]:
-        result = growth()
-        return result.passed, result.metadata["growth"].value
-
-    give_up(client, "a", "b")
-    assert evaluate() == (False, 2)
-    give_up(client, "c")
-    assert evaluate() == (True, 1)
-    give_up(client, "d", "e")
-    client.purge_dead_letters("orders", timedelta(0))
-    assert evaluate() == (False, 2)
-    assert evaluate() == (True, 0)
-
-    # Evaluations without a database are red, and do not end the comparison, even if a page of
-    # the instance's records has no others.
-    monkeypatch.setattr("pgque_dagster.checks.dead_letters._PAGE", 2)
-    give_up(client, "a", "b", "c")
-    for _ in range(5):
-        with pytest.raises(ConnectionFailed):
-            growth(AWAY)
-    result = growth()
-    assert not result.passed
-    assert result.description == "3 events were given up since the last evaluation, 1 allowed"
-
-    # A queue that was made again counts from its start.
-    client.drop_queue("orders", force=True)
-    make_queue(client)
-    give_up(client, "d", "e")
-    assert evaluate() == (False, 2)
-
-
-def test_the_first_evaluation_passes_only_where_nothing_was_given_up_before(client: Client) -> None:
-    def first() -> dg.AssetCheckEvaluation:
-        return run(growth_check(), client.url)["dead_letters_growth"]
-
-    nothing = first()
-    give_up(client, "a")
-    little = first()
-    give_up(client, "b")
-    much = first()
-
-    assert nothing.passed
-    assert nothing.description == "first evaluation: 0 events were given up before it"
-    assert (little.passed, little.severity) == (False, WARN)
-    assert (much.passed, much.severity) == (False, ERROR)
-    assert much.description == "first evaluation: 2 events were given up before it"
-    assert "pgque_replay_dead_letters" in str(much.metadata["what_to_do"].value)
-
-
-@pytest.mark.parametrize("name", ["max_dead_letters", "max_growth", "max_by_reason"])
+@pytest.mark.parametrize("name", ["max_dead_letters", "max_by_reason"])
 def test_a_negative_limit_is_refused(name: str) -> None:
     options: dict[str, Any] = {name: {"a": -1} if name == "max_by_reason" else -1}
 
@@ -164,6 +92,6 @@ def test_a_negative_limit_is_refused(name: str) -> None:
 
 
 def test_dead_letters_of_a_queue_that_does_not_exist_are_no_pass(client: Client) -> None:
-    for check in build_dead_letter_checks(["nosuch"], max_growth=1):
+    for check in build_dead_letter_checks(["nosuch"]):
         with pytest.raises(QueueNotFound, match="nosuch"):
             run([check], client.url)

@@ -122,7 +122,7 @@ def test_health_checks_of_queues_with_like_names_load_together() -> None:
 def test_an_automation_condition_has_all_checks_evaluated(instance: dg.DagsterInstance) -> None:
     idle = ~dg.AutomationCondition.in_progress()
     checks = [
-        *build_dead_letter_checks(["orders"], max_growth=1, automation_condition=idle),
+        *build_dead_letter_checks(["orders"], automation_condition=idle),
         *build_consumer_lag_checks([revenue], max_lag=timedelta(1), automation_condition=idle),
         *build_queue_health_checks(["orders"], automation_condition=idle),
     ]

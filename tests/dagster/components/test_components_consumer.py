@@ -201,13 +201,8 @@ def test_a_window_is_stored_by_the_sink_as_its_partition(orders: Orders, tmp_pat
     assert assets_of(hourly)[0].get_asset_spec().group_name == "sales"
 
 
-def test_the_policies_of_a_window_are_numbers_or_words() -> None:
-    for written, partitions in (("single_run", None), (24, 24)):
-        (asset,) = assets_of(window(backfill_policy=written))
-        assert asset.backfill_policy is not None
-        assert asset.backfill_policy.max_partitions_per_run == partitions
+def test_the_retries_of_a_window_are_named_by_attributes() -> None:
     (asset,) = assets_of(window(retry_policy={"max_retries": 3, "delay": "1m"}))
-    assert asset.backfill_policy is None
     assert asset.op.retry_policy == dg.RetryPolicy(max_retries=3, delay=60)
 
 

@@ -15,8 +15,6 @@ import pgque_dagster
 from pgque_dagster import build_pgque_sensor
 from pgque_dagster.client import Client
 from pgque_dagster.sensors import build_pgque_ticker_sensor
-from pgque_dagster.spark.payload.ddl import check_ddl
-from pgque_dagster.spark.payload.schema import parse_schema
 from tests.support.checks import revenue
 from tests.support.dg_project import DgProject
 from tests.support.events import publish
@@ -49,9 +47,6 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
         ["TableReplicaComponent", "shop", "--tables", "public.orders, public.items"],
     ):
         project.run("scaffold", "defs", f"pgque_dagster.{kind}", *arguments)
-    consumer = (project.defs / "revenue" / "defs.yaml").read_text()
-    for sink in ("parquet", "postgres", "delta", "iceberg"):
-        assert f"#   {sink}: " in consumer
     project.replace("pgque", "# url:", "url:")
     checked = project.run("check", "defs")
     assert "All component YAML validated successfully." in checked
@@ -158,8 +153,6 @@ def refused(project: DgProject, **components: str) -> str:
         ("revenue", "consumer: ''", 2, "consumer is empty"),
         ("revenue", "lease_ttl: 999999999d", 5, "at most 1 day"),
         ("revenue", "lease_ttl: 0s", 5, "more than 0"),
-        ("revenue", "payload:\n  schema: total dubble", 6, "no type dubble (did you mean double?)"),
-        ("revenue", "payload:\n  schema: ''", 6, "has no field"),
         ("revenue", "payload:\n  schema: a int\n  keep: [ev_tme]", 7, "no column 'ev_tme'"),
         ("revenue", "sink:\n  type: postgres\n  mode: upsert", 5, "the columns of a unique index"),
         ("revenue", "sink:\n  type: postgres\n  mode: add", 5, "the columns of a unique index"),
@@ -283,21 +276,6 @@ def test_the_same_ranges_hold_for_sensors_in_python(options: dict[str, Any]) -> 
         build_pgque_sensor([revenue], **options)
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="minimum_interval_seconds is 0"):
         build_pgque_ticker_sensor(minimum_interval_seconds=0)
-
-
-def test_ddl_is_checked_without_spark_for_types_that_it_knows(spark: SparkSession) -> None:
-    for ddl in (
-        "id bigint not null, total DOUBLE comment 'in euros, (net)'",
-        "`a b` decimal(10, 2), c map<string, array<struct<x: int, y: date>>>",
-        "struct<a: int, b: array<timestamp_ntz>>",
-        "a: tinyint, b: struct<`c d` binary not null, e interval day to second>",
-    ):
-        check_ddl(ddl)
-        parse_schema(spark, ddl)
-    check_ddl("a varchar(10), b char(3)")
-    for ddl in ("a dubble", "a array<sting>", "a int, b struct<c: intt>", "a map<string, x>"):
-        with pytest.raises(ValueError, match="Spark has no type"):
-            check_ddl(ddl)
 
 
 def test_the_demo_is_right_in_every_component() -> None:

@@ -1,12 +1,10 @@
 """Jobs on queues: replay, purge and export of dead letters, pause and resume."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow.parquet as pq
 import pytest
 
 from pgque_dagster import PgqueResource, build_pgque_jobs, dead_letters_key, queue_key
@@ -158,8 +156,6 @@ def test_what_cannot_be_done_is_refused_and_leaves_the_dead_letters(
             run(client, "replay_dead_letters", **config)
     with pytest.raises(Exception, match="older_than_days"):
         run(client, "purge_dead_letters", older_than_days=-1)
-    with pytest.raises(InvalidArgument, match="no folder"):
-        run(client, "export_dead_letters", path=str(tmp_path / "missing" / "file"))
     for name in ("pause_queue", "replay_dead_letters", "purge_dead_letters"):
         with pytest.raises(QueueNotFound, match="nosuch"):
             run(client, name, queue="nosuch")
@@ -176,36 +172,6 @@ def test_a_purge_deletes_by_age_and_says_how_many(client: Client) -> None:
     assert purged.items() >= {"purged": 2, "left": 0}.items()
 
 
-def test_an_export_has_all_of_each_dead_letter_in_order(client: Client, tmp_path: Path) -> None:
-    sent = ["not JSON: ü\n", '{"id": 1}']
-    path = tmp_path / "letters"
-
-    def export(**config: str) -> object:
-        return run(client, "export_dead_letters", path=str(path), overwrite=True, **config)[
-            "exported"
-        ]
-
-    assert export(file_format="PARQUET") == 0
-    assert pq.read_table(path).num_rows == 0
-    assert export() == 0
-    assert path.read_bytes() == b""
-    give_up(client, *sent)
-    (letters,) = export_dead_letters(client, "orders")
-    assert [letter.payload for letter in letters] == sent
-
-    assert export(file_format="PARQUET") == 2
-    rows = pq.read_table(path).to_pylist()
-    assert [(row["id"], row["payload"], row["event_time"]) for row in rows] == [
-        (letter.id, letter.payload, letter.event_time) for letter in letters
-    ]
-    assert export() == 2
-    written = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [each["payload"] for each in written] == sent
-    assert written[0].items() >= {"consumer": "revenue", "reason": "no good"}.items()
-    assert datetime.fromisoformat(written[0]["event_time"]) == letters[0].event_time
-    assert len(left(client)) == 2
-
-
 def test_dead_letters_of_many_pages_come_each_once(client: Client) -> None:
     give_up(client, *"abcde")
 
@@ -213,23 +179,6 @@ def test_dead_letters_of_many_pages_come_each_once(client: Client) -> None:
 
     found = [[letter.payload for letter in page] for page in pages]
     assert found == [["a", "b"], ["c", "d"], ["e"]]
-
-
-def test_a_file_that_exists_is_overwritten_only_when_told_to_and_by_all_of_the_export(
-    client: Client, tmp_path: Path
-) -> None:
-    give_up(client, "a")
-    path = tmp_path / "letters.jsonl"
-    path.write_text("mine")
-
-    with pytest.raises(InvalidArgument, match="exists"):
-        run(client, "export_dead_letters", path=str(path))
-    with pytest.raises(QueueNotFound):
-        run(client, "export_dead_letters", path=str(path), overwrite=True, queue="nosuch")
-    assert [each.name for each in tmp_path.iterdir()] == ["letters.jsonl"]
-    assert path.read_text() == "mine"
-    run(client, "export_dead_letters", path=str(path), overwrite=True)
-    assert json.loads(path.read_text())["payload"] == "a"
 
 
 def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Client) -> None:

@@ -1,7 +1,7 @@
 """`build_pgque_observation_sensor` and the pages of queues that its observations make."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import dagster as dg
 import pytest
@@ -18,18 +18,14 @@ from pgque_dagster.client.calls.states import hold
 from pgque_dagster.project import queue_report
 from pgque_dagster.project.consumers import AssetConsumer
 from pgque_dagster.project.queue_report import CodeLocation, report_queues, short
-from pgque_dagster.sensors.observation import ObservationCursor
 from tests.support.events import claim, make_queue, publish, tick
 
-NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def evaluate(
-    sensor: dg.SensorDefinition, url: str, cursor: str | None = None
-) -> dg.SensorResult | str:
+def evaluate(sensor: dg.SensorDefinition, url: str) -> dg.SensorResult | str:
     """Returns what the sensor observed, or its skip reason."""
-    result = sensor(dg.build_sensor_context(cursor=cursor), pgque=PgqueResource(url=url))
+    result = sensor(dg.build_sensor_context(), pgque=PgqueResource(url=url))
     return str(result.skip_message) if isinstance(result, dg.SkipReason) else result
 
 
@@ -252,18 +248,7 @@ def test_the_sensor_says_what_it_records_and_how_it_is_switched_on() -> None:
     assert "queues orders, returns every 0:05:00" in said
     assert "While it is off, their pages show old numbers" in said
     assert "Sensors are STOPPED until somebody switches them on" in said
-    # It is asked again soon after a failure though its interval is long.
-    assert sensor.minimum_interval_seconds == 30
-
-
-def test_a_second_observation_comes_no_sooner_than_the_interval(client: Client) -> None:
-    sensor = build_pgque_observation_sensor(["orders"], interval=HOUR)
-    first = evaluate(sensor, client.url)
-    assert isinstance(first, dg.SensorResult)
-
-    assert "for the next observation of orders" in str(evaluate(sensor, client.url, first.cursor))
-    long_ago = ObservationCursor(datetime.now(UTC) - 2 * HOUR).write()
-    assert isinstance(evaluate(sensor, client.url, long_ago), dg.SensorResult)
+    assert sensor.minimum_interval_seconds == 300
 
 
 def test_a_database_that_is_down_is_a_reason_and_no_error() -> None:
@@ -274,32 +259,6 @@ def test_a_database_that_is_down_is_a_reason_and_no_error() -> None:
     assert isinstance(reason, str)
     assert "127.0.0.1" in reason
     assert "secret" not in reason
-
-
-def test_a_cursor_is_read_as_it_was_written_and_one_from_the_future_stops_nothing() -> None:
-    for cursor in (ObservationCursor(NOW), ObservationCursor()):
-        assert ObservationCursor.read(cursor.write()) == cursor
-    assert ObservationCursor(NOW + HOUR).next_at(HOUR, NOW) == NOW
-    assert ObservationCursor(NOW).next_at(HOUR, NOW) == NOW + HOUR
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        "",
-        "null",
-        "[]",
-        "7",
-        "nonsense",
-        '{"version": 1}',
-        '{"version": 2, "observed_at": "2026-05-01T12:00:00+00:00"}',
-        '{"version": 1, "observed_at": "yesterday"}',
-        '{"version": 1, "observed_at": 5}',
-    ],
-)
-def test_a_cursor_of_another_form_knows_nothing(text: str | None) -> None:
-    assert ObservationCursor.read(text) == ObservationCursor()
 
 
 @pytest.mark.parametrize(

@@ -306,9 +306,6 @@ def test_a_consumer_with_slots_is_not_registered_without(
     sensor = build_pgque_sensor([asset()])
     assert "set partitions=2" in str(evaluate(sensor, parted.url, instance))
     assert not materialize(asset(), parted.url, spark).success
-    resource = PgqueResource(url=parted.url, consumers={"orders": ["parted"]})
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="leave it out of `consumers`"):
-        TWO(dg.build_sensor_context(), pgque=resource)
 
 
 def test_another_deployment_is_refused(parted: Client, instance: dg.DagsterInstance) -> None:

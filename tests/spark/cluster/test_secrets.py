@@ -11,7 +11,6 @@ import pytest
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.conftest import JDBC_JAR
 from tests.support.clusters import LOCAL_CLUSTER, connect_server, run_driver
 from tests.support.events import make_queue, tick
 from tests.support.queues import connect
@@ -104,7 +103,6 @@ def settings(environment: dict[str, str], folder: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={folder}/log4j2.properties"',
         "spark.logConf": "true",
         "spark.executor.extraJavaOptions": f"-Dmark={MARK}",
-        "spark.jars": str(JDBC_JAR) if JDBC_JAR.is_file() else "",
         "spark.executorEnv.PGQUE_SECRET_URL": environment["PGQUE_SECRET_URL"],
     }
 

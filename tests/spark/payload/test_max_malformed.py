@@ -97,8 +97,6 @@ def test_a_share_out_of_range_and_an_unknown_policy_are_refused_at_once(batch_of
                 batch.payload(SCHEMA, on_malformed=policy, max_malformed=value)
         with pytest.raises(InvalidArgument, match=told):
             batch.changes(SCHEMA, key=["id"], max_malformed=value)
-        with pytest.raises(InvalidArgument, match=told):
-            batch.fragments(max_malformed=value)
     with pytest.raises(InvalidArgument, match="on_malformed is 'ignore'"):
         batch.payload("new string", on_malformed="ignore")
 
@@ -192,16 +190,13 @@ def test_calls_that_allow_all_or_were_refused_do_not_count_for_the_others(
     assert batch.claim.ack().dead_lettered == 11
 
 
-def test_changes_and_fragments_fail_as_payloads_do(batch_of: BatchOf) -> None:
+def test_changes_fail_as_payloads_do(batch_of: BatchOf) -> None:
     batch = batch_of(*payloads(0, 6))
 
     with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is no change of a table"):
         batch.changes(SCHEMA, key=["id"])
-    with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is not of sqltriga"):
-        batch.fragments()
     assert is_untouched(batch)
     assert batch.changes(SCHEMA, key=["id"], max_malformed=1.0).count() == 0
-    assert batch.fragments(max_malformed=1.0).count() == 0
 
 
 def test_a_batch_without_events_does_not_fail(client: Client, spark: SparkSession) -> None:

@@ -152,15 +152,15 @@ def test_a_field_may_be_named_like_an_event_column(spark: SparkSession) -> None:
 TYPES = {data_type.simpleString(): data_type for data_type, _ in TAKEN}
 SCHEMA = fields(id=TYPES["int"], **TYPES)
 NOTHING = dict.fromkeys(TYPES)
-_, WHOLE_ROW = as_event("url", "insert", {"id": "-3", **NOTHING})
+_, WHOLE_ROW = as_event("capture", "insert", {"id": "-3", **NOTHING})
 MISSING = ", ".join(f"{name} is missing" for name in TYPES if name != "int")
 OTHERS: dict[tuple[str | None, str | None], tuple[Any, str | None]] = {
-    ("D:id", "id=-1&int=7"): ({**NOTHING, "id": -1, "int": 7}, None),
-    ("D:id", "int=7"): (None, "id is missing"),
-    ("U:id", "id=-2&int=7"): (None, MISSING),
-    ("I:number", WHOLE_ROW): (None, "the event's key is number"),
-    ("R", ""): (None, None),
-    ("I:id", "%"): (None, "no url-encoded row"),
+    ("delete", '{"id":-1,"int":7}'): ({**NOTHING, "id": -1, "int": 7}, None),
+    ("delete", '{"int":7}'): (None, "id is missing"),
+    ("update", '{"id":-2,"int":7}'): (None, MISSING),
+    ('{"op":"INSERT","pkey":["number"]}', WHOLE_ROW): (None, "the event's key is number"),
+    ("truncate", ""): (None, None),
+    ("I:id", "id=1"): (None, "ev_type is no change of a table"),
     ('{"op":"INSERT"}', "{'id':1}"): (None, "no JSON"),
     ("default", "x"): (None, "ev_type is no change of a table"),
 }
@@ -223,8 +223,8 @@ def test_changes_of_a_stream_are_read_as_the_texts_say(client: Client, stream: S
 def test_a_stream_fails_at_a_malformed_change_and_stores_nothing(
     client: Client, stream: Stream, tmp_path: Path
 ) -> None:
-    client.send("orders", "id=1", type="I:id")
-    bad = client.send("orders", "id=x", type="I:id")
+    client.send("orders", '{"id":1}', type="insert")
+    bad = client.send("orders", '{"id":"x"}', type="insert")
     tick(client)
 
     def parse(events: DataFrame) -> DataFrame:

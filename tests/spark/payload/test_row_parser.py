@@ -1,11 +1,7 @@
-"""The strict reader of what jsontriga and logutriga publish: docs/triggers.md."""
+"""The strict reader of what captured tables and jsontriga publish: docs/triggers.md."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote_plus
 
 import pyarrow as pa
 import pytest
@@ -20,7 +16,7 @@ from tests.spark.payload.payload_values import DATE, INSTANT, INT32, LOCAL, STRI
 from tests.spark.payload.row_values import REFUSED, TAKEN
 from tests.spark.payload.test_json_parser import DATES, NUMBERS, TIMES, shown
 
-FORMATS = ["json", "url"]
+FORMATS = ["jsontriga", "capture"]
 JSON_TYPE = '{{"op":"{}","table":["public","t"],"pkey":["id"]}}'.format
 ID_AND_NOTE = fields(id=INT32, note=STRING)
 
@@ -30,13 +26,8 @@ Event = tuple[str | None, str | None]
 
 def as_event(form: str, operation: str, row: dict[str, Any]) -> Event:
     """What the trigger makes of texts."""
-    if form == "json":
-        return JSON_TYPE(operation.upper()), json.dumps(row)
-    pairs = (
-        quote_plus(name) + ("" if value is None else "=" + quote_plus(value))
-        for name, value in row.items()
-    )
-    return f"{operation[0].upper()}:id", "&".join(pairs)
+    ev_type = JSON_TYPE(operation.upper()) if form == "jsontriga" else operation
+    return ev_type, json.dumps(row)
 
 
 def read(
@@ -143,37 +134,24 @@ JSON_ROWS: dict[str | None, dict[str, Any] | str] = {
     '{"id":1,"more":"\\ud800"}': "no JSON",
     "{}": "id is missing, note is missing",
 }
-URL_ROWS: dict[str | None, dict[str, Any] | str] = {
-    **dict.fromkeys(
-        (
-            None, "id=1&", "&id=1", "=1", "%zz=1", "id=%4", "id=1&note=%ff", "id=1&note=a=b",
-            "id=1&&note=a", "&", "=", "id=1&=a", "id=1&note=%4", "id=1&note=%4&", "id=1&note=%%41",
-            "id=1&note=\u00e9", "id=1&note=a b", "id=1\n",
-        ),
-        "no url-encoded row",
-    ),
-    "id=1&id=2": "a column is there twice", "id=1&%69d=2": "a column is there twice",
-    "": "id is missing, note is missing",
-}  # fmt: skip
 
 
 def test_a_row_that_no_trigger_made_is_malformed() -> None:
-    for ev_type, rows in ((JSON_TYPE("INSERT"), JSON_ROWS), ("I:id", URL_ROWS)):
-        for text, expected in rows.items():
+    for ev_type in (JSON_TYPE("INSERT"), "insert"):
+        for text, expected in JSON_ROWS.items():
             result = (None, expected) if isinstance(expected, str) else (expected, None)
             assert read(ID_AND_NOTE, [(ev_type, text)]) == [result], text
 
 
 TYPES: dict[str | None, str | None] = {
     **dict.fromkeys(
-        ("I:id", JSON_TYPE("INSERT"), "I:", '{"op":"INSERT","table":["public","t"]}'), None
+        ("insert", JSON_TYPE("INSERT"), '{"op":"INSERT","table":["public","t"]}'), None
     ),
-    "I:number": "the event's key is number",
     JSON_TYPE("INSERT").replace("id", "number"): "the event's key is number",
-    "I:region,id": "the event's key is region,id",
+    JSON_TYPE("INSERT").replace('"id"', '"region","id"'): "the event's key is region,id",
     **dict.fromkeys(
         (
-            None, "", "default", "I", "X:id", "R:id", "i:id", "{", "{}", '{"op":"insert"}',
+            None, "", "default", "I", "I:id", "R", "INSERT", "{", "{}", '{"op":"insert"}',
             '{"op":["INSERT"]}', '{"op":"INSERT","pkey":"id"}', '{"op":"INSERT","table":[1]}',
             JSON_TYPE("INSERT") + "x", "{'op':'INSERT'}",
         ),
@@ -184,8 +162,7 @@ TYPES: dict[str | None, str | None] = {
 
 def test_the_types_operation_and_key_must_fit() -> None:
     for ev_type, reason in TYPES.items():
-        is_json = (ev_type or "").startswith("{")
-        event = ev_type, '{"id":1,"note":"x"}' if is_json else "id=1&note=x"
+        event = ev_type, '{"id":1,"note":"x"}'
 
         expected = (None, reason) if reason else ({"id": 1, "note": "x"}, None)
         assert read(ID_AND_NOTE, [event]) == [expected], ev_type
@@ -193,24 +170,17 @@ def test_the_types_operation_and_key_must_fit() -> None:
 
 A_AND_B = fields(a=INT32, b=STRING)
 COMMA = fields(**{"a,b": INT32})
-AMBIGUOUS = "the event's key is a,b, and a column is named a,b"
 
 
 @pytest.mark.parametrize(
     ("event", "schema", "key", "expected"),
     [
-        (("I:b,a", "a=1&b=2"), A_AND_B, ("a", "b"), {"a": 1, "b": "2"}),
-        # A comma in the name of a key column is not taken for two columns,
+        (('{"op":"INSERT","pkey":["b","a"]}', '{"a":1,"b":"2"}'), A_AND_B, ("a", "b"),
+         {"a": 1, "b": "2"}),
+        # A comma in the name of a key column is not taken for two columns.
         (('{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1,"a":5,"b":5}'), A_AND_B, ("a", "b"),
          'the event\'s key is ["a,b"]'),
-        (("I:a,b", "a%2cb=1&a=5&b=5"), A_AND_B, ("a", "b"), AMBIGUOUS),
-        (("I:a,b", "a=5&b=5&%61%2C%62"), A_AND_B, ("a", "b"), AMBIGUOUS),
-        # which jsontriga alone tells.
         (('{"op":"INSERT","pkey":["a,b"]}', '{"a,b":1}'), COMMA, ("a,b",), {"a,b": 1}),
-        (("I:a,b", "a%2cb=1"), COMMA, ("a,b",), AMBIGUOUS),
-        # Elsewhere it does not matter.
-        (("I:a,b", "a=1&b=2%2c&c%2cd=x&a%2cb%2cc=y&%2c=z"), A_AND_B, ("a", "b"),
-         {"a": 1, "b": "2,"}),
     ],
 )  # fmt: skip
 def test_a_key_of_several_columns_is_told_from_one_with_a_comma_in_its_name(
@@ -220,52 +190,16 @@ def test_a_key_of_several_columns_is_told_from_one_with_a_comma_in_its_name(
     assert read(schema, [event], key) == [result]
 
 
-PEAK_OF_A_ROW = """
-from urllib.parse import quote_plus
-
-from pgque_dagster.spark.payload.rows import RowDecoder
-
-value = {value!r} * 3_000_000
-text = "id=1&v=" + quote_plus(value)
-
-
-def peak():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-
-
-with open("/proc/self/clear_refs", "w") as marks:
-    marks.write("5")
-before = peak()
-assert RowDecoder(["id", "v"]).decode(text, is_json=False) == ["1", value]
-print((peak() - before) * 1024 / len(text))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells of the peak")
-@pytest.mark.parametrize("value", ["a", "é", "a b,"])
-def test_a_large_row_of_logutriga_is_read_in_a_few_times_its_size(value: str) -> None:
-    code = PEAK_OF_A_ROW.format(value=value)
-
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-
-    assert run.returncode == 0, run.stderr
-    assert float(run.stdout) < 10
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_each_text_is_read_as_it_was_encoded(text: str) -> None:
-    # Python alone leaves ~ as it is.
-    encoded = quote_plus(text).replace("~", "%7e")
+    event = as_event("capture", "insert", {"id": "1", "note": text})
 
-    assert read(ID_AND_NOTE, [("I:id", f"id=1&note={encoded}")]) == [
-        ({"id": 1, "note": text}, None)
-    ]
+    assert read(ID_AND_NOTE, [event]) == [({"id": 1, "note": text}, None)]
 
 
 def test_a_truncate_has_neither_key_nor_row() -> None:
-    types = pa.array(["R", JSON_TYPE("TRUNCATE"), "I:id"])
-    rows, tables = pa.array(["", "{}", "id=1&note"]), pa.array(["a.b", None, "c.d"])
+    types = pa.array(["truncate", JSON_TYPE("TRUNCATE"), "insert"])
+    rows, tables = pa.array(["", "{}", '{"id":1,"note":null}']), pa.array(["a.b", None, "c.d"])
 
     parsed = ChangeParser(ID_AND_NOTE, ["id"], "malformed").parse(types, rows, tables)
 
@@ -278,7 +212,7 @@ def test_a_truncate_has_neither_key_nor_row() -> None:
 
 def test_of_a_malformed_event_what_fits_is_read() -> None:
     schema = fields(id=INT32, day=DATE, note=STRING)
-    types, rows = pa.array(["I:id", "I:id"]), pa.array(["id=1&day=x&note=a", "%"])
+    types, rows = pa.array(["insert"] * 2), pa.array(['{"id":1,"day":"x","note":"a"}', "%"])
 
     parsed = ChangeParser(schema, ["id"], "malformed").parse(types, rows, types)
 

@@ -153,7 +153,6 @@ TICKS = {"url": "x", "queue": "q", "from_tick": "1", "to_tick": "2"}
         ({"batch_id": "1"}, "lacks the option url"),
         ({}, "lacks the option url and batch_id"),
         ({**BATCH, "batch_id": "one"}, "batch_id of format"),
-        ({**BATCH, "reader": "jdbc"}, "no reader 'jdbc'"),
         ({"url": "x", "queue": "q", "to_tick": "2"}, "lacks the option from_tick"),
         ({**TICKS, "to_tick": "x"}, "to_tick of format"),
         ({**TICKS, "batch_id": "1"}, "both a batch_id and ticks"),
