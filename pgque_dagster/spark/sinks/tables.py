@@ -1,16 +1,16 @@
 """What the sinks of tables share: the column `batch_id`, a table's incarnation, and results."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from ...client import Batch, InvalidArgument, calls
+from ...client import Batch, InvalidArgument
 from ...client.window import Window
-from .data_files import with_constants
+from .files.data_files import with_constants
+from .files.storage import StorageFailed
 from .modes import BATCH_ID, SchemaEvolution
-from .storage import StorageFailed
+from .publication import BatchIdentity
 
 INCARNATION = "pgque.lineage"
 
@@ -26,35 +26,6 @@ class StoredBatch:
 
     version: int
     rows: int
-
-
-@dataclass(frozen=True)
-class BatchIdentity:
-    """The name of a batch that no other batch has."""
-
-    incarnation: str
-    queue: str
-    consumer: str
-    batch_id: int
-
-    @classmethod
-    def of(cls, claim: Batch) -> "BatchIdentity":
-        """Returns the identity of a claimed batch."""
-        incarnation = str(claim.session.run(calls.maintenance.incarnation()))
-        return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
-
-    def __str__(self) -> str:
-        return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
-
-
-@contextmanager
-def written_for(table: str, batch: BatchIdentity) -> Iterator[None]:
-    """Names table and batch in an error about their files."""
-    try:
-        yield
-    except StorageFailed as error:
-        told = f"{table} did not take {batch}: {error.args[0]}"
-        raise StorageFailed(told, error.hint) from None
 
 
 def refuse_window(claim: Batch, target: str) -> None:

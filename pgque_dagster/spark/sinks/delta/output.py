@@ -20,20 +20,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...client import Batch, InvalidArgument, PgqueError
-from .data_files import DataFile
-from .delta_merge import merge
-from .delta_schema import added_fields, delta_statistics, required_columns
-from .modes import BATCH_ID, SchemaEvolution
-from .publication import WriteAttempt
-from .statistics import check_required
-from .storage import Storage, StorageFailed, needing_extra, way_out
-from .tables import (
+from ....client import Batch, InvalidArgument, PgqueError
+from ..files.data_files import DataFile
+from ..files.statistics import check_required
+from ..files.storage import Storage, StorageFailed, needing_extra, way_out
+from ..modes import BATCH_ID, SchemaEvolution
+from ..publication import BatchIdentity, WriteAttempt
+from ..tables import (
     INCARNATION,
-    BatchIdentity,
     check_incarnation_of,
     check_same,
 )
+from .merge import merge
+from .schema import added_fields, delta_statistics, required_columns
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

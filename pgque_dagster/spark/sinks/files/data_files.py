@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
-from ...client.errors import InvalidArgument
-from ..cluster.executor_errors import clear_executor_errors
+from ....client.errors import InvalidArgument
+from ...cluster.executor_errors import clear_executor_errors
 from .storage import Storage, StorageFailed
 
 TARGET_FILE_BYTES = 128 * 2**20

@@ -12,25 +12,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...client import BatchNotOpen, Client, InvalidArgument, LeaseLost
-from ..batch import SparkBatch, attempt_of
-from ..cluster.lost_lease import cancelled_without_lease
-from .data_files import TARGET_FILE_BYTES, write_files
-from .file_reader import ListedFile, read_table_files
-from .iceberg_catalog import file_options, open_catalog
-from .iceberg_output import IcebergOutput, IcebergTarget
-from .iceberg_schema import changed_columns, iceberg_columns
-from .iceberg_sweep import FOLDER, of_dead_attempts, old_files, unreferenced
-from .modes import BATCH_ID, SchemaEvolution, check_table_options
-from .publication import WriteAttempt, publish
-from .storage import Storage, StorageFailed, needing_extra
-from .tables import (
+from ....client import BatchNotOpen, Client, InvalidArgument, LeaseLost
+from ...batch import SparkBatch, attempt_of
+from ...cluster.lost_lease import cancelled_without_lease
+from ..files.data_files import TARGET_FILE_BYTES, write_files
+from ..files.file_reader import ListedFile, read_table_files
+from ..files.storage import Storage, StorageFailed, needing_extra, written_for
+from ..modes import BATCH_ID, SchemaEvolution, check_table_options
+from ..publication import BatchIdentity, WriteAttempt, publish
+from ..tables import (
     INCARNATION,
-    BatchIdentity,
     StoredBatch,
     with_batch_id,
-    written_for,
 )
+from .catalog import file_options, open_catalog
+from .output import IcebergOutput, IcebergTarget
+from .schema import changed_columns, iceberg_columns
+from .sweep import FOLDER, of_dead_attempts, old_files, unreferenced
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...client import Batch, InvalidArgument, PgqueError
-from .data_files import DataFile
-from .iceberg_schema import check_fit
-from .modes import BATCH_ID, SchemaEvolution
-from .publication import WriteAttempt
-from .statistics import check_required
-from .storage import Storage, StorageFailed, needing_extra, way_out
-from .tables import (
+from ....client import Batch, InvalidArgument, PgqueError
+from ..files.data_files import DataFile
+from ..files.statistics import check_required
+from ..files.storage import Storage, StorageFailed, needing_extra, way_out
+from ..modes import BATCH_ID, SchemaEvolution
+from ..publication import BatchIdentity, WriteAttempt
+from ..tables import (
     INCARNATION,
-    BatchIdentity,
     check_incarnation_of,
     check_same,
 )
+from .schema import check_fit
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -10,8 +10,8 @@ import json
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ...client import InvalidArgument, calls
-from ...client.session import Session
+from ....client import InvalidArgument, calls
+from ....client.session import Session
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
 MARKER = "_pgque/lineages"

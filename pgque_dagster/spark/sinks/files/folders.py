@@ -54,10 +54,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ...client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
+from ....client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
+from ..publication import WriteAttempt, check_claim, publish
 from .data_files import SPARK_SCHEMA, write_files
 from .incarnation import MARKER
-from .publication import WriteAttempt, check_claim, publish
 from .storage import Storage, StorageFailed, sync
 
 _PUBLICATION = re.compile(r"publication-(\d+)")

@@ -5,20 +5,20 @@ from collections.abc import Callable, Sequence
 from psycopg import sql
 from pyspark.sql import DataFrame
 
-from ...client.connection import connect
-from ...client.errors import InvalidArgument, TransactionOutdated, translated
-from ...client.table_rights import Connection, needing
-from ..address import DatabaseAddress
-from ..batch import SparkBatch, attempt_of
-from ..cluster.lost_lease import cancelled_without_lease
-from ..written import Written
+from ....client.connection import connect
+from ....client.errors import InvalidArgument, TransactionOutdated, translated
+from ....client.table_rights import Connection, needing
+from ...address import DatabaseAddress
+from ...batch import SparkBatch, attempt_of
+from ...cluster.lost_lease import cancelled_without_lease
+from ...written import Written
+from ..modes import check_key
+from ..tables import refuse_window
 from .columns import fit, takes_null_keys
 from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
-from .modes import check_key
 from .once import micro_batch, written_of
 from .stage import Stage
-from .tables import refuse_window
 
 _ANOTHER_NAME = (
     "Unite the DataFrames and write them once, or give this write its own name: "

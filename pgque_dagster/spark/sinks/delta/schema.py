@@ -9,11 +9,11 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from ...client import InvalidArgument
-from .data_files import UNBOUNDED, DataFile, check_columns
-from .modes import SchemaEvolution
-from .statistics import column_statistics
-from .tables import check_names
+from ....client import InvalidArgument
+from ..files.data_files import UNBOUNDED, DataFile, check_columns
+from ..files.statistics import column_statistics
+from ..modes import SchemaEvolution
+from ..tables import check_names
 
 # The simple types of Spark that are types of Delta; the JSON of both names them equally.
 _HELD = frozenset(

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ...client import BatchNotOpen, Client
-from .storage import Storage
+from ....client import BatchNotOpen, Client
+from ..files.storage import Storage
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

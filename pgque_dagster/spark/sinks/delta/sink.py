@@ -14,25 +14,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from ...client import BatchNotOpen, InvalidArgument, LeaseLost
-from ..batch import SparkBatch
-from ..cluster.lost_lease import cancelled_without_lease
-from .data_files import TARGET_FILE_BYTES, write_files
-from .delta_merge import RESERVED, check_keys
-from .delta_output import DeltaOutput, DeltaTarget
-from .delta_schema import delta_fields
-from .file_reader import ListedFile, read_table_files
-from .modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode, check_table_options
-from .publication import WriteAttempt, publish
-from .storage import Storage, StorageFailed, needing_extra
-from .tables import (
+from ....client import BatchNotOpen, InvalidArgument, LeaseLost
+from ...batch import SparkBatch
+from ...cluster.lost_lease import cancelled_without_lease
+from ..files.data_files import TARGET_FILE_BYTES, write_files
+from ..files.file_reader import ListedFile, read_table_files
+from ..files.storage import Storage, StorageFailed, needing_extra, written_for
+from ..modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode, check_table_options
+from ..publication import BatchIdentity, WriteAttempt, publish
+from ..tables import (
     INCARNATION,
-    BatchIdentity,
     StoredBatch,
     refuse_window,
     with_batch_id,
-    written_for,
 )
+from .merge import RESERVED, check_keys
+from .output import DeltaOutput, DeltaTarget
+from .schema import delta_fields
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

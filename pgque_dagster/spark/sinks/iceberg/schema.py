@@ -7,10 +7,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ...client import InvalidArgument
-from .data_files import check_columns, stored_schema
-from .modes import SchemaEvolution
-from .tables import check_names
+from ....client import InvalidArgument
+from ..files.data_files import check_columns, stored_schema
+from ..modes import SchemaEvolution
+from ..tables import check_names
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
