@@ -49,6 +49,11 @@ class BatchIdentity:
         incarnation = str(claim.session.run(calls.maintenance.incarnation()))
         return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
 
+    @property
+    def record(self) -> str:
+        """The name as tables record it."""
+        return f"{self.incarnation}/{self.queue}/{self.consumer}/{self.batch_id}"
+
     def __str__(self) -> str:
         return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
 
