@@ -57,9 +57,10 @@ from pyspark.sql.types import StructType
 from ....client import Batch, BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
 from ..publication import WriteAttempt, check_claim, publish
 from .data_files import SPARK_SCHEMA, write_files
-from .incarnation import MARKER
 from .storage import Storage, StorageFailed, sync
 
+# Spark warns of a root whose own name begins with an underscore, so that is its parent's.
+MARKER = "_pgque/lineages"
 _PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
 _WRITING = re.compile(r"\.writing-(\d+)\.\w+")
